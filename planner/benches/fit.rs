@@ -1,10 +1,10 @@
-//! Fits the constants of the cost model to published runs, and says how near it is to runs that it has not seen.
+//! Fits the constants of the cost model to published runs, and cross-validates by source.
 //!
-//! `cargo bench --workspace --bench fit` prints the fitted constants beside their priors, the errors of each source before and
-//! after, and the errors on each source of a fit without it; `-- --rows` the errors of its rows too. `-- --write` changes the
-//! files of constants in place.
+//! `cargo bench --workspace --bench fit` prints the fitted constants beside their priors, the errors of each
+//! source before and after, and the errors of each source under a fit without it; `-- --rows` adds the errors
+//! of its rows. `-- --write` changes the files of constants in place.
 
-#![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 #[path = "fit/files.rs"]
 mod files;
@@ -24,7 +24,7 @@ use std::time::Instant;
 const ROWS: &str = include_str!("data/measured_layouts.csv");
 const PRIORS: &str = include_str!("data/priors.toml");
 
-/// Times that what rows leave open is settled anew and the constants are fitted again.
+/// Rounds of resolving open settings and fitting.
 const ROUNDS: usize = 3;
 
 fn main() {
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// The constants that `rows` ask for, with their covariance.
+/// Fits the constants to `rows`; returns them with their covariance.
 fn fitted(
     rows: &[TableRow],
     priors: &ConstantPriors,
@@ -61,7 +61,8 @@ fn fitted(
         let settled = constants.clone();
         let observed = measured_runs(rows, &settled);
         let objective = CalibrationLoss { observed: &observed, priors, constants: shipped };
-        // The objective has corners, as where the host falls behind: what is shipped is another start.
+        // The loss has kinks, such as where kernel launches become the limit, so the shipped constants are a
+        // second start.
         let starts = [start, priors.z_scores(shipped)];
         let found = starts.iter().map(|start| fit(&objective, start).expect("there is a minimum"));
         let found = found.min_by(|a, b| a.cost.total_cmp(&b.cost)).expect("there are two starts");
@@ -75,7 +76,7 @@ fn fitted(
     }
 }
 
-/// The scores of each source and its parts under constants that were fitted without it.
+/// Returns the scores of each source and its subsets under constants fitted without it.
 fn left_out(
     rows: &[TableRow],
     priors: &ConstantPriors,
@@ -97,7 +98,7 @@ fn left_out(
     all
 }
 
-/// The error of each row, beside half the width of its interval.
+/// Prints the error of each row beside half the width of its interval.
 fn rows_table(priced: &[RowEstimate]) {
     for row in priced {
         let half = row.step_seconds_high.zip(row.step_seconds).map(|(high, step)| high / step - 1.0);
@@ -174,7 +175,7 @@ fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| format!("{:>8}", "–"), |value| format!("{:>7.1}%", 100.0 * value))
 }
 
-/// Rows of `docs/measured.md`.
+/// Prints rows of `docs/measured.md`.
 fn report(after: &[AccuracyScores], left_out: &[AccuracyScores]) {
     for (scores, how) in
         [(after, "constants fitted to all sources"), (left_out, "constants fitted without the source")]

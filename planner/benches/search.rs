@@ -1,12 +1,12 @@
-//! How long it takes to search every layout of Llama 3.1 405B on 16,384 H100s, on one thread, and how long `dtrain plan --on`
-//! takes to answer.
+//! Times the search over all layouts of Llama 3.1 405B on 16,384 H100s, on one thread, and an answer of
+//! `dtrain plan --on`.
 //!
-//! `cargo bench --workspace --bench search` prints the time of a search with its bound and without, layouts a second,
-//! and the ratio to Calculon, of which 217 to 262 configurations for each second of a CPU were published (Isaev et al. 2023).
-//! The time of an answer, with its front, losers and advice, is printed for Llama 3.1 405B and for DeepSeek-V3, whose batch of
-//! 15,360 samples has ten times as many micro-batches.
+//! `cargo bench --workspace --bench search` prints the time of a search with and without its bound, layouts
+//! per second, and the ratio to Calculon, for which 217 to 262 configurations per CPU second were published
+//! (Isaev et al. 2023). The time of an answer, with Pareto front, alternatives and advice, is printed for
+//! Llama 3.1 405B and for DeepSeek-V3, whose batch of 15,360 samples has ten times as many micro-batches.
 
-#![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
@@ -27,13 +27,13 @@ use measured::{Better, Row};
 use std::path::Path;
 use std::time::Instant;
 
-/// Recipes whose plans are timed, with the H100s that they are planned for.
+/// Recipes whose plans are timed, with their number of H100s.
 const ANSWERED: [(&str, &str, u32); 2] = [
     ("Llama 3.1 405B", include_str!("../../examples/llama-405b/recipe.toml"), 16_384),
     ("DeepSeek-V3", include_str!("../../examples/published/deepseek-v3.toml"), 2048),
 ];
 
-/// Configurations that Calculon prices in a second of a CPU, at best.
+/// Configurations per CPU second that Calculon prices at best.
 const CALCULON: f64 = 262.0;
 
 fn main() {
@@ -60,7 +60,7 @@ fn main() {
     }
 }
 
-/// Plans five times, and prints how long that takes.
+/// Plans five times and prints the durations.
 fn answer(name: &str, recipe: &Recipe, devices: u32) {
     let part = gpu("H100-SXM-80GB").expect("it is in the table");
     let cluster = HomogeneousCluster::of(part, devices / 8, 8);
@@ -92,7 +92,7 @@ fn recipe(text: &str) -> Recipe {
     checked.expect("it is a recipe").recipe
 }
 
-/// Searches five times, and prints how long that takes; layouts a second of every time.
+/// Searches five times and prints the durations; returns the layouts per second of each.
 fn line(
     devices: u32,
     name: &str,

@@ -1,4 +1,4 @@
-//! Recipes, hosts and rates that tests share.
+//! Recipes, hosts and rates shared by tests.
 
 use crate::planning::plan::PlanRequest;
 use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
@@ -58,14 +58,14 @@ pub(crate) fn llama() -> Model {
     })
 }
 
-/// Eight experts a block, of which a token passes two.
+/// Returns a model with eight experts per block, two per token.
 pub(crate) fn experts() -> Model {
     let Model::Decoder(dense) = llama() else { unreachable!("it is a decoder") };
     let experts = Experts::new(8, 2);
     Model::Decoder(Decoder { experts: Some(experts), ..dense })
 }
 
-/// Latent attention, shared experts, a dense layer before the others, and a layer that predicts a further token.
+/// Returns a model with latent attention, shared experts, a first dense layer, and multi-token prediction.
 pub(crate) fn deepseek() -> Model {
     let Model::Decoder(llama) = llama() else { unreachable!("it is a decoder") };
     let experts = Experts {
@@ -153,7 +153,7 @@ pub(crate) fn host(cores: u32) -> HostFacts {
     }
 }
 
-/// A request over the sample recipe; change what the test is about.
+/// Returns a request for the sample recipe; tests change what they need.
 pub(crate) fn request<'a>(
     recipe: &'a Recipe,
     host: &'a HostFacts,
@@ -174,7 +174,7 @@ pub(crate) fn request<'a>(
     }
 }
 
-/// Rates of a host where `ranks` ranks share the cores: perfectly divided compute, a 2 GB/s all-reduce.
+/// Returns rates of a host with `cores` cores: perfectly divided compute, a 2 GB/s all-reduce.
 pub(crate) fn rates(cores: u32) -> Rates {
     let by_ranks = (1..=cores).filter(|ranks| cores.is_multiple_of(*ranks)).map(|ranks| {
         let threads = cores / ranks;
@@ -215,7 +215,7 @@ pub(crate) fn rates(cores: u32) -> Rates {
     }
 }
 
-/// A language model that is not dtrain's: two blocks over 16 tokens of 100.
+/// Returns a custom language model: two blocks over 16 tokens, with a vocabulary of 100.
 pub(crate) fn own() -> CustomModel {
     let block = PartOutline { parameters: vec![vec![64, 128], vec![128], vec![128, 64]], output: [16, 64] };
     CustomModel {

@@ -1,16 +1,16 @@
-//! Pure search: a recipe, a host and its rates go in, a plan comes out.
+//! The planner: a pure function from a recipe, a host and its rates to a plan.
 //!
-//! Nothing here reads a clock, a file or a socket, starts a thread, or walks an unordered map: the same request
-//! gives the same plan, to the last bit. A formula is a free function of values, in the file named after the
-//! quantity it computes.
+//! It reads no clock, file or socket, starts no thread, and iterates no unordered map: the same request gives
+//! the same plan, to the last bit. A formula is a free function in the file named after its quantity.
 //!
-//! The way from a recipe to a plan, one folder each: `planning` takes the request, `layout` lists what could be done, `step` says what each
-//! rank then does, `price` and `analytic` say what that costs, `choice` takes one and explains it, `training` decides what a step does not:
-//! learning rate, batch, checkpoints.
+//! One folder per step from recipe to plan: `planning` takes the request, `layout` lists the candidates,
+//! `step` simulates each rank's actions, `price` and `analytic` compute the cost, `choice` picks one and
+//! explains it, `training` decides learning rate, batch and checkpoints.
 //!
-//! There are two ways to a price. dtrain's own worker is priced from measured rates (`rates`, `price`), over the worker's own list of
-//! actions and table of traffic. Engines on GPUs that are not here, dtrain's own among them, are priced from data sheets and fitted
-//! formulas (`analytic`), and `what_if` asks for that. The two share the table of parts and the model of failures, nothing else; measured rates win.
+//! There are two cost models. dtrain's own worker is priced from measured rates (`rates`, `price`), over its
+//! own list of actions and table of traffic. Engines on GPUs that are not at hand are priced from data sheets
+//! and fitted formulas (`analytic`), through `what_if`. The two share the table of GPUs and the failure
+//! model, nothing else; measured rates take precedence.
 
 pub mod analytic;
 pub mod benchmarks;

@@ -179,7 +179,7 @@ fn tokens(request: &PlanRequest<'_>, batch: u64, step: &TimeBreakdown) -> f64 {
 fn factors(case: CostInputs<'_>, observations: &[StepObservation]) -> Factors {
     let newest = calibrate::newest_observations(observations);
     let mut residuals: Vec<Residual> = newest.iter().filter_map(|o| residual(case, o)).collect();
-    // The order of the newest must not change the plan.
+    // The order of observations must not change the plan.
     residuals.sort_by(|a, b| {
         a.measured
             .total_cmp(&b.measured)

@@ -1,7 +1,7 @@
-//! What a recipe would cost on GPUs that are not at hand: every layout priced from data sheets and formulas.
+//! Plans a recipe on GPUs that are not at hand: prices every layout from data sheets and formulas.
 //!
-//! For people who decide what to rent or buy, and for those who train with another engine. Nothing is measured and nothing
-//! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
+//! For decisions on hardware, and for other engines. Nothing is measured or launched; [`crate::analytic`] is
+//! the model, with a wide interval for setups without published runs.
 
 mod advice;
 mod alternatives;
@@ -48,166 +48,166 @@ use serde::Serialize;
 /// Estimates within this share of the best are a tie.
 pub const TIE: f64 = 0.04;
 
-/// Layouts that are kept.
+/// Number of layouts that the search keeps.
 const KEEP: usize = 200;
 
-/// Layouts that come next of which an outlook knows, unless more are asked for.
+/// Default number of slower layouts in a plan.
 pub const NEXT: usize = 5;
 
-/// What a recipe would cost, and on what.
+/// A recipe, a cluster and an engine to plan for.
 #[derive(Clone, Copy, Debug)]
 pub struct DatasheetPlanRequest<'a> {
-    /// What to train.
+    /// The recipe.
     pub recipe: &'a Recipe,
     /// The devices.
     pub cluster: HomogeneousCluster,
-    /// The engine that trains.
+    /// The engine.
     pub engine: &'static dyn crate::engine::Engine,
-    /// How many layouts to show that are slower than those that tie with the choice; at most 200 are kept.
+    /// Number of layouts to list that are slower than the ties; at most 200 are kept.
     pub next: usize,
 }
 
-/// What a recipe would cost.
+/// Plan of a recipe from data sheets.
 #[derive(Clone, Debug, Serialize)]
 pub struct DatasheetPlan {
     /// Name of the recipe.
     pub recipe: String,
-    /// Parameters of the model.
+    /// Number of model parameters.
     pub parameters: u64,
-    /// Devices in all.
+    /// Number of devices.
     pub devices: u32,
-    /// Devices that stay idle, because fewer hosts are faster.
+    /// Idle devices, because fewer hosts are faster.
     pub idle: u32,
-    /// Devices of a host.
+    /// Devices per host.
     pub per_host: u32,
-    /// The part, by its words in the table, and where its figures come from.
+    /// Name of the GPU, and the source of its figures.
     pub gpu: (String, &'static str),
-    /// The engine that trains.
+    /// Name of the engine.
     pub engine: &'static str,
-    /// Samples of a step.
+    /// Samples per step.
     pub batch: Decision<u64>,
     /// Peak learning rate.
     pub learning_rate: Decision<f64>,
-    /// The layout to train with.
+    /// The recommended layout.
     pub choice: LayoutEstimate,
-    /// Layouts that cannot be told apart from it, in order of preference.
+    /// Layouts within the tie margin of the choice, in order of preference.
     pub ties: Vec<LayoutEstimate>,
-    /// The fastest layouts that can, fastest first.
+    /// The fastest other layouts, fastest first.
     pub next: Vec<LayoutEstimate>,
-    /// The best layout of every value of every axis that was not chosen.
+    /// The best layout of every axis value that was not chosen.
     pub alternatives: Vec<AxisAlternative>,
-    /// The choice beside what nothing betters in time, memory and money, on all devices or on fewer.
+    /// The choice and the Pareto front of time, memory and cost, on all devices or fewer.
     pub tradeoffs: Tradeoffs<StepConfig>,
-    /// Bytes of a device that may be used.
+    /// Usable bytes of memory per device.
     pub memory_bytes: f64,
-    /// Bytes of a rank of every stage of the choice by category, from the first to the last.
+    /// Bytes of a rank of every stage of the choice by category, in pipeline order.
     pub stages: Vec<Vec<(&'static str, f64)>>,
-    /// What every stage of the choice does when.
+    /// Timeline of every stage of the choice.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
-    /// What one change would make of it, the most helpful first.
+    /// Effects of single changes, most helpful first.
     pub advice: Vec<Advice>,
-    /// Which layout to measure beside the choice, where some cannot be told apart from it.
+    /// The most informative measurement, if some layouts tie.
     pub measurement: Option<Measurement>,
-    /// Optimizer steps, where the recipe counts them.
+    /// Optimizer steps, if the recipe determines them.
     pub steps: Option<u64>,
-    /// Seconds of all steps, where nothing fails.
+    /// Seconds of all steps without failures.
     pub total_seconds: Option<f64>,
-    /// Hours of all devices together in that time.
+    /// Device hours in that time.
     pub device_hours: Option<f64>,
-    /// Money for an hour of one device, where the recipe names it.
+    /// Price per device hour, if the recipe names it.
     pub price: Option<f64>,
-    /// What failures of hosts make of it.
+    /// Forecast of host failures.
     pub failures: FailureForecast,
-    /// Layouts in all.
+    /// Number of layouts in the space.
     pub layouts: u64,
 }
 
-/// A layout with its price.
+/// A layout with its estimate.
 #[derive(Clone, Debug, Serialize)]
 pub struct LayoutEstimate {
     /// The layout.
     pub config: StepConfig,
-    /// Seconds of a step.
+    /// Estimated seconds per step.
     pub step_seconds: f64,
-    /// Nine steps in ten take at least this …
+    /// Lower end of the 80 % interval of the step.
     pub step_seconds_low: f64,
-    /// … and nine in ten at most this.
+    /// Upper end of the 80 % interval of the step.
     pub step_seconds_high: f64,
-    /// Where the seconds go.
+    /// Seconds by cause.
     pub causes: Vec<(&'static str, f64)>,
-    /// Tokens a second of one device.
+    /// Tokens per second and device.
     pub tokens_per_second_per_device: f64,
-    /// Share of the data sheet's peak that the formulas of the model ask for.
+    /// Model FLOPs utilisation (MFU).
     pub model_flops_utilization: f64,
-    /// Bytes of the heaviest rank at its peak.
+    /// Peak bytes of the heaviest rank.
     pub peak_bytes: f64,
-    /// High end of its 80 % interval.
+    /// Upper end of the 80 % interval of memory.
     pub peak_bytes_high: f64,
-    /// Where the bytes go.
+    /// Bytes by category.
     pub bytes: Vec<(&'static str, f64)>,
 }
 
-/// Why there is no outlook.
+/// Reasons why there is no plan from data sheets.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DatasheetPlanError {
-    /// The formulas are those of a transformer.
+    /// The model is not a decoder, which the formulas require.
     #[error(
         "model.kind = \"{kind}\": only decoders can be planned from data sheets; plan other models on the \
         machine itself"
     )]
     NoDecoder {
-        /// The kind of the model.
+        /// Kind of the model.
         kind: &'static str,
     },
-    /// The formulas count gradients and moments of every weight.
+    /// Adapters: the formulas count gradients and moments of every weight.
     #[error(
         "model.lora: adapters cannot be planned from data sheets; plan them on the machine itself, without --on"
     )]
     Adapters,
-    /// Nothing says how many samples a step has.
+    /// The number of samples per step cannot be determined.
     #[error(
         "train.batch is \"auto\" and objective.stop names neither steps, samples nor tokens: name one of them, or the batch"
     )]
     NoBatch,
-    /// A decision that the space of layouts of equal devices has not.
+    /// A pin that the space of equal devices lacks.
     #[error("layout.{key} is set: the cost model for other devices does not support it; remove it")]
     Pin {
-        /// The key.
+        /// Key of the pin.
         key: &'static str,
     },
-    /// The engine is not written for the part.
+    /// The engine does not support the device.
     #[error("{engine} does not run on {part}{instead}")]
     Part {
-        /// The engine, as its authors write it.
+        /// Name of the engine.
         engine: &'static str,
-        /// The part, by its words in the table.
+        /// Name of the device.
         part: String,
-        /// What does, in words.
+        /// Engines that support it, in words.
         instead: String,
     },
-    /// No layout divides what it cuts.
+    /// No layout divides the batch, heads and pinned axes.
     #[error(
         "no layout of {devices} devices is left: a batch of {batch} samples, {heads} heads and the pinned axes must divide"
     )]
     NoLayout {
-        /// Devices in all.
+        /// Number of devices.
         devices: u32,
-        /// Samples of a step.
+        /// Samples per step.
         batch: u32,
-        /// Heads of queries.
+        /// Query heads.
         heads: u32,
     },
-    /// The engine can run none of what is left.
+    /// The engine can run none of the remaining layouts.
     #[error("{engine} can run no layout of {devices} devices: it does not support {what}; {instead}")]
     Engine {
-        /// The engine, as its authors write it.
+        /// Name of the engine.
         engine: &'static str,
-        /// Devices in all.
+        /// Number of devices.
         devices: u32,
-        /// What it has not.
+        /// The unsupported feature.
         what: &'static str,
-        /// What to do.
+        /// Suggested alternative.
         instead: &'static str,
     },
     /// Memory does not suffice.
@@ -224,7 +224,7 @@ pub enum DatasheetPlanError {
     },
 }
 
-/// The outlook of a request.
+/// Plans a request from data sheets.
 pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<DatasheetPlan, DatasheetPlanError> {
     let recipe = request.recipe;
     let (asked, batch) = problem(request)?;
@@ -273,7 +273,7 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
     })
 }
 
-/// What is asked of the search, and how many samples a step has.
+/// Returns the search problem of a request, and the samples per step.
 fn problem(request: &DatasheetPlanRequest<'_>) -> Result<(SearchProblem, Decision<u64>), DatasheetPlanError> {
     let recipe = request.recipe;
     let decoder = decoder(&recipe.model)?;
@@ -308,7 +308,7 @@ fn decoder(model: &Model) -> Result<&Decoder, DatasheetPlanError> {
     }
 }
 
-/// Refuses a part that the engine cannot use: nothing that is planned could be run.
+/// Returns an error if the engine does not support the device.
 fn refuse_part(
     engine: &'static dyn crate::engine::Engine,
     cluster: &HomogeneousCluster,
@@ -323,7 +323,7 @@ fn refuse_part(
     Err(DatasheetPlanError::Part { engine: engine.title(), part: cluster.part(), instead })
 }
 
-/// A pin that the problem cannot hold must not be dropped in silence.
+/// Returns an error for a pin that the problem cannot represent, rather than drop it.
 fn refuse_pins(pins: &LayoutPins) -> Result<(), DatasheetPlanError> {
     let set = [("shares", pins.shares.is_some())];
     match set.into_iter().find(|(_, is_set)| *is_set) {
@@ -332,7 +332,8 @@ fn refuse_pins(pins: &LayoutPins) -> Result<(), DatasheetPlanError> {
     }
 }
 
-/// Samples of a step: as the recipe says, or as the length of the run recommends, in multiples that divide well.
+/// Decides the samples per step: as pinned, or as recommended for the run length, in multiples that divide
+/// well.
 fn batch(recipe: &Recipe) -> Result<Decision<u64>, DatasheetPlanError> {
     let budget = batch_size::budget(&recipe.objective.stop, &recipe.model, None, 0.0);
     let is_open = !matches!(recipe.train.batch, Tunable::Pinned(_));
@@ -357,7 +358,7 @@ fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
     learning_rate::clamp_to_choice(&recipe.train.learning_rate, recommended)
 }
 
-/// The number format that the recipe asks for; 16 bits where it leaves it open.
+/// Returns the number format that the recipe pins; 16 bits if open.
 fn products(recipe: &Recipe) -> MatmulPrecision {
     match recipe.train.precision {
         Tunable::Pinned(Precision::F32) => MatmulPrecision::Bits32,
@@ -383,7 +384,7 @@ fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlan
     }
 }
 
-/// Why nothing is left of `devices` devices: their engine, or what must divide.
+/// Explains an empty space of layouts: the engine, or divisibility.
 fn no_layout(problem: &SearchProblem, devices: u32) -> DatasheetPlanError {
     match problem.runs_on.as_ref().zip(problem.infeasible_reason()) {
         Some((EngineSupport { engine, .. }, UnsupportedLayout { what, instead })) => {
@@ -397,7 +398,7 @@ fn no_layout(problem: &SearchProblem, devices: u32) -> DatasheetPlanError {
     }
 }
 
-/// The price of a layout.
+/// Returns the estimate of a layout.
 fn layout_estimate(problem: &SearchProblem, config: &StepConfig) -> LayoutEstimate {
     let case = problem.at(config);
     let (step, peak) = (StepTimes::of(&case), PeakMemory::of(&case));

@@ -1,4 +1,4 @@
-//! The files of constants, changed in place: values, but neither comments nor order.
+//! Updates the files of constants in place: values change, comments and order stay.
 
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::analytic::constants::covariance::CovarianceFile;
@@ -31,7 +31,7 @@ pub(crate) fn write(priors: &ConstantPriors, constants: &Constants, page: &Covar
     }
 }
 
-/// The line of a constant with another value, its comment where it was.
+/// Returns the line of a constant with another value and its comment in place.
 fn changed(line: &str, value: f64) -> String {
     let (key, rest) = line.split_once(" = ").unwrap_or((line, ""));
     let wide = rest.find('#').unwrap_or(0);
@@ -43,14 +43,14 @@ fn changed(line: &str, value: f64) -> String {
     }
 }
 
-/// A value with three digits that count, as people write it.
+/// Formats a value with three significant digits.
 pub(crate) fn three_digits(value: f64) -> String {
     let rounded: f64 = format!("{value:.2e}").parse().expect("it is a number");
     let text = if (1e-2..1e4).contains(&rounded) { format!("{rounded}") } else { format!("{rounded:e}") };
     if text.contains('.') || text.contains('e') { text } else { format!("{text}.0") }
 }
 
-/// The file of the covariance.
+/// Returns the contents of the covariance file.
 fn covariance(page: &CovarianceFile) -> String {
     let mut text = "# The covariance of the logarithms of the fitted constants, as `cargo bench --bench fit -- --write` left it: the lower\n\
         # factor L of L·Lᵀ, a row for each constant.\n\nnames = [\n"

@@ -1,30 +1,31 @@
-//! Latency and bandwidth (alpha-beta) formulas of collectives and messages, within hosts and between them.
+//! Alpha-beta (latency and bandwidth) formulas of all-reduce, all-gather, all-to-all and point-to-point
+//! messages.
 
 use super::constants::GeneralConstants;
 
-/// What joins the devices of a cluster.
+/// Links between the devices of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interconnect {
-    /// Bytes a second one way between a device and the others of its host, as collectives reach them.
+    /// Bytes/s, one way, that collectives reach between a device and the others of its host.
     pub link: f64,
-    /// Bytes a second of network for each device, as collectives reach them.
+    /// Bytes/s of network per device that collectives reach.
     pub network: f64,
-    /// Devices of a host (of a rack, where all of its devices share one NVLink domain).
+    /// Devices per host (per rack, if they share one NVLink domain).
     pub per_host: f64,
-    /// Seconds to start a collective in a host.
+    /// Seconds to start a collective within a host.
     pub link_start: f64,
-    /// Seconds that a further member of it adds.
+    /// Seconds per further member within a host.
     pub link_member: f64,
     /// Seconds to start a collective or message between hosts.
     pub network_start: f64,
-    /// Seconds that a further host of it adds: rings pass all of them.
+    /// Seconds per further host: rings pass all of them.
     pub network_member: f64,
     /// Share of the bandwidths that an all-to-all reaches.
     pub all_to_all: f64,
 }
 
 impl Interconnect {
-    /// Links of `link` and `network` bytes a second on the data sheet.
+    /// Creates links from data-sheet bandwidths in bytes/s.
     pub fn of(link: f64, network: f64, per_host: f64, c: &GeneralConstants) -> Self {
         Self {
             link: link * c.link,
@@ -38,41 +39,41 @@ impl Interconnect {
         }
     }
 
-    /// The same links where the constants are `to` rather than `from`.
+    /// Returns the same links under the constants `to` instead of `from`.
     #[must_use]
     pub fn with_constants(&self, from: &GeneralConstants, to: &GeneralConstants) -> Self {
         Self::of(self.link / from.link, self.network / from.network, self.per_host, to)
     }
 
-    /// A group of `degree` ranks that are `stride` apart.
+    /// Returns the topology of a group of `degree` ranks that are `stride` apart.
     pub fn group(&self, degree: f64, stride: f64) -> GroupTopology {
         let inside = (self.per_host / stride).floor().max(1.0).min(degree);
         GroupTopology { inside, outside: degree / inside }
     }
 }
 
-/// How the ranks of a group lie on hosts.
+/// Spread of a group's ranks over hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupTopology {
-    /// Members on one host.
+    /// Members per host.
     pub inside: f64,
-    /// Hosts.
+    /// Number of hosts.
     pub outside: f64,
 }
 
 impl GroupTopology {
-    /// Members.
+    /// Number of members.
     pub fn size(self) -> f64 {
         self.inside * self.outside
     }
 
-    /// Whether it is on more than one host.
+    /// Returns `true` if the group spans several hosts.
     pub fn spans_hosts(self) -> bool {
         self.outside > 1.0
     }
 }
 
-/// Seconds of an all-gather or a reduce-scatter of `bytes`, the whole of it: level by level, or one ring over all members,
+/// Returns the seconds of an all-gather or reduce-scatter of `bytes` in total: hierarchical or as one ring,
 /// whichever is shorter. All members of a host send at once, each over its own network.
 pub fn gather_or_scatter(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
     let size = group.size();
@@ -90,13 +91,13 @@ pub fn gather_or_scatter(bytes: f64, group: GroupTopology, links: &Interconnect)
     levels.min(ring) + within + across
 }
 
-/// Seconds of an all-reduce: a reduce-scatter and an all-gather.
+/// Returns the seconds of an all-reduce: a reduce-scatter and an all-gather.
 pub fn all_reduce(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
     2.0 * gather_or_scatter(bytes, group, links)
 }
 
-/// Seconds of a message of `bytes`. It has fewer channels than a collective, and reaches `share` of a link, between hosts as of
-/// a slower network.
+/// Returns the seconds of a message of `bytes`. It has fewer channels than a collective, so it reaches only
+/// `share` of a link.
 pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect) -> f64 {
     let inside = links.link * share;
     let (speed, start) =
@@ -104,8 +105,8 @@ pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect
     bytes / speed + start
 }
 
-/// Seconds in which every member sends each other its part of `bytes`. Where tokens go to `once` experts each and a token
-/// crosses the network once for each host, fewer bytes may cross.
+/// Returns the seconds of an all-to-all in which every member sends each other its part of `bytes`. If each
+/// token goes to `once` experts and crosses the network once per host, fewer bytes cross.
 pub fn all_to_all(bytes: f64, once: Option<f64>, group: GroupTopology, links: &Interconnect) -> f64 {
     let size = group.size();
     if size <= 1.0 {

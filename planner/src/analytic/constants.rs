@@ -1,5 +1,5 @@
-//! The constants of the cost model as a value: what neither hardware nor engine changes (`data/constants.toml`), the profile of
-//! each style of engine (`data/engines.toml`) and what parts of one generation have in common (`data/generations.toml`).
+//! The constants of the cost model: general ones (`data/constants.toml`), a profile per engine style
+//! (`data/engines.toml`) and properties per hardware generation (`data/generations.toml`).
 
 pub mod covariance;
 pub mod fitted;
@@ -11,20 +11,21 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// All constants.
+/// All constants of the cost model.
 #[derive(Clone, Debug)]
 pub struct Constants {
-    /// What neither hardware nor engine changes.
+    /// Constants independent of hardware and engine.
     pub general: GeneralConstants,
-    /// By style of engine.
+    /// Profiles of the engine styles.
     pub profiles: SoftwareProfiles,
-    /// By name of the generation.
+    /// Hardware generations by name.
     pub generations: BTreeMap<String, GpuGeneration>,
-    /// How certain the fitted ones among them are.
+    /// Covariance of the fitted constants.
     pub covariance: Covariance,
 }
 
-/// What neither hardware nor engine changes; `data/constants.toml` says what each means, its prior, and whether it was fitted.
+/// Constants independent of hardware and engine; `data/constants.toml` gives the meaning, the prior and the
+/// origin of each.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -76,7 +77,7 @@ pub struct GeneralConstants {
     pub doubt: UncertaintyConstants,
 }
 
-/// Constants of memory.
+/// Constants of the memory model.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -87,7 +88,7 @@ pub struct MemoryConstants {
     pub transient: f64,
 }
 
-/// Standard deviations of the logarithm of measured over predicted.
+/// Standard deviations of ln(measured / predicted step time), by cause.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -122,20 +123,20 @@ pub struct UncertaintyConstants {
 }
 
 impl Constants {
-    /// Those that are shipped.
+    /// Returns the constants shipped with dtrain.
     pub fn shipped() -> &'static Self {
         &SHIPPED
     }
 
-    /// The profile of a style of engine.
+    /// Returns the profile of an engine style.
     pub fn profile(&self, style: SoftwareStyle) -> SoftwareProfile {
         self.profiles.of(style)
     }
 
-    /// What a part has in common with others of its generation.
+    /// Returns the properties of a GPU's generation.
     ///
     /// # Panics
-    /// Where the part is of a generation that is not there.
+    /// If the generation is missing.
     pub fn generation(&self, gpu: &GpuSpec) -> &GpuGeneration {
         self.generations
             .get(&gpu.generation)

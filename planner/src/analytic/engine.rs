@@ -1,12 +1,12 @@
-//! Engines that train, by style: what their software costs and hides.
+//! Styles of training engines: the cost of their software, and the communication that they hide.
 
 use super::{AttentionKernel, Constants, Recomputation};
 use serde::Deserialize;
 
-/// Styles of engines whose constants are known.
+/// Engine styles with known constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SoftwareStyle {
-    /// Megatron-DeepSpeed, GPT-NeoX and what research builds on them.
+    /// Megatron-DeepSpeed, GPT-NeoX and research code built on them.
     Research,
     /// Megatron-LM of 2019 to 2022.
     Megatron,
@@ -14,16 +14,16 @@ pub enum SoftwareStyle {
     Modern,
     /// PyTorch FSDP and DeepSpeed ZeRO, not compiled.
     Fsdp,
-    /// `torch.compile`, torchtitan.
+    /// `torch.compile`, as in torchtitan.
     Compiled,
-    /// JAX.
+    /// JAX with XLA.
     Xla,
-    /// dtrain's own worker on GPUs, which nobody measured.
+    /// dtrain's own worker on GPUs; its constants are unmeasured.
     Dtrain,
 }
 
 impl SoftwareStyle {
-    /// Its name.
+    /// Name of the style in data files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Research => "research",
@@ -36,12 +36,12 @@ impl SoftwareStyle {
         }
     }
 
-    /// Whether the constants were checked against runs of the style.
+    /// Returns `true` if the constants were checked against measured runs.
     pub fn is_measured(self) -> bool {
         self != Self::Dtrain
     }
 
-    /// How engines of the style compute the core of attention, where nothing says otherwise.
+    /// Returns the default attention kernel.
     pub fn kernel(self) -> AttentionKernel {
         match self {
             Self::Research | Self::Dtrain => AttentionKernel::Plain,
@@ -51,8 +51,8 @@ impl SoftwareStyle {
         }
     }
 
-    /// What engines of the style compute again where they are told to be selective: Megatron the core of attention, PyTorch every
-    /// second product.
+    /// Returns the meaning of selective recomputation: the core of attention in Megatron, every second matrix
+    /// product in PyTorch.
     pub fn selective(self) -> Recomputation {
         match self {
             Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => {
@@ -63,7 +63,7 @@ impl SoftwareStyle {
     }
 }
 
-/// What the engines of a style have in common; `data/engines.toml` says what each figure means and where it comes from.
+/// Software costs of an engine style; `data/engines.toml` gives the meaning and the source of each.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -92,16 +92,16 @@ pub struct SoftwareProfile {
     pub largest: f64,
 }
 
-/// An engine.
+/// Cost profile of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Software {
-    /// Its style.
+    /// Style of the engine.
     pub style: SoftwareStyle,
-    /// What the style says, changed where more is known of this engine.
+    /// Profile of the style, with corrections for this engine.
     pub profile: SoftwareProfile,
 }
 
-/// The profile of every style.
+/// The profiles of all styles.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "named after the styles")]
@@ -116,7 +116,7 @@ pub struct SoftwareProfiles {
 }
 
 impl SoftwareProfiles {
-    /// The profile of a style.
+    /// Returns the profile of a style.
     pub fn of(&self, style: SoftwareStyle) -> SoftwareProfile {
         match style {
             SoftwareStyle::Research => self.research,
@@ -131,7 +131,7 @@ impl SoftwareProfiles {
 }
 
 impl SoftwareProfiles {
-    /// The profile of a style, to change it.
+    /// Returns the profile of a style for changes.
     pub(crate) fn of_mut(&mut self, style: SoftwareStyle) -> &mut SoftwareProfile {
         match style {
             SoftwareStyle::Research => &mut self.research,
@@ -146,12 +146,12 @@ impl SoftwareProfiles {
 }
 
 impl Software {
-    /// An engine of which only the style is known.
+    /// Returns an engine with the unchanged profile of its style.
     pub fn of(style: SoftwareStyle, constants: &Constants) -> Self {
         Self { style, profile: constants.profile(style) }
     }
 
-    /// What of `rate` bytes a second of a link its ranks reach.
+    /// Limits the `rate` of a link (bytes/s) to the rate that the engine's transfers reach.
     pub fn reaches(&self, rate: f64) -> f64 {
         self.profile.through_host.map_or(rate, |most| rate.min(most))
     }

@@ -1,44 +1,44 @@
-//! Names of GPUs as people type them and as vendors' tools print them: `H100 SXM`, `A100-SXM4-80GB`, `NVIDIA H100 80GB HBM3`.
+//! Parses names of GPUs as people and tools write them, such as `NVIDIA H100 80GB HBM3`.
 //!
-//! A name is read whole. A word that means nothing here is refused, so that a mistake never becomes another GPU.
+//! Every word must be known, so that a typo never becomes another GPU.
 
 use super::hardware::{GpuSpec, gpus};
 
-/// A part, and what its name says beside it.
+/// A GPU with the power limit and memory that its name gives.
 #[derive(Clone, Copy, Debug)]
 pub struct ParsedGpuName {
-    /// The part.
+    /// The GPU's data sheet.
     pub gpu: &'static GpuSpec,
     /// Power limit in watts, as in `H100 500W`.
     pub watts: Option<f64>,
-    /// Memory in bytes.
+    /// Bytes of memory of one device.
     pub memory: f64,
 }
 
-/// Why a name means no part.
+/// Reasons why a name does not identify a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GpuNameError {
-    /// No part is called so; the word that is not understood, where the rest is.
+    /// The GPU is unknown; holds the word that was not understood if the rest was.
     Unknown(Option<String>),
-    /// The part is not sold with so much memory, in GB; the sizes that it is sold with.
+    /// The GPU is not sold with this much memory (GB); the sizes that it is sold with.
     Memory(u32, Vec<u32>),
-    /// No power limit of the part is known.
+    /// The name gives a power limit, but the table has no usual power to compare it with.
     NoPower,
-    /// The power limit, in watts, is none that the part can have; the lowest and the highest.
+    /// The power limit is out of range: the given one, the lowest and the highest, in watts.
     Power(f64, f64, f64),
 }
 
-/// Longest name that is read, in bytes.
+/// Length limit of a name, in bytes.
 const LONGEST: usize = 100;
 
-/// Power limits that a part can have, as shares of its usual one.
+/// Lowest and highest power limit, as shares of the GPU's usual one.
 const POWER: (f64, f64) = (0.25, 1.25);
 
-/// Words that name a part, beside those of the table.
+/// Names of GPUs in addition to those of the table.
 const ALIASES: &[&str] =
     &["mi250x", "mi300x", "mi325x", "mi350x", "mi355x", "v5e", "v5lite", "v5litepod", "v6e", "rtxa6000"];
 
-/// Words that may stand beside the name of a part: makers, series, form factors, kinds of memory.
+/// Words that may accompany the name of a GPU: makers, series, form factors, kinds of memory.
 const BESIDE: &[&str] = &[
     "nvidia",
     "amd",
@@ -78,20 +78,20 @@ const BESIDE: &[&str] = &[
     "hbm3e",
 ];
 
-/// A piece of a name.
+/// One token of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NameToken {
-    /// A word that names a part.
+    /// A word that names a GPU; its index in the list.
     Part(usize),
-    /// A word beside it.
+    /// A word that may accompany it; its index in the list.
     Word(usize),
-    /// So many GB of memory.
+    /// Memory size in GB.
     Gigabytes(u32),
-    /// So many watts.
+    /// Power limit in watts.
     Watts(u32),
 }
 
-/// A name in lower case without separators; of each character whether a separator stands before it, and its place in the text.
+/// A name without case and separators; per character, if a separator precedes it, and its byte offset.
 struct NormalizedName {
     text: String,
     places: Vec<(bool, usize)>,
@@ -108,7 +108,7 @@ impl NormalizedName {
                 places.push((is_apart, place));
                 is_apart = false;
             } else {
-                // No word of a name has it.
+                // A sentinel that no word contains.
                 text.push('?');
                 places.push((is_apart, place));
                 is_apart = false;
@@ -117,13 +117,13 @@ impl NormalizedName {
         Self { text, places }
     }
 
-    /// Whether two digits meet at `at`.
+    /// Returns `true` if two digits meet at `at`.
     fn has_seam(&self, at: usize) -> bool {
         let is_digit = |at: usize| self.text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
         at > 0 && is_digit(at - 1) && is_digit(at)
     }
 
-    /// Whether a word of so many bytes may stand at `at`: no number is torn apart, and none is put together.
+    /// Returns `true` if `length` bytes at `at` can be one word: it neither splits nor joins numbers.
     fn is_whole(&self, at: usize, length: usize) -> bool {
         let is_apart = |at: usize| self.places.get(at).is_none_or(|(is_apart, _)| *is_apart);
         let end = at + length;
@@ -133,7 +133,7 @@ impl NormalizedName {
         inside && begins && ends
     }
 
-    /// The word of `name` that the character at `at` belongs to.
+    /// Returns the word of `name` that contains the character at `at`.
     fn word_at<'n>(&self, name: &'n str, at: usize) -> &'n str {
         let place = self.places.get(at).map_or(name.len(), |(_, place)| *place);
         let begin = name[..place]
@@ -145,7 +145,7 @@ impl NormalizedName {
     }
 }
 
-/// Words that name a part.
+/// Returns the words that name a GPU.
 fn parts() -> Vec<&'static str> {
     let main = |gpu: &'static GpuSpec| match gpu.words.as_slice() {
         [first, second] if first == "tpu" => second.as_str(),
@@ -157,7 +157,7 @@ fn parts() -> Vec<&'static str> {
     parts
 }
 
-/// The pieces of a name from `at` on, with one part in all, longer words first; the furthest character that was understood is noted.
+/// Splits a name from `at` on into tokens with exactly one GPU; `far` becomes the furthest character read.
 fn pieces(
     letters: &NormalizedName,
     parts: &[&str],
@@ -180,7 +180,7 @@ fn pieces(
     let beside = (0..BESIDE.len()).filter(|n| fits(&BESIDE[*n]));
     found.extend(beside.map(|n| (NameToken::Word(n), BESIDE[n].len())));
     found.extend(numbers(rest).into_iter().filter(|(_, length)| letters.is_whole(at, *length)));
-    // `sxm5` before `sxm` and a number.
+    // Tries `sxm5` before `sxm` and a number.
     found.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
     found.into_iter().find_map(|(piece, length)| {
         let is_part = has_part || matches!(piece, NameToken::Part(_));
@@ -189,7 +189,7 @@ fn pieces(
     })
 }
 
-/// What a number at the beginning of a text may mean, as `80`, `80g`, `80gb` or `500w`, and the length of each.
+/// Returns the tokens that a leading number can be, as in `80`, `80g`, `80gb` or `500w`, with their lengths.
 fn numbers(text: &str) -> Vec<(NameToken, usize)> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let Some(number) = text[..digits].parse::<u32>().ok().filter(|number| *number > 0) else {
@@ -205,7 +205,7 @@ fn numbers(text: &str) -> Vec<(NameToken, usize)> {
     found
 }
 
-/// The part that a name means, and what the name says beside it.
+/// Parses the name of a GPU.
 pub fn parse_gpu_name(name: &str) -> Result<ParsedGpuName, GpuNameError> {
     let (letters, parts, mut far) = (NormalizedName::of(name), parts(), 0);
     let pieces = (name.len() <= LONGEST).then(|| pieces(&letters, &parts, 0, false, &mut far)).flatten();
@@ -244,7 +244,7 @@ pub fn parse_gpu_name(name: &str) -> Result<ParsedGpuName, GpuNameError> {
     Ok(ParsedGpuName { gpu, watts: watts(gpu, &limits)?, memory: memory(gpu, &sizes)? })
 }
 
-/// The power limit that a name gives; of several the first.
+/// Returns the first power limit of a name, checked against the range of `gpu`.
 fn watts(gpu: &GpuSpec, limits: &[f64]) -> Result<Option<f64>, GpuNameError> {
     let Some(limit) = limits.first() else { return Ok(None) };
     let usual = gpu.watts.ok_or(GpuNameError::NoPower)?;
@@ -255,7 +255,7 @@ fn watts(gpu: &GpuSpec, limits: &[f64]) -> Result<Option<f64>, GpuNameError> {
     }
 }
 
-/// Bytes of memory of the variant that a name means.
+/// Returns the bytes of memory of the variant that a name selects.
 fn memory(gpu: &GpuSpec, sizes: &[u32]) -> Result<f64, GpuNameError> {
     let usual = gpu.gibibytes * 1024f64.powi(3);
     let sizes: Vec<u32> = sizes.iter().copied().filter(|size| !gpu.beside.contains(size)).collect();
@@ -338,7 +338,7 @@ mod tests {
         ] {
             assert_eq!(part(name), expected, "{name}");
         }
-        // Each part by the words of the table.
+        // The table's words of each GPU find that GPU.
         for gpu in gpus() {
             assert_eq!(part(&gpu.words.join(" ")), gpu.words.join(" "));
         }

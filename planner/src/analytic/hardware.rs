@@ -1,10 +1,10 @@
-//! Devices: what data sheets say, and what of it large products and attention sustain.
+//! Accelerators: data sheets, and the share of a peak that large matrix products and attention sustain.
 
 use super::constants::{Constants, GeneralConstants};
 use serde::Deserialize;
 use std::sync::LazyLock;
 
-/// What the data sheet of a part says; `data/gpus.toml` gives units and sources.
+/// Data sheet of an accelerator; `data/gpus.toml` gives units and sources.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -29,7 +29,7 @@ pub struct GpuSpec {
     pub source: String,
 }
 
-/// What parts of one generation have in common; `data/generations.toml` gives the sources.
+/// Properties common to one hardware generation; `data/generations.toml` gives the sources.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -45,7 +45,7 @@ pub struct GpuGeneration {
     pub is_measured: bool,
 }
 
-/// What a part is: an engine is written for some kinds.
+/// Kind of accelerator; each engine supports some kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceleratorKind {
@@ -61,7 +61,7 @@ pub enum AcceleratorKind {
 /// Number format of the linear layers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatmulPrecision {
-    /// f32, or TF32 where there is one.
+    /// f32, or TF32 on devices that have it.
     Bits32,
     /// bf16 or f16.
     Bits16,
@@ -74,7 +74,7 @@ pub enum MatmulPrecision {
 }
 
 impl MatmulPrecision {
-    /// Bytes of an input as it is kept for the backward.
+    /// Bytes per element of an input saved for the backward.
     pub fn saved_bytes(self) -> f64 {
         if self.are_small() { 1.0 } else { 2.0 }
     }
@@ -84,23 +84,23 @@ impl MatmulPrecision {
     }
 }
 
-/// How the core of attention is computed.
+/// Implementation of the core of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionKernel {
-    /// Products and element-wise operations, each on its own.
+    /// Separate matrix products and element-wise operations.
     Plain,
-    /// Products, with mask and softmax in one kernel.
+    /// Separate matrix products, with mask and softmax in one kernel.
     Unfused,
-    /// The first FlashAttention.
+    /// FlashAttention 1.
     Flash1,
-    /// The second.
+    /// FlashAttention 2.
     Flash2,
-    /// cuDNN's, Transformer Engine's, or the third.
+    /// FlashAttention 3, cuDNN's or Transformer Engine's attention.
     Fused,
 }
 
 impl AttentionKernel {
-    /// Whether scores are never in memory.
+    /// Returns `true` if attention scores are never written to memory.
     pub fn is_fused(self) -> bool {
         !matches!(self, Self::Plain | Self::Unfused)
     }
@@ -134,21 +134,20 @@ static UNKNOWN: LazyLock<GpuSpec> = LazyLock::new(|| GpuSpec {
     source: "a guess: the part is not in the table".into(),
 });
 
-/// All parts of the table.
+/// Returns all accelerators of the table.
 pub fn gpus() -> &'static [GpuSpec] {
     &GPUS
 }
 
-/// The part that `name` means, whatever else stands in it; `None` where the table has none.
-/// [`parse_gpu_name`](super::gpu_names::parse_gpu_name) reads a
-/// name whole.
+/// Finds the accelerator named anywhere in `name`; `None` if the table has none.
+/// [`parse_gpu_name`](super::gpu_names::parse_gpu_name) reads a whole name.
 pub fn gpu(name: &str) -> Option<&'static GpuSpec> {
     let name = split_gpu_name(name);
     let has = |word: &String| has_number_whole(&name, word);
     GPUS.iter().find(|part| part.words.iter().all(has) && !part.unless.iter().any(has))
 }
 
-/// A name as [`normalized_gpu_name`] makes it, with a blank where two numbers would become one.
+/// Normalizes a name like [`normalized_gpu_name`], with a blank where two numbers would join.
 fn split_gpu_name(name: &str) -> String {
     let mut parted = String::new();
     let mut is_apart = false;
@@ -166,7 +165,7 @@ fn split_gpu_name(name: &str) -> String {
     parted
 }
 
-/// Whether `word` occurs in `name` where no number is torn apart: `a100` is not in `a1000`.
+/// Returns `true` if `name` contains `word` without splitting a number: `a100` is not in `a1000`.
 fn has_number_whole(name: &str, word: &str) -> bool {
     let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
     let (name, word_bytes) = (name.as_bytes(), word.as_bytes());
@@ -178,67 +177,67 @@ fn has_number_whole(name: &str, word: &str) -> bool {
     })
 }
 
-/// A name as tables and people write it in many ways: in lower case, without spaces, hyphens and underscores.
+/// Returns a name in lower case, without spaces, hyphens and underscores.
 pub fn normalized_gpu_name(name: &str) -> String {
     name.to_lowercase().chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect()
 }
 
-/// What stands for a part that the table has not.
+/// Returns the stand-in for accelerators that the table lacks.
 pub fn unknown() -> &'static GpuSpec {
     &UNKNOWN
 }
 
 impl GpuSpec {
-    /// Share of its clock that a limit of so many watts leaves: power grows with its square or so. 1 where the table does not
-    /// know what the part takes without.
+    /// Returns the share of the clock left by a limit of `watts`: power grows with about its square. 1 if the
+    /// usual power is unknown.
     pub fn clock_at(&self, watts: f64) -> f64 {
         self.watts.map_or(1.0, |usual| (watts / usual).sqrt().min(1.0))
     }
 
-    /// What it is.
+    /// Kind of the accelerator.
     pub fn kind(&self) -> AcceleratorKind {
         Constants::shipped().generation(self).kind
     }
 
-    /// Floating-point operations a second of 16 bits on the data sheet.
+    /// Peak 16-bit FLOP/s of the data sheet, without sparsity.
     pub fn peak(&self) -> f64 {
         self.dense_16 * 1e12
     }
 }
 
-/// What one device sustains.
+/// Sustained throughput of one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceThroughput {
-    /// Floating-point operations a second in large products of 16 bits (32, where the model is trained in those).
+    /// FLOP/s of large 16-bit matrix products (32-bit if the model is trained in that).
     pub products: f64,
-    /// The same of 8 bits and less, where linear layers use them.
+    /// Throughput of fp8 and fp4 products, if linear layers use them.
     pub small: Option<LowPrecisionThroughput>,
-    /// Floating-point operations a second in the forward of the core of fused attention.
+    /// FLOP/s of the forward of fused attention's core.
     pub attention: f64,
-    /// Bytes a second of element-wise passes.
+    /// Memory bytes per second of element-wise passes.
     pub stream: f64,
-    /// Multiprocessors that share the tiles of a product.
+    /// Number of multiprocessors, which share the tiles of a product.
     pub multiprocessors: f64,
-    /// Exponent of wave utilisation in large products.
+    /// Exponent of the wave utilisation of large products.
     pub wave: f64,
-    /// Efficiency of products with a dimension that 8 divides, 4, 2, or only 1.
+    /// Efficiency of products whose dimension is a multiple of 8, 4, 2, or 1.
     pub align: [f64; 4],
-    /// Share of its clock that a power limit leaves.
+    /// Share of the clock that a power limit leaves.
     pub power: f64,
 }
 
-/// Products of 8 bits and less.
+/// Throughput of matrix products in 8 bits or fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LowPrecisionThroughput {
-    /// Floating-point operations a second in large products.
+    /// FLOP/s of large products.
     pub products: f64,
-    /// Passes over an operand to quantise it.
+    /// Memory passes over an operand to quantize it.
     pub passes: f64,
 }
 
 impl DeviceThroughput {
-    /// What `gpu` sustains with these products and this attention over heads of `head` channels. `power` is the share of
-    /// its clock that a power limit leaves.
+    /// Computes the throughput of `gpu` for this precision and attention kernel with heads of `head`
+    /// channels. `power` is the share of the clock that a power limit leaves.
     pub fn of(
         gpu: &GpuSpec,
         products: MatmulPrecision,
@@ -269,7 +268,7 @@ impl DeviceThroughput {
     }
 }
 
-/// Products of 8 bits and less, where they are asked for and `gpu` has them.
+/// Returns the low-precision throughput, if it is requested and `gpu` has it.
 fn small(
     gpu: &GpuSpec,
     products: MatmulPrecision,
@@ -289,7 +288,7 @@ fn small(
     })
 }
 
-/// Share of the peak of 16 bits that the forward of the core of attention reaches.
+/// Returns the share of the 16-bit peak that the forward of attention's core reaches.
 fn attention(generation: &GpuGeneration, c: &GeneralConstants, kernel: AttentionKernel, head: f64) -> f64 {
     let share = match kernel {
         AttentionKernel::Fused => generation.fused * c.fused,
@@ -298,7 +297,7 @@ fn attention(generation: &GpuGeneration, c: &GeneralConstants, kernel: Attention
             generation.flash * c.flash_1
         }
     };
-    // The first was tuned for heads of 64.
+    // FlashAttention 1 was tuned for heads of 64 channels.
     let is_narrow = head < 128.0 && matches!(kernel, AttentionKernel::Fused | AttentionKernel::Flash2);
     if is_narrow { share * c.narrow_head } else { share }
 }

@@ -1,15 +1,15 @@
-//! Seconds of what stands around the layers: the embedding before them, the head and its loss behind them.
+//! Seconds of the embedding before the layers, and of the head and the loss behind them.
 
 use super::StepInputs;
 use super::collective::all_reduce;
 use super::hardware::DeviceThroughput;
 use super::matmul::{ceiling, linear};
 
-/// Forward and backward of the head with its loss, on the last stage, for one micro-batch.
+/// Returns the seconds of head and loss, forward and backward, for one micro-batch on the last stage.
 pub fn head_seconds(case: &StepInputs<'_>) -> f64 {
     let (c, model, tokens) = (case.general(), case.model, case.tokens());
     let width = vocabulary_shard(case);
-    // The head stays in 16 bits.
+    // The head's product stays in 16 bits.
     let wide = DeviceThroughput { small: None, ..case.device };
     let products = linear(tokens, width, model.hidden, &wide).sum();
     let loss = c.loss_passes * 4.0 * tokens * width / case.device.stream;
@@ -19,7 +19,7 @@ pub fn head_seconds(case: &StepInputs<'_>) -> f64 {
     ((products + loss).max(host) + sum) * (1.0 + model.further())
 }
 
-/// Tokens of the vocabulary that one rank scores.
+/// Returns the vocabulary entries on one rank.
 fn vocabulary_shard(case: &StepInputs<'_>) -> f64 {
     let (vocabulary, tensor) = (case.model.vocabulary, case.config.tensor());
     if case.engine.profile.pads_vocabulary {
@@ -29,7 +29,7 @@ fn vocabulary_shard(case: &StepInputs<'_>) -> f64 {
     }
 }
 
-/// Forward and backward of the embedding, on the first stage, for one micro-batch.
+/// Returns the seconds of the embedding, forward and backward, for one micro-batch on the first stage.
 pub fn embedding_seconds(case: &StepInputs<'_>) -> f64 {
     20.0 * case.tokens() * case.model.hidden / case.device.stream + 10.0 * case.engine.profile.launch
 }

@@ -1,4 +1,4 @@
-//! Seconds of one layer on one rank, for one micro-batch.
+//! Seconds of one transformer layer on one rank, for one micro-batch.
 
 use super::collective::{all_reduce, all_to_all, gather_or_scatter, point_to_point};
 use super::constants::GeneralConstants;
@@ -11,33 +11,33 @@ use dtrain_protocol::ContextExchange;
 /// Seconds of one layer, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LayerTimes {
-    /// Products of the attention's projections.
+    /// Matrix products of the attention's projections.
     pub projections: ForwardBackward,
-    /// Scores, softmax and their product with the values.
+    /// Core of attention: scores, softmax, weighted values.
     pub core: ForwardBackward,
-    /// Products of the feed-forward, or of experts.
+    /// Matrix products of the feed-forward, or of experts.
     pub feed_forward: ForwardBackward,
-    /// Norms, residuals, activations, positions, copies.
+    /// Element-wise work: norms, residuals, activations, positions, copies.
     pub elementwise: ForwardBackward,
-    /// Moments in which the device idles between operations.
+    /// Gaps between kernels on the device.
     pub idle: ForwardBackward,
-    /// What the host needs to start the operations, beside all of the above.
+    /// Host time to launch the kernels; it runs beside the device.
     pub host: ForwardBackward,
-    /// Exposed communication among ranks that share matrices.
+    /// Exposed tensor-parallel communication.
     pub tensor: ForwardBackward,
-    /// Exposed communication among ranks that share sequences.
+    /// Exposed context-parallel communication.
     pub context: ForwardBackward,
-    /// Exposed exchange with experts.
+    /// Exposed expert-parallel communication.
     pub expert: ForwardBackward,
-    /// What the backward computes again, in the mean of all layers.
+    /// Recomputation in the backward, averaged over layers.
     pub recompute: f64,
 }
 
-/// The layers of a model.
+/// Layer times of a model, by kind of layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerTimesByKind {
     pub(super) layer: LayerTimes,
-    /// Of the layers without experts, where there are both.
+    /// Layers without experts, in models with both kinds.
     pub(super) dense: Option<LayerTimes>,
 }
 
@@ -47,8 +47,8 @@ impl LayerTimesByKind {
         Self { layer: LayerTimes::of(case), dense: has_both.then(|| LayerTimes::dense(case)) }
     }
 
-    /// These layers in a case that differs only in how keys and values are exchanged and whether ranks hold the sequence in parts:
-    /// their products are the same.
+    /// Returns these layers under another context exchange or sequence parallelism, which keep the matrix
+    /// products.
     pub(super) fn with_exchange(self, case: &StepInputs<'_>) -> Self {
         let around = |layer: LayerTimes, experts| {
             LayerTimes::around(case, experts, layer.projections, layer.feed_forward)
@@ -60,7 +60,7 @@ impl LayerTimesByKind {
     }
 }
 
-/// Channels of one rank: of queries, of keys, of values that leave attention.
+/// Channels per rank of queries, keys and attention output.
 #[derive(Clone, Copy, Debug)]
 struct HeadChannels {
     queries: f64,
@@ -69,12 +69,12 @@ struct HeadChannels {
 }
 
 impl LayerTimes {
-    /// A layer of the model: with experts, where it has them.
+    /// Computes a layer of the model, with its experts if it has any.
     pub fn of(case: &StepInputs<'_>) -> Self {
         Self::with(case, case.model.experts)
     }
 
-    /// A layer without experts.
+    /// Computes a layer without experts.
     pub fn dense(case: &StepInputs<'_>) -> Self {
         Self::with(case, None)
     }
@@ -107,7 +107,7 @@ impl LayerTimes {
         layer.with_recompute(case)
     }
 
-    /// The same layer where its backward computes again what the case says, in which nothing else may differ.
+    /// Returns the layer under the recompute mode of `case`, which must not differ otherwise.
     #[must_use]
     pub(super) fn with_recompute(self, case: &StepInputs<'_>) -> Self {
         let recompute =
@@ -115,27 +115,27 @@ impl LayerTimes {
         Self { recompute, ..self }
     }
 
-    /// What the device does.
+    /// Returns the busy and idle time on the device, without communication.
     pub fn computed(&self) -> ForwardBackward {
         self.projections + self.core + self.feed_forward + self.elementwise + self.idle
     }
 
-    /// What is exposed of its communication.
+    /// Returns the exposed communication.
     pub fn communication(&self) -> ForwardBackward {
         self.tensor + self.context + self.expert
     }
 
-    /// A forward and a backward, without what is computed again.
+    /// Returns a forward and a backward, without recomputation.
     pub fn passes(&self) -> ForwardBackward {
         self.computed().max(self.host) + self.communication()
     }
 
-    /// One micro-batch there and back.
+    /// Returns the seconds of one micro-batch, forward and backward.
     pub fn total(&self) -> f64 {
         self.passes().sum() + self.recompute
     }
 
-    /// Whether the host cannot start operations as fast as the device does them.
+    /// Returns `true` if launching kernels takes longer than running them.
     pub fn is_bound_by_host(&self) -> bool {
         self.host.sum() > self.computed().sum() + self.communication().sum()
     }
@@ -153,7 +153,7 @@ impl LayerTimes {
     }
 }
 
-/// `operations` of a forward at `seconds` each, and those of its backward.
+/// Returns the time of `operations` of a forward at `seconds` each, and of those of its backward.
 fn in_both(operations: f64, seconds: f64, c: &GeneralConstants) -> ForwardBackward {
     ForwardBackward { forward: 1.0, backward: c.operations_backward } * (operations * seconds)
 }
@@ -162,13 +162,13 @@ fn heads(case: &StepInputs<'_>) -> HeadChannels {
     let (model, t) = (case.model, case.config.tensor());
     HeadChannels {
         queries: model.heads / t * model.head,
-        // Fewer heads than ranks are held by several of them.
+        // If there are fewer key-value heads than ranks, several ranks hold each.
         keys: (model.kv_heads / t).max(1.0) * model.head,
         values: model.heads / t * model.head_value,
     }
 }
 
-/// Products before and after the core of attention.
+/// Matrix products before and after the core of attention.
 fn projections(case: &StepInputs<'_>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
     let HeadChannels { queries, keys, values } = heads(case);
@@ -185,7 +185,7 @@ fn projections(case: &StepInputs<'_>) -> ForwardBackward {
     before + linear(tokens, model.hidden, values, device)
 }
 
-/// Scores, softmax and their product with the values.
+/// Core of attention: scores, softmax, weighted values.
 fn attention_core(case: &StepInputs<'_>) -> ForwardBackward {
     let (c, model, device) = (case.general(), case.model, &case.device);
     let (micro, s) = (case.config.micro(), model.sequence);
@@ -209,8 +209,8 @@ fn attention_core(case: &StepInputs<'_>) -> ForwardBackward {
     }
 }
 
-/// Factor on the seconds of fused attention of a sequence that goes round in pieces: short ones do not reach the rate of long
-/// ones, and ranks wait for each other's halves of the mask.
+/// Returns the slowdown of fused attention over pieces of a ring: short pieces are less efficient, and the
+/// causal mask makes ranks wait for each other.
 fn pieces(case: &StepInputs<'_>) -> f64 {
     let (context, s, ramp) = (case.config.context(), case.model.sequence, case.general().attention_ramp);
     if context <= 1.0 || !case.config.arrangement.context_exchange.is_ring() {
@@ -220,7 +220,7 @@ fn pieces(case: &StepInputs<'_>) -> f64 {
     slower(0.5 * s / context) / slower(s) * (1.0 + case.general().ring * (context - 1.0) / context)
 }
 
-/// Products of the feed-forward, or of experts.
+/// Matrix products of the feed-forward, or of experts.
 fn feed_forward(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
     let (h, t, up) = (model.hidden, case.config.tensor(), model.matrices() - 1.0);
@@ -236,7 +236,7 @@ fn feed_forward(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBa
     if experts.shared > 0.0 { routed + dense(experts.shared) } else { routed }
 }
 
-/// Traffic of all that is no product.
+/// Memory traffic of everything except matrix products.
 fn elementwise(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (c, model, config) = (case.general(), case.model, &case.config);
     let (tokens, h) = (case.tokens(), model.hidden);
@@ -260,7 +260,7 @@ fn elementwise(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBac
         * (1.0 / case.device.stream)
 }
 
-/// Operations of a forward.
+/// Returns the number of kernels of a forward.
 fn operations(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> f64 {
     let c = case.general();
     let all = if experts.is_some() { c.operations_experts } else { c.operations };
@@ -269,7 +269,7 @@ fn operations(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> f64 {
     all * case.engine.profile.operations + tensor + unfused
 }
 
-/// What the host needs to start `operations`, and to learn how many tokens go to which expert.
+/// Returns the host time to launch `operations`, and to learn the tokens per expert.
 fn host(case: &StepInputs<'_>, operations: f64, experts: Option<ExpertDims>) -> ForwardBackward {
     let routing =
         case.general().routing * experts.map_or(0.0, |experts| if experts.drop { 0.5 } else { 1.0 });
@@ -279,7 +279,7 @@ fn host(case: &StepInputs<'_>, operations: f64, experts: Option<ExpertDims>) -> 
         + ForwardBackward { forward: routing, backward: routing }
 }
 
-/// Exposed all-reduces (or pairs of all-gather and reduce-scatter) among ranks that share matrices.
+/// Exposed tensor-parallel all-reduces (or all-gathers and reduce-scatters).
 fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
     let (config, profile) = (&case.config, &case.engine.profile);
     if config.tensor() <= 1.0 {
@@ -291,19 +291,20 @@ fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
     let pair = all_reduce(bytes, group, &case.links) + 2.0 * late;
     let again = if config.arrangement.sequence { case.general().gather_again } else { 0.0 };
     let gather = gather_or_scatter(bytes, group, &case.links) + late;
-    // Experts are not cut: only attention is entered and left.
+    // Experts are not split here: only attention communicates.
     let count = if has_experts { 1.0 } else { 2.0 };
     ForwardBackward { forward: pair, backward: pair + again * gather }
         * (count * exposed(group, profile.hidden_tensor))
 }
 
-/// Share of communication that is exposed, where engines of the style hide `hidden` of it. Chunks that overlap with products are
-/// as long as links within a host take: nothing hides between hosts.
+/// Returns the exposed share of communication if the engine hides `hidden` of it. Overlap is tuned for links
+/// within a host: nothing is hidden between hosts.
 fn exposed(group: GroupTopology, hidden: f64) -> f64 {
     if group.spans_hosts() { 1.0 } else { 1.0 - hidden }
 }
 
-/// Exposed exchange of keys and values, and of queries where heads are exchanged. A ring hides behind the pieces of `core`.
+/// Exposed exchange of keys and values (and queries, if heads are exchanged). A ring hides behind the pieces
+/// of `core`.
 fn context(case: &StepInputs<'_>, core: ForwardBackward) -> ForwardBackward {
     let config = &case.config;
     if config.context() <= 1.0 {
@@ -321,7 +322,7 @@ fn context(case: &StepInputs<'_>, core: ForwardBackward) -> ForwardBackward {
             ForwardBackward { forward: exposed(1.0, core.forward), backward: exposed(2.0, core.backward) }
                 * (config.context() - 1.0)
         }
-        // Forwards gather; backwards gather again and scatter gradients.
+        // Forwards gather; backwards gather again and reduce-scatter gradients.
         ContextExchange::AllGather => {
             ForwardBackward { forward: 1.0, backward: 2.0 }
                 * gathered(2.0 * wire * tokens * keys * config.context())
@@ -334,7 +335,7 @@ fn context(case: &StepInputs<'_>, core: ForwardBackward) -> ForwardBackward {
     }
 }
 
-/// Exposed dispatch of tokens to experts and their way back.
+/// Exposed all-to-all of tokens to experts and back.
 fn exchange(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (c, config, profile) = (case.general(), &case.config, &case.engine.profile);
     let Some(experts) = experts else { return ForwardBackward::default() };
@@ -344,7 +345,7 @@ fn exchange(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackwa
     let bytes = profile.wire_bytes * routed * case.model.hidden * c.imbalance;
     let hidden = 1.0 - profile.hidden_expert;
     let both = 2.0 * all_to_all(bytes, once, group, &case.links) * hidden;
-    // Ranks that share the matrices of an expert gather its tokens, and sum what becomes of them.
+    // Tensor-parallel ranks of an expert gather its tokens, and reduce its outputs.
     let share = config.expert_tensor();
     let shared = if share > 1.0 && config.expert() > 1.0 {
         let group = topology::tensor_group(case);

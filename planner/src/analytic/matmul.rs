@@ -1,24 +1,24 @@
-//! Seconds of matrix products.
+//! Seconds of matrix products, with the efficiency of tile quantization, alignment and padding.
 
 use super::hardware::DeviceThroughput;
 use std::ops::{Add, Mul};
 
-/// Seconds of a forward and of a backward.
+/// Seconds of a forward and of a backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ForwardBackward {
-    /// Of the forward.
+    /// Seconds of the forward.
     pub forward: f64,
-    /// Of the backward, without what is computed again.
+    /// Seconds of the backward, without recomputation.
     pub backward: f64,
 }
 
 impl ForwardBackward {
-    /// Both.
+    /// Returns the seconds of both passes.
     pub fn sum(self) -> f64 {
         self.forward + self.backward
     }
 
-    /// The longer of each.
+    /// Returns the longer forward and the longer backward.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self { forward: self.forward.max(other.forward), backward: self.backward.max(other.backward) }
@@ -41,15 +41,16 @@ impl Mul<f64> for ForwardBackward {
     }
 }
 
-/// Rows or columns of a tile of a product.
+/// Rows and columns of one tile of a product.
 const TILE: f64 = 128.0;
 
-/// The least whole number that is not below `x`, but for the last bits of a quotient.
+/// Rounds up, with a tolerance for rounding errors of quotients.
 pub(super) fn ceiling(x: f64) -> f64 {
     (x - 1e-9).ceil()
 }
 
-/// Efficiency by the largest power of two that divides a dimension: tensor cores read 128 bytes.
+/// Returns the efficiency by the largest power of two that divides a dimension: tensor cores read 16 bytes
+/// (eight 16-bit elements) at a time.
 pub(super) fn alignment(dimension: f64, device: &DeviceThroughput) -> f64 {
     let [by_8, by_4, by_2, by_1] = device.align;
     let divides = |power: f64| dimension.round() % power == 0.0;
@@ -62,41 +63,41 @@ pub(super) fn alignment(dimension: f64, device: &DeviceThroughput) -> f64 {
     }
 }
 
-/// Products `(m × k)(k × n)` of equal shape, one after the other.
+/// Equal products `(m × k)(k × n)`, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matmul {
     pub(super) m: f64,
     pub(super) n: f64,
     pub(super) k: f64,
-    /// How many of them.
+    /// Number of products.
     pub(super) groups: f64,
 }
 
 impl Matmul {
-    /// Share of the rate of large products: whole waves of tiles over all multiprocessors, dimensions that tensor cores
-    /// like, and few rows of padding.
+    /// Returns the share of the rate of large products: wave quantization, alignment of dimensions and padded
+    /// rows.
     fn efficiency(&self, device: &DeviceThroughput) -> f64 {
         let multiprocessors = device.multiprocessors;
         let tiles = ceiling(self.m / TILE) * ceiling(self.n / TILE) * self.groups;
-        // Below one wave libraries split along k: not all is lost.
+        // Below one wave, libraries split along k and recover part of the loss.
         let waves = (tiles / (ceiling(tiles / multiprocessors) * multiprocessors)).max(0.02);
         let rows = self.m / TILE;
         let padding = if rows < 1.0 { rows.max(0.25) } else { (rows / ceiling(rows)).sqrt() };
         waves.powf(device.wave) * alignment(self.n, device).min(alignment(self.k, device)) * padding
     }
 
-    /// Elements of both operands and of the result.
+    /// Returns the elements of both operands and the result.
     fn elements(&self) -> f64 {
         self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
     }
 
-    /// Seconds at `rate` floating-point operations a second of large products, with `bytes` for each element.
+    /// Returns the seconds at `rate` FLOP/s of large products, with `bytes` per element.
     fn seconds(&self, rate: f64, bytes: f64, device: &DeviceThroughput) -> f64 {
         let arithmetic = 2.0 * self.m * self.n * self.k * self.groups / (rate * self.efficiency(device));
         arithmetic.max(bytes * self.elements() / device.stream)
     }
 
-    /// Seconds with the device's products.
+    /// Returns the seconds in the device's fastest allowed precision.
     fn on(&self, device: &DeviceThroughput) -> f64 {
         match device.small {
             None => self.seconds(device.products, 2.0, device),
@@ -109,14 +110,14 @@ impl Matmul {
     }
 }
 
-/// Seconds of a linear layer over `tokens` from `inputs` to `outputs` channels; its backward is two products, each with a
-/// shape of its own.
+/// Returns the seconds of a linear layer over `tokens`; its backward is two products with shapes of their
+/// own.
 pub fn linear(tokens: f64, outputs: f64, inputs: f64, device: &DeviceThroughput) -> ForwardBackward {
     grouped_linear(tokens, outputs, inputs, 1.0, 0.0, device)
 }
 
-/// Seconds of `groups` linear layers, each over `tokens`. Each product takes `start` seconds beside the others, but for one that
-/// is alone: many small experts cost more than a few large ones.
+/// Returns the seconds of `groups` linear layers, each over `tokens`. Each product after the first takes
+/// `start` seconds more, so many small experts cost more than a few large ones.
 pub fn grouped_linear(
     tokens: f64,
     outputs: f64,

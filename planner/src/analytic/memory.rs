@@ -1,4 +1,4 @@
-//! Bytes of the heaviest rank at its peak.
+//! Peak memory of the heaviest rank.
 
 mod lower_bound;
 
@@ -9,49 +9,49 @@ use super::{Recomputation, StagePartition, StepConfig, StepInputs, step};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
-/// Bytes of one rank at its peak, by category.
+/// Peak bytes of one rank, by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PeakMemory {
-    /// Weights, gradients and the optimizer's moments.
+    /// Weights, gradients and optimizer state.
     pub states: f64,
-    /// Weights that are gathered while they are used.
+    /// Weights gathered for use.
     pub gathered: f64,
-    /// What forwards keep for their backwards.
+    /// Activations saved for the backward.
     pub activations: f64,
-    /// What one backward holds beside that, or the logits where they are more.
+    /// Temporary memory of one backward, or the logits if they are larger.
     pub working: f64,
-    /// Fragments of the allocator.
+    /// Fragmentation of the allocator.
     pub fragments: f64,
-    /// The process, its libraries, and buffers of communicators.
+    /// The process, its libraries, and communicator buffers.
     pub process: f64,
 }
 
-/// A stage of a pipeline, or all of the model.
+/// Load of one pipeline stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageLoad {
-    /// Layers.
+    /// Number of layers.
     pub layers: f64,
-    /// Micro-batches whose activations are alive at once.
+    /// Micro-batches with live activations.
     pub alive: f64,
-    /// Whether it is the first, with the embedding.
+    /// True for the first stage, with the embedding.
     pub is_first: bool,
-    /// Whether it is the last, with the head.
+    /// True for the last stage, with the head.
     pub is_last: bool,
 }
 
 impl PeakMemory {
-    /// The heaviest rank: of the first stage, which keeps most micro-batches, of the second or the fullest, which may have more
-    /// layers, or of the last, which has the logits.
+    /// Returns the heaviest rank: of the first stage (most live micro-batches), the second or the fullest
+    /// (more layers), or the last (logits).
     pub fn of(case: &StepInputs<'_>) -> Self {
         Self::with(case, StagePartition::of(case.model, &case.config))
     }
 
-    /// The same where it is known how layers are divided.
+    /// Like `of`, for a given stage partition.
     pub fn with(case: &StepInputs<'_>, division: StagePartition) -> Self {
         Self::heaviest(case, &LayerMemory::of(case), division)
     }
 
-    /// Bytes of the heaviest rank where replicas shard what takes least of `shards`.
+    /// Returns a lower bound on the bytes of the heaviest rank, over all of `shards`.
     pub(super) fn lower_bound(
         case: &StepInputs<'_>,
         shards: &[(ZeroStage, u32)],
@@ -71,18 +71,18 @@ impl PeakMemory {
         peaks.max_by(|a, b| a.total().total_cmp(&b.total())).expect("there is a first stage")
     }
 
-    /// A rank of a stage.
+    /// Returns the memory of a rank of one stage.
     pub fn stage(case: &StepInputs<'_>, stage: StageLoad) -> Self {
         LayerMemory::of(case).stage(case, stage)
     }
 
-    /// What papers that compute memory count, of the first stage: state and activations.
+    /// Returns the bytes that papers usually count: state and activations of the first stage.
     pub fn state_and_activations(case: &StepInputs<'_>) -> f64 {
         let first = Self::stage(case, StageLoad::first(case, StagePartition::of(case.model, &case.config)));
         first.states + first.activations
     }
 
-    /// The categories with their names, in a fixed order.
+    /// Returns the categories with their names, in a fixed order.
     pub fn categories(&self) -> [(&'static str, f64); 6] {
         [
             ("weights, gradients and optimizer", self.states),
@@ -94,13 +94,13 @@ impl PeakMemory {
         ]
     }
 
-    /// All of it.
+    /// Returns the sum of all categories.
     pub fn total(&self) -> f64 {
         self.states + self.gathered + self.activations + self.working + self.fragments + self.process
     }
 }
 
-/// The stages of which one is the heaviest.
+/// Returns the stages that can be the heaviest.
 fn stages(case: &StepInputs<'_>, division: StagePartition) -> [Option<StageLoad>; 4] {
     [
         Some(StageLoad::first(case, division)),
@@ -110,16 +110,16 @@ fn stages(case: &StepInputs<'_>, division: StagePartition) -> [Option<StageLoad>
     ]
 }
 
-/// What depends neither on the stage, nor on stages, replicas and what they shard.
+/// Activation memory of a layer, independent of stages, replicas and sharding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerMemory {
-    /// Of a layer of one micro-batch, where its backward computes again what is computed again.
+    /// Bytes per layer and micro-batch with recomputation.
     again: f64,
-    /// Of a layer where it computes nothing again.
+    /// Bytes per layer without recomputation.
     whole: f64,
-    /// Of a layer's input.
+    /// Bytes of a layer's input.
     input: f64,
-    /// What one backward holds beside what is kept.
+    /// Temporary bytes of one backward.
     working: f64,
     logits: f64,
 }
@@ -136,7 +136,7 @@ impl LayerMemory {
         }
     }
 
-    /// Bytes of activations, and of what one backward holds beside them.
+    /// Returns the bytes of saved activations, and of temporaries.
     fn alive(&self, case: &StepInputs<'_>, stage: StageLoad) -> [f64; 2] {
         let logits = if stage.is_last { self.logits } else { 0.0 };
         let input = if stage.is_first { 2.0 * self.input } else { 0.0 };
@@ -145,7 +145,7 @@ impl LayerMemory {
         [activations, self.working.max(logits) + input]
     }
 
-    /// A rank of a stage.
+    /// Returns the memory of a rank of one stage.
     fn stage(&self, case: &StepInputs<'_>, stage: StageLoad) -> PeakMemory {
         let (states, gathered) = state(case, stage);
         let [activations, working] = self.alive(case, stage);
@@ -162,38 +162,38 @@ impl LayerMemory {
 }
 
 impl StageLoad {
-    /// The first; all of the model where it is not divided.
+    /// Returns the first stage; the whole model without a pipeline.
     fn first(case: &StepInputs<'_>, division: StagePartition) -> Self {
         let is_last = case.config.pipeline() <= 1.0;
         Self { layers: division.first.into(), alive: in_flight(&case.config, 0.0), is_first: true, is_last }
     }
 
-    /// A stage between the first and the last.
+    /// Returns a stage between the first and the last.
     fn between(case: &StepInputs<'_>, layers: u32, stage: u32) -> Option<Self> {
         let alive = in_flight(&case.config, stage.into());
         (layers > 0).then(|| Self { layers: layers.into(), alive, is_first: false, is_last: false })
     }
 
-    /// The last; all of the model, without its input, where it is not divided.
+    /// Returns the last stage; without a pipeline the whole model, input aside.
     fn last(case: &StepInputs<'_>, division: StagePartition) -> Self {
         let alive = in_flight(&case.config, case.config.pipeline() - 1.0);
         Self { layers: division.last.into(), alive, is_first: false, is_last: true }
     }
 }
 
-/// Bytes of the process and of buffers of communicators.
+/// Returns the bytes of the process and of communicator buffers.
 fn process(case: &StepInputs<'_>) -> f64 {
     case.engine.profile.context_bytes + case.general().memory.communicator * axes(case)
 }
 
-/// Axes that communicate.
+/// Returns the number of axes that communicate.
 fn axes(case: &StepInputs<'_>) -> f64 {
     let config = &case.config;
     let degrees = [config.tensor(), config.pipeline(), config.replicas(), config.expert(), config.context()];
     degrees.iter().map(|degree| if *degree > 1.0 { 1.0 } else { 0.0 }).sum()
 }
 
-/// Micro-batches whose activations are alive at once in a stage; the first is 0.
+/// Returns the number of micro-batches with live activations on a stage, counted from 0.
 pub(crate) fn in_flight(config: &StepConfig, stage: f64) -> f64 {
     let (p, v, n) = (config.pipeline(), config.chunks(), config.micro_batches());
     if p <= 1.0 {
@@ -205,13 +205,13 @@ pub(crate) fn in_flight(config: &StepConfig, stage: f64) -> f64 {
         () if v <= 1.0 => (p - stage).min(n),
         () if stage <= 0.0 => p.min(n) * (1.0 + (p - 1.0) / (p * v)),
         () if is_last => 1.0 + (v - 1.0) / v,
-        // Chunks that begin before the first backward, and one (Narayanan et al. 2021).
+        // Chunks that start before the first backward, plus one (Narayanan et al. 2021).
         () => (2.0 * (p - stage - 1.0) + (v - 1.0) * p + 1.0) / v,
     };
     alive.min(n)
 }
 
-/// Bytes of state that a stage holds, and of weights it gathers.
+/// Returns the bytes of a stage's state, and of the weights it gathers.
 fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
     let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
     let (t, wire) = (config.tensor(), profile.wire_bytes);
@@ -241,7 +241,7 @@ fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
     (states, gathered)
 }
 
-/// Bytes of `parameters` with their gradients and moments on one of the ranks that shard them.
+/// Returns the bytes per rank of `parameters` with gradients and optimizer state.
 fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     let profile = &case.engine.profile;
     let (weights, gradients, optimizer) =
@@ -250,7 +250,7 @@ fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     let (whole, shared) = match case.config.arrangement.zero {
         ZeroStage::Zero0 => (all, 0.0),
         ZeroStage::Zero1 => (weights + gradients, optimizer),
-        // Weights as they are gathered are whole; where there is no copy in f32 they are beside the sharded ones.
+        // Gathered weights are whole; without an f32 master copy they come in addition to the sharded ones.
         ZeroStage::Zero2 if profile.has_master_copy => (weights, gradients + optimizer),
         ZeroStage::Zero2 => (profile.wire_bytes, all),
         ZeroStage::Zero3 => (0.0, all),
@@ -258,19 +258,20 @@ fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     parameters * (whole + shared / shard)
 }
 
-/// Bytes of logits and what the loss makes of them.
+/// Returns the bytes of the logits and of their gradients.
 fn logits(case: &StepInputs<'_>) -> f64 {
     case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.config.tensor()
 }
 
-/// Bytes that a layer keeps of one micro-batch.
+/// Saved bytes of one layer and micro-batch.
 #[derive(Clone, Copy, Debug)]
 struct LayerActivations {
-    /// Between products (Korthikanti et al. 2022, with gated and grouped layers, fused attention and 8 bits).
+    /// Between matrix products (Korthikanti et al. 2022, extended to gated and grouped layers, fused
+    /// attention and fp8).
     through: f64,
-    /// Of attention's scores, or of their sums where they are never in memory.
+    /// Attention scores, or their row sums if attention is fused.
     scores: f64,
-    /// Of its input.
+    /// Input of the layer.
     input: f64,
 }
 
@@ -280,7 +281,7 @@ impl LayerActivations {
         let (t, h) = (config.tensor(), model.hidden);
         let between = if config.arrangement.sequence { t } else { 1.0 };
         let is_fused = case.kernel.is_fused();
-        // Masks of a byte, which models of the old style have.
+        // Dropout masks of one byte per element, in older models.
         let dropout = if !model.is_gated && !is_fused { 2.0 } else { 0.0 };
         let input = case.products.saved_bytes();
         let queries = model.heads * model.head / t;
@@ -309,7 +310,7 @@ impl LayerActivations {
         Self { through: tokens * through, scores, input: 2.0 * tokens * h / between }
     }
 
-    /// Of a layer, until its backward.
+    /// Returns the bytes that a layer saves for its backward.
     fn of_layer(&self, again: Recomputation, c: &MemoryConstants) -> f64 {
         match again {
             Recomputation::Nothing => self.through + self.scores,
@@ -319,7 +320,7 @@ impl LayerActivations {
         }
     }
 
-    /// What one backward holds beside what is kept: what it computes again, and gathered inputs.
+    /// Returns the temporary bytes of one backward: recomputed activations and gathered inputs.
     fn working(&self, case: &StepInputs<'_>) -> f64 {
         let config = &case.config;
         let is_gathered = config.arrangement.sequence && config.tensor() > 1.0;

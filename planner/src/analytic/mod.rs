@@ -1,10 +1,12 @@
-//! What a transformer will cost on hardware and under engines that nobody measured: from data sheets, profiles and formulas.
+//! The analytic cost model: predicts step time and memory of a transformer on unmeasured hardware, from data
+//! sheets, engine profiles and formulas.
 //!
-//! A formula is a free function of values in the file named after its quantity; constants are data, in three kinds of
-//! files: `data/gpus.toml` and `generations.toml` (hardware), `engines.toml` (software), `constants.toml` (neither).
-//! `docs/cost-model.md` explains them with their sources. Rates that were measured ([`crate::rates::speeds`]) win over this.
+//! A formula is a free function in the file named after its quantity. Constants are data: `data/gpus.toml`
+//! and `generations.toml` (hardware), `engines.toml` (software), `constants.toml` (general).
+//! `docs/cost-model.md` explains them with their sources. Measured rates ([`crate::rates::speeds`]) take
+//! precedence.
 //!
-//! Numbers are `f64` also where they count things: what is priced here is multiplied, never stored.
+//! Counts are `f64` too, as formulas multiply them.
 
 pub mod fit;
 
@@ -42,35 +44,35 @@ use dtrain_recipes::{Recompute, ZeroStage};
 use serde::Serialize;
 use std::num::NonZeroU32;
 
-/// A layout with its batch: what the cost of a step follows from. Degrees are given as the `f64` that formulas multiply.
+/// A layout with its batch. Its degrees are returned as `f64`, for formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepConfig {
-    /// How work is arranged among the ranks.
+    /// Arrangement of work among the ranks.
     #[serde(flatten)]
     pub arrangement: Arrangement,
-    /// Samples of one forward pass.
+    /// Samples per micro-batch.
     pub micro_batch: u32,
-    /// Samples of a step.
+    /// Samples per step.
     pub batch: u32,
 }
 
-/// What a backward computes again.
+/// Part of a layer that the backward recomputes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recomputation {
     /// Nothing.
     Nothing,
-    /// The core of attention: scores and their product with the values.
+    /// The core of attention: scores and weighted values.
     Attention,
-    /// Every second product, and all that is element-wise.
+    /// Every second matrix product, and all element-wise operations.
     EverySecondProduct,
     /// The whole layer.
     All,
 }
 
 impl StepConfig {
-    /// The same with these degrees. Of the `expert` ranks that share a layer's experts as many as can be are replicas; the
-    /// others are ranks that share matrices or sequences ([`Arrangement::expert_fold`]). `None` where the experts cannot
-    /// be spread so.
+    /// Returns the configuration with these degrees. As many as possible of the `expert` ranks are replicas;
+    /// the others are tensor- or context-parallel ranks ([`Arrangement::expert_fold`]). `None` if the experts
+    /// cannot be spread so.
     pub fn with_degrees(self, degrees: Degrees, folded: bool) -> Option<Self> {
         let Degrees { tensor, context, expert, pipeline, data } = degrees;
         let fold = if folded { common_divisor(expert, tensor * context) } else { 1 };
@@ -90,7 +92,7 @@ impl StepConfig {
         Some(Self { arrangement, ..self })
     }
 
-    /// Its degrees, as they are searched.
+    /// Returns its degrees as whole numbers.
     pub fn degrees(&self) -> Degrees {
         let layout = &self.arrangement.layout;
         Degrees {
@@ -102,57 +104,57 @@ impl StepConfig {
         }
     }
 
-    /// Ranks that share a matrix.
+    /// Tensor-parallel degree.
     pub fn tensor(&self) -> f64 {
         self.arrangement.layout.tensor.get().into()
     }
 
-    /// Stages of a pipeline.
+    /// Number of pipeline stages.
     pub fn pipeline(&self) -> f64 {
         self.arrangement.layout.pipeline.get().into()
     }
 
-    /// Runs of layers of each stage: 1, or more where they are interleaved.
+    /// Chunks (runs of layers) per stage; more than 1 for interleaved schedules.
     pub fn chunks(&self) -> f64 {
         self.arrangement.chunks.into()
     }
 
-    /// Ranks that share a sequence.
+    /// Context-parallel degree.
     pub fn context(&self) -> f64 {
         self.arrangement.layout.context.get().into()
     }
 
-    /// Ranks that share a layer's experts.
+    /// Expert-parallel degree.
     pub fn expert(&self) -> f64 {
         (self.arrangement.layout.expert.get() * self.arrangement.expert_fold).into()
     }
 
-    /// Ranks that share the matrices of an expert: those that share all matrices, unless experts are folded over them.
+    /// Tensor-parallel degree within an expert: 1 if experts are folded over these ranks.
     pub fn expert_tensor(&self) -> f64 {
         if self.arrangement.expert_fold > 1 { 1.0 } else { self.tensor() }
     }
 
-    /// Replicas of all that is no expert, each with samples of its own.
+    /// Data-parallel degree of all but experts; each replica reads samples of its own.
     pub fn data(&self) -> f64 {
         self.arrangement.layout.readers().into()
     }
 
-    /// Ranks that hold the same weights, but for experts.
+    /// Ranks with the same weights, experts aside.
     pub fn replicas(&self) -> f64 {
         self.arrangement.replicas().into()
     }
 
-    /// Ranks that hold the same experts.
+    /// Ranks with the same experts.
     pub fn expert_replicas(&self) -> f64 {
         (self.replicas() * self.tensor() / (self.expert() * self.expert_tensor())).max(1.0)
     }
 
-    /// Replicas among which state is sharded: 1 where nothing is.
+    /// Replicas among which state is sharded; 1 without ZeRO.
     pub fn shard(&self) -> f64 {
         if self.arrangement.zero == ZeroStage::Zero0 { 1.0 } else { self.arrangement.shard.into() }
     }
 
-    /// Ranks that hold the same experts among which their state is sharded.
+    /// Ranks among which the state of an expert is sharded.
     pub fn expert_shard(&self) -> f64 {
         match self.shard() {
             shard if shard <= 1.0 => 1.0,
@@ -160,59 +162,59 @@ impl StepConfig {
         }
     }
 
-    /// Samples of one forward pass.
+    /// Samples per micro-batch.
     pub fn micro(&self) -> f64 {
         self.micro_batch.into()
     }
 
-    /// Samples of a step.
+    /// Samples per step.
     pub fn batch(&self) -> f64 {
         self.batch.into()
     }
 
-    /// Micro-batches of one replica in a step.
+    /// Micro-batches per replica and step.
     pub fn micro_batches(&self) -> f64 {
         (self.batch() / (self.data() * self.micro())).max(1.0)
     }
 
-    /// Ranks in all.
+    /// Number of ranks.
     pub fn ranks(&self) -> f64 {
         self.arrangement.layout.world().into()
     }
 
-    /// Share of the layers whose backward computes again what is computed again.
+    /// Share of the layers that recompute.
     pub fn recompute_share(&self) -> f64 {
         1.0 / f64::from(self.arrangement.recompute_every)
     }
 
-    /// Whether layers' weights are gathered anew for each pass. In a pipeline they stay gathered.
+    /// Returns `true` if weights are gathered for each pass (ZeRO-3). In a pipeline they stay gathered.
     pub fn gathers_layers(&self) -> bool {
         self.arrangement.zero == ZeroStage::Zero3 && self.pipeline() <= 1.0
     }
 
-    /// Whether gradients are scattered after each micro-batch, as no rank has room for all of them.
+    /// Returns `true` if gradients are reduce-scattered after each micro-batch (ZeRO-2).
     pub fn scatters_each_micro_batch(&self) -> bool {
         self.arrangement.zero == ZeroStage::Zero2
     }
 }
 
-/// Degrees along all axes, as they are searched: the ranks that share experts are among those of the other axes.
+/// Degrees of parallelism along all axes; expert-parallel ranks are counted within the other axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Degrees {
-    /// Ranks that share matrices.
+    /// Tensor-parallel degree.
     pub tensor: u32,
-    /// Ranks that share a sequence.
+    /// Context-parallel degree.
     pub context: u32,
-    /// Ranks that share experts.
+    /// Expert-parallel degree.
     pub expert: u32,
-    /// Stages.
+    /// Pipeline stages.
     pub pipeline: u32,
-    /// Replicas of all that is no expert, each with samples of its own.
+    /// Data-parallel degree of all but experts.
     pub data: u32,
 }
 
 impl Degrees {
-    /// One rank.
+    /// A single rank.
     pub const ONE: Self = Self { tensor: 1, context: 1, expert: 1, pipeline: 1, data: 1 };
 }
 
@@ -220,44 +222,44 @@ fn common_divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// All that decides a step.
+/// All inputs of the cost formulas.
 #[derive(Clone, Copy, Debug)]
 pub struct StepInputs<'a> {
-    /// What is trained.
+    /// Dimensions of the model.
     pub model: &'a Transformer,
     /// Layout and batch.
     pub config: StepConfig,
-    /// The engine.
+    /// Cost profile of the engine.
     pub engine: Software,
-    /// What one device sustains.
+    /// Throughput of one device.
     pub device: DeviceThroughput,
-    /// What joins the devices.
+    /// Links between the devices.
     pub links: Interconnect,
-    /// How attention is computed.
+    /// Attention kernel.
     pub kernel: AttentionKernel,
     /// Number format of linear layers.
     pub products: MatmulPrecision,
-    /// The constants of the model.
+    /// Constants of the cost model.
     pub constants: &'a Constants,
 }
 
 impl StepInputs<'_> {
-    /// The constants that neither hardware nor engine changes.
+    /// Returns the constants independent of hardware and engine.
     pub fn general(&self) -> &constants::GeneralConstants {
         &self.constants.general
     }
 
-    /// Tokens that one rank computes in a micro-batch.
+    /// Tokens per rank and micro-batch.
     pub fn tokens(&self) -> f64 {
         self.config.micro() * self.model.sequence / self.config.context()
     }
 
-    /// Those of them that it holds between matrices that are cut.
+    /// Tokens per rank between split matrices: fewer with sequence parallelism.
     pub fn tokens_between(&self) -> f64 {
         if self.config.arrangement.sequence { self.tokens() / self.config.tensor() } else { self.tokens() }
     }
 
-    /// What a backward of a layer computes again, where it does.
+    /// Returns the part of a layer that is recomputed.
     pub fn recomputation(&self) -> Recomputation {
         match self.config.arrangement.recompute {
             Recompute::None => Recomputation::Nothing,
@@ -266,8 +268,8 @@ impl StepInputs<'_> {
         }
     }
 
-    /// Model FLOPs utilisation (MFU) of a step that takes `seconds`: what the formulas of the model ask for, without anything
-    /// that is computed again, over the peak of the data sheet.
+    /// Returns the model FLOPs utilisation (MFU) of a step of `seconds`: the model's FLOPs without
+    /// recomputation, over the data sheet's `peak` FLOP/s.
     pub fn model_flops_utilization(&self, seconds: f64, peak: f64) -> f64 {
         let tokens = self.config.batch() * self.model.sequence;
         self.model.flops_per_token() * tokens / (seconds * self.config.ranks() * peak)

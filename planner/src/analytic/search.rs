@@ -1,4 +1,5 @@
-//! Searches every layout of a cluster of equal devices, with a bound: the same optimum as pricing them all.
+//! Branch-and-bound search over all layouts of a cluster of equal devices; finds the same optimum as pricing
+//! all.
 
 mod best_layouts;
 mod micro_batch_modes;
@@ -26,18 +27,19 @@ use pipeline_options::StagePartitionCache;
 use placement::RankPlacement;
 use std::cell::RefCell;
 
-/// Searches all layouts that a problem leaves open, keeping the best `keep`.
+/// Searches all layouts that a problem leaves open; keeps the best `keep`.
 pub fn search(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
     run(problem, BestLayouts::new(problem, keep), true)
 }
 
-/// The fastest layout that fits, where one takes less than `limit` seconds. Nothing else is kept, so that it is found sooner.
+/// Returns the fastest layout that fits and takes less than `limit` seconds. Faster than [`search`], as
+/// nothing else is kept.
 pub fn fastest(problem: &SearchProblem, limit: f64) -> Option<PricedLayout> {
     run(problem, BestLayouts::fastest(problem, limit), true).best.into_iter().next()
 }
 
-/// The same where a layout of a like problem is `known`. Layouts of its degrees are searched first, so that most of the others are
-/// seen to be slower.
+/// Like [`fastest`], given the best layout `known` of a similar problem. Layouts with its degrees are
+/// searched first, so that the bound excludes most others.
 pub fn fastest_beside(problem: &SearchProblem, known: &StepConfig, limit: f64) -> Option<PricedLayout> {
     let degrees = known.degrees();
     let pins = LayoutPins {
@@ -47,16 +49,16 @@ pub fn fastest_beside(problem: &SearchProblem, known: &StepConfig, limit: f64) -
         ..problem.pins.clone()
     };
     let like = fastest(&SearchProblem { pins, ..problem.clone() }, limit);
-    // What takes exactly as long is found again, or what comes before it.
+    // Allows ties, so that an equally fast or earlier layout is found again.
     fastest(problem, like.map_or(limit, |like| like.seconds.next_up().min(limit)))
 }
 
-/// [`search`] without a bound; slower, for those who want to check.
+/// Like [`search`] without the bound; slower, to check it.
 pub fn search_all(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
     run(problem, BestLayouts::new(problem, keep), false)
 }
 
-/// The same with the front of time, memory and money; with `keep` 0 nothing but the front is looked for.
+/// Like [`search`], with the Pareto front of time, memory and cost; with `keep` 0 it finds the front alone.
 pub fn search_front(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
     run(problem, BestLayouts::with_front(problem, keep), true)
 }
@@ -80,7 +82,7 @@ fn run(problem: &SearchProblem, table: BestLayouts, is_bounded: bool) -> LayoutS
     prices.expect("the executor gives the problem back").table.into_inner().into_result()
 }
 
-/// Walks over all shapes.
+/// Solver that visits all shapes in turn.
 struct ShapeSweep {
     shapes: Vec<Degrees>,
     next: usize,
@@ -113,7 +115,7 @@ impl<O: CostFunction<Param = Degrees, Output = f64>> Solver<O, ShapeSweepState> 
     }
 }
 
-/// Layouts of a shape with their prices.
+/// Prices the layouts of one shape.
 struct ShapeCostFunction<'a> {
     problem: &'a SearchProblem,
     modes: Vec<(Recompute, u32)>,
@@ -127,7 +129,7 @@ impl CostFunction for ShapeCostFunction<'_> {
     type Param = Degrees;
     type Output = f64;
 
-    /// Prices all layouts of a shape; the best so far.
+    /// Prices all layouts of a shape; returns the best seconds so far.
     fn cost(&self, shape: &Degrees) -> Result<f64, Error> {
         let mut table = self.table.borrow_mut();
         let micro_batches = self.problem.micro_batches(shape);
@@ -139,9 +141,9 @@ impl CostFunction for ShapeCostFunction<'_> {
 }
 
 impl ShapeCostFunction<'_> {
-    /// Prices all layouts of a placement.
+    /// Prices all layouts of one rank placement.
     fn placement(&self, placement: &RankPlacement<'_>, micro_batches: &[u32], table: &mut BestLayouts) {
-        // Where only the fastest is kept, the engine is asked of what may be.
+        // A search for the fastest alone asks the engine only about promising layouts.
         if (table.has_axes() || !self.is_bounded) && !placement.may_run() {
             return;
         }
@@ -149,7 +151,8 @@ impl ShapeCostFunction<'_> {
         for micro_batch in micro_batches {
             let open = StepConfig { micro_batch: *micro_batch, ..placement.config };
             case.config = open;
-            // Larger ones need more: what did not fit before does not fit now. Known only where all layers may be computed again.
+            // If a micro-batch did not fit, larger ones do not fit either; certain only if full recompute is
+            // allowed.
             if *micro_batch > 1
                 && self.modes.contains(&(Recompute::Full, 1))
                 && !placement
@@ -170,7 +173,7 @@ impl ShapeCostFunction<'_> {
         }
     }
 
-    /// Whether layouts that take at least `bound` seconds, in this order of passes, may change anything.
+    /// Returns `true` if layouts with this schedule and at least the `bound` seconds may change the result.
     fn may_change(
         &self,
         case: &StepInputs<'_>,
@@ -183,7 +186,7 @@ impl ShapeCostFunction<'_> {
             || table.may_better(seconds, || PeakMemory::lower_bound(case, shards, division))
     }
 
-    /// Prices what is left open: the first `schedules` of a placement and what replicas shard.
+    /// Prices what remains open: the first `schedules` of a placement, with each sharding of the replicas.
     fn leaves(
         &self,
         case: &mut StepInputs<'_>,

@@ -1,22 +1,22 @@
-//! What a few measured steps of a cluster tell about all others: one factor, as large as it is certain.
+//! Calibrates estimates to a site: one correction factor from a few measured steps of its cluster.
 
-/// A correction of estimates by what was measured.
+/// A correction factor for estimates, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SiteCalibration {
-    /// Estimates are multiplied by this.
+    /// Multiplier of estimates.
     pub factor: f64,
-    /// What remains of their own doubt, as a share.
+    /// Remaining share of an estimate's own standard deviation.
     pub left: f64,
-    /// Standard deviation of the logarithm of the factor.
+    /// Standard deviation of the factor's logarithm.
     pub doubt: f64,
 }
 
 impl SiteCalibration {
-    /// Nothing was measured.
+    /// No correction: no measurements.
     pub const NONE: Self = Self { factor: 1.0, left: 1.0, doubt: 0.0 };
 
-    /// The correction that pairs of `(ln(measured / estimated), doubt of the estimate)` tell: their robust mean (Huber),
-    /// shrunk by what it is worth (James and Stein): what is not larger than its own error is not made.
+    /// Computes the correction from pairs of `ln(measured / estimated)` and its standard deviation: a robust
+    /// mean (Huber) with shrinkage (James-Stein), so that a correction below its own error is not made.
     pub fn of(pairs: &[(f64, f64)]) -> Self {
         if pairs.is_empty() {
             return Self::NONE;
@@ -33,13 +33,13 @@ impl SiteCalibration {
         Self { factor: (mean * worth).exp(), left: 0.7, doubt: error.sqrt() }
     }
 
-    /// The doubt of an estimate that is corrected by this.
+    /// Returns the standard deviation of a corrected estimate.
     pub fn corrected_deviation(&self, own: f64) -> f64 {
         if *self == Self::NONE { own } else { (self.left * own).hypot(self.doubt) }
     }
 }
 
-/// Huber's mean about `start`, for deviations of about `spread`.
+/// Huber's mean, iterated from `start`, for deviations of scale `spread`.
 fn robust(values: &[f64], start: f64, spread: f64) -> f64 {
     (0..20).fold(start, |mean, _| {
         let weight = |value: f64| (1.5 * spread / (value - mean).abs().max(1e-9)).min(1.0);
@@ -50,7 +50,7 @@ fn robust(values: &[f64], start: f64, spread: f64) -> f64 {
     })
 }
 
-/// The middle of `values`, the mean of both middles where they are even; 0 of none.
+/// Median of `values`: the mean of the two middle ones if their count is even, 0 if there are none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,25 +1,25 @@
-//! How many layers the stages of a pipeline hold.
+//! The number of layers on each stage of a pipeline.
 
 use super::{StepConfig, Transformer};
 use crate::step::schedule::chunks_of;
 
-/// Layers of the stages that decide time and memory. All that is not an end holds at most `most`.
+/// Layers of the stages that decide time and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagePartition {
-    /// Of the first stage.
+    /// Layers of the first stage.
     pub first: u32,
-    /// Of the last stage.
+    /// Layers of the last stage.
     pub last: u32,
-    /// Of the second stage, where that is not the last; otherwise 0.
+    /// Layers of the second stage; 0 if it is the last or missing.
     pub second: u32,
-    /// Of the fullest stage between the first and the last; 0 where there is none.
+    /// Layers of the fullest stage between the first and the last; 0 if there is none.
     pub most: u32,
-    /// The first stage that has so many.
+    /// Index of the first stage with `most` layers.
     pub most_at: u32,
 }
 
 impl StagePartition {
-    /// The layers of a model divided as a layout says.
+    /// Divides the layers of a model according to a layout.
     pub fn of(model: &Transformer, config: &StepConfig) -> Self {
         let stages = config.arrangement.layout.pipeline.get();
         let blocks = super::search::to_count(model.layers);
@@ -37,7 +37,7 @@ impl StagePartition {
         }
     }
 
-    /// Layers of the fullest stage.
+    /// Returns the layers of the fullest stage.
     pub fn fullest(&self) -> u32 {
         self.most.max(self.first).max(self.last)
     }

@@ -1,4 +1,4 @@
-//! Seconds of a step: layers in stages, what stages wait for, what replicas exchange, the optimizer.
+//! Step time: layers in stages, pipeline bubble, messages, gradient sync, optimizer.
 
 use super::collective::{all_reduce, gather_or_scatter, point_to_point};
 use super::layer::LayerTimesByKind;
@@ -12,47 +12,47 @@ use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 /// Seconds of a step, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// A layer there and back.
+    /// One layer, forward and backward.
     pub layer: LayerTimes,
-    /// The head with its loss, for one micro-batch.
+    /// Head and loss, per micro-batch.
     pub head: f64,
-    /// The embedding, for one micro-batch.
+    /// Embedding, per micro-batch.
     pub embedding: f64,
-    /// Gathering the weights of one layer where each pass gathers them, for one micro-batch.
+    /// Weight gathering of one layer (ZeRO-3), per micro-batch.
     pub gathering: f64,
-    /// Micro-batches.
+    /// Number of micro-batches.
     pub micro_batches: f64,
-    /// The slowest stage, for one micro-batch.
+    /// The slowest stage, per micro-batch.
     pub slowest: f64,
-    /// The pipeline fills and drains.
+    /// Pipeline bubble: fill and drain.
     pub bubble: f64,
     /// Messages between stages.
     pub messages: f64,
-    /// Exposed exchange among replicas.
+    /// Exposed gradient sync among replicas.
     pub replicas: f64,
-    /// The optimizer.
+    /// Optimizer update.
     pub optimizer: f64,
     /// Waiting for the slowest host.
     pub stragglers: f64,
-    /// What grows with nothing.
+    /// Fixed overhead of a step.
     pub fixed: f64,
 }
 
-/// What one micro-batch costs, whatever the number of stages and of replicas.
+/// Costs of one micro-batch, independent of stages and replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MicroBatchTimes {
-    /// A layer there and back.
+    /// One layer, forward and backward.
     pub layer: LayerTimes,
-    /// Seconds of a layer without experts there and back, in a model that has both kinds.
+    /// Seconds of a layer without experts, in models with both kinds.
     pub dense: f64,
-    /// Seconds of the head with its loss.
+    /// Seconds of head and loss.
     pub head: f64,
     /// Seconds of the embedding.
     pub embedding: f64,
 }
 
 impl MicroBatchTimes {
-    /// The unit of a case.
+    /// Computes the micro-batch of a case.
     pub fn of(case: &StepInputs<'_>) -> Self {
         let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
         Self {
@@ -63,7 +63,7 @@ impl MicroBatchTimes {
         }
     }
 
-    /// The units of a case with its layers, by what a backward computes again.
+    /// Computes a micro-batch with given layers, for each recompute mode.
     pub(super) fn each(
         case: &StepInputs<'_>,
         layers: LayerTimesByKind,
@@ -85,13 +85,13 @@ impl MicroBatchTimes {
         modes.iter().map(of).collect()
     }
 
-    /// Seconds that one micro-batch spends in all stages, at least.
+    /// Returns a lower bound on the seconds of one micro-batch in all stages.
     pub(super) fn lower_bound(&self, model: &Transformer) -> f64 {
         let share = model.layers / (model.layers + model.further());
         share * self.layers(model, 0.0) + self.head + self.embedding
     }
 
-    /// Seconds of all layers of `model`, each of which gathers its weights for `gathering` seconds.
+    /// Returns the seconds of all layers, each gathering weights for `gathering` seconds.
     pub(crate) fn layers(&self, model: &Transformer, gathering: f64) -> f64 {
         let layers = model.layers + model.further();
         let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
@@ -100,18 +100,18 @@ impl MicroBatchTimes {
 }
 
 impl StepTimes {
-    /// The step of a case.
+    /// Computes the step of a case.
     pub fn of(case: &StepInputs<'_>) -> Self {
         Self::with(case, &MicroBatchTimes::of(case), StagePartition::of(case.model, &case.config))
     }
 
-    /// The step of a case whose unit is known, and how its layers are divided.
+    /// Computes the step for known micro-batch times and stage partition.
     pub fn with(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition) -> Self {
         Self::passes(case, unit, division).with_update(case, division)
     }
 
-    /// Seconds of a step in which one micro-batch spends at least `stages` seconds in all stages together: less than that no
-    /// order of passes takes that has at most `chunks` runs of layers a stage, however layers are divided and state is sharded.
+    /// Returns a lower bound for any partition, sharding and schedule of at most `chunks` chunks per stage,
+    /// if one micro-batch takes `stages` seconds in all stages.
     pub(super) fn lower_bound(case: &StepInputs<'_>, stages: f64, chunks: u32) -> f64 {
         let config = &case.config;
         let slowest = stages / config.pipeline();
@@ -119,12 +119,11 @@ impl StepTimes {
         // Zero bubble leaves a third.
         let bubble = (stages - slowest) / f64::from(chunks.max(3));
         let passes = config.micro_batches() * slowest + bubble;
-        // The last bits of sums differ.
+        // Tolerance for rounding errors of sums.
         (passes + straggler_seconds(case, passes) + messages + fixed_overhead(case)) * (1.0 - 1e-12)
     }
 
-    /// The step without what follows the passes: exchange among replicas and the optimizer, which alone depend on what
-    /// replicas shard unless each layer gathers its weights.
+    /// Computes the step before gradient sync and optimizer, which alone depend on the sharding below ZeRO-3.
     pub(super) fn passes(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition) -> Self {
         let config = &case.config;
         let gathering = if config.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
@@ -150,7 +149,7 @@ impl StepTimes {
         }
     }
 
-    /// The passes with what follows them.
+    /// Adds gradient sync and optimizer to the passes.
     pub(super) fn with_update(self, case: &StepInputs<'_>, division: StagePartition) -> Self {
         let held = LocalParameters::of(case, division.fullest().into(), true);
         Self {
@@ -160,7 +159,7 @@ impl StepTimes {
         }
     }
 
-    /// All of it.
+    /// Seconds of the whole step.
     pub fn total(&self) -> f64 {
         self.micro_batches * self.slowest
             + self.bubble
@@ -172,16 +171,16 @@ impl StepTimes {
     }
 }
 
-/// Seconds that one micro-batch spends in the stages.
+/// Seconds of one micro-batch in the stages.
 struct StageSeconds {
-    /// In all of them.
+    /// Sum of all stages.
     sum: f64,
-    /// In the slowest.
+    /// The slowest stage.
     slowest: f64,
 }
 
 impl StageSeconds {
-    /// The stages of a case where each layer gathers its weights for `gathering` seconds.
+    /// Computes the stages, with each layer gathering weights for `gathering` seconds.
     fn of(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition, gathering: f64) -> Self {
         let model = case.model;
         let all = unit.layers(model, gathering);
@@ -197,12 +196,12 @@ impl StageSeconds {
 }
 
 impl StepTimes {
-    /// Seconds by cause, in a fixed order; together they are the step.
+    /// Returns the seconds by cause, in a fixed order; they add up to the step.
     pub fn causes(&self, case: &StepInputs<'_>) -> [(&'static str, f64); 10] {
         self.causes_of(StagePartition::of(case.model, &case.config).fullest().into())
     }
 
-    /// The same where the slowest stage has so many layers.
+    /// Like `causes`, for a slowest stage of `layers`.
     pub(crate) fn causes_of(&self, layers: f64) -> [(&'static str, f64); 10] {
         let of_layers = |seconds: f64| self.micro_batches * layers * seconds;
         let mut causes = [
@@ -223,8 +222,8 @@ impl StepTimes {
     }
 }
 
-/// Seconds the slowest stage stands still while the pipeline fills and drains, where all other stages together need
-/// `others` seconds for a micro-batch. ZB-H1 leaves a third of it (Qi et al. 2023).
+/// Returns the pipeline bubble, given `others` seconds per micro-batch on all stages but the slowest. ZB-H1
+/// leaves a third (Qi et al. 2023).
 pub(super) fn bubble(config: &StepConfig, others: f64) -> f64 {
     match config.arrangement.schedule {
         PipelineSchedule::ZeroBubble => others / 3.0,
@@ -233,17 +232,17 @@ pub(super) fn bubble(config: &StepConfig, others: f64) -> f64 {
     }
 }
 
-/// Parameters on one rank. Experts have fewer replicas than the rest.
+/// Parameters on one rank; experts have fewer replicas than the rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LocalParameters {
-    /// Of all that is no expert.
+    /// All but experts.
     pub(super) dense: f64,
-    /// Of experts.
+    /// Experts.
     pub(super) experts: f64,
 }
 
 impl LocalParameters {
-    /// Of a stage of `layers`; an end has the embedding or the head.
+    /// Counts a stage of `layers`; the first and the last stage also hold a vocabulary table.
     pub(super) fn of(case: &StepInputs<'_>, layers: f64, is_end: bool) -> Self {
         let model = case.model;
         let table = if is_end { model.embedding() / case.config.tensor() } else { 0.0 };
@@ -251,7 +250,7 @@ impl LocalParameters {
         Self { dense: layers * (layer.dense + model.router()) + table, experts: layers * layer.experts }
     }
 
-    /// Of a layer, without its router.
+    /// Counts a layer, router aside.
     pub(super) fn of_layer(case: &StepInputs<'_>) -> Self {
         let (model, config) = (case.model, &case.config);
         let t = config.tensor();
@@ -264,19 +263,19 @@ impl LocalParameters {
         }
     }
 
-    /// Both.
+    /// Returns the sum of both.
     pub(super) fn all(self) -> f64 {
         self.dense + self.experts
     }
 }
 
-/// The groups among which weights of one kind are reduced and gathered.
+/// Communication groups of the replicas of one kind of weights.
 struct ReplicaGroups {
-    /// All ranks that hold them.
+    /// All ranks that hold the weights.
     all: GroupTopology,
-    /// Those among which their state is sharded.
+    /// Ranks among which state is sharded.
     shard: GroupTopology,
-    /// Those that hold the same shard.
+    /// Ranks that hold the same shard.
     across: GroupTopology,
 }
 
@@ -299,12 +298,12 @@ impl ReplicaGroups {
         }
     }
 
-    /// Seconds to gather so many parameters that are sharded.
+    /// Returns the seconds to gather sharded `parameters`.
     fn gather(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         gather_or_scatter(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
     }
 
-    /// Seconds to sum the gradients of so many parameters, so that every rank has those of its shard.
+    /// Returns the seconds to reduce the gradients of `parameters`, scattered to their shards.
     fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         let bytes = case.engine.profile.gradient_bytes * parameters;
         if case.config.arrangement.zero == ZeroStage::Zero0 {
@@ -313,29 +312,29 @@ impl ReplicaGroups {
         gather_or_scatter(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
     }
 
-    /// Seconds to sum shards of gradients among those that hold the same.
+    /// Returns the seconds to all-reduce gradient shards among ranks with the same shard.
     fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
         all_reduce(bytes, self.across, &case.links)
     }
 }
 
-/// Seconds to sum the gradients of `held` parameters.
+/// Returns the seconds to reduce the gradients of `held` parameters.
 fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let experts =
         if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
     ReplicaGroups::dense(case).reduce(held.dense, case) + experts
 }
 
-/// Seconds to gather the weights of `held` parameters.
+/// Returns the seconds to gather the weights of `held` parameters.
 fn gather(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let experts =
         if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };
     ReplicaGroups::dense(case).gather(held.dense, case) + experts
 }
 
-/// What one micro-batch exposes of gathering a layer's weights twice and scattering its gradients once: what does not hide
-/// behind the layer, and the copies and slowed products beside it. Shards of gradients are summed among copies behind it.
+/// Returns the exposed seconds, per layer and micro-batch, of gathering weights twice and scattering
+/// gradients.
 fn gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
     let held = LocalParameters::of_layer(case);
     let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
@@ -349,29 +348,29 @@ fn gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
     forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
 }
 
-/// Messages between stages: half of them or so wait for nothing in the steady phase.
+/// Seconds of messages between stages; about half overlap in the steady phase.
 fn messages(case: &StepInputs<'_>) -> f64 {
     2.0 * stage_message_seconds(case) * (steady_messages(case) + case.config.pipeline())
 }
 
-/// Seconds of one message from a stage to the next over the links of the case.
+/// Seconds of one message from a stage to the next.
 pub(crate) fn stage_message_seconds(case: &StepInputs<'_>) -> f64 {
     let leaves = topology::stages_span_hosts(case);
     let bytes = case.engine.profile.wire_bytes * case.tokens_between() * case.model.hidden;
     point_to_point(bytes, leaves, case.engine.profile.message, &case.links)
 }
 
-/// Messages of the steady phase that a stage waits for, each way.
+/// Returns the exposed messages of the steady phase, each way.
 pub(super) fn steady_messages(case: &StepInputs<'_>) -> f64 {
     (case.config.micro_batches() - 1.0) * case.config.chunks() * case.engine.profile.message_exposed
 }
 
-/// Exposed exchange among replicas of what a rank holds: gradients summed, weights gathered where they are sharded. It
-/// overlaps with the last backward of the `slowest` stage; where gradients are scattered after each micro-batch, behind each.
+/// Returns the exposed gradient sync of `held` parameters. It overlaps with the last backward of the
+/// `slowest` stage, or with every backward under ZeRO-2.
 pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters, slowest: f64) -> f64 {
     let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
     if config.gathers_layers() {
-        // The first gather and the last have nothing to hide behind.
+        // The first and the last gather have nothing to overlap with.
         return 2.0 * gather(case, LocalParameters::of_layer(case));
     }
     let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
@@ -384,24 +383,24 @@ pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters
     exposed(reduced + gathered, slowest / config.chunks())
 }
 
-/// Share of a micro-batch that is its backward.
+/// Share of the backward in a micro-batch.
 const BACKWARD: f64 = 2.0 / 3.0;
 
-/// The optimizer over what a rank owns of what its stage holds.
+/// Returns the seconds of the optimizer update of a rank's shard.
 pub(super) fn optimizer_seconds(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let config = &case.config;
     let owned = held.dense / config.shard() + held.experts / config.expert_shard();
     case.general().optimizer_bytes * owned / case.device.stream
 }
 
-/// Seconds that hosts wait for the slowest of them in a step whose passes take `seconds`: the expected largest of as many
-/// normal deviates, sqrt(2 ln hosts) of them (Dean and Barroso 2013 call it the tail at scale).
+/// Returns the seconds that hosts wait for the slowest in passes of `seconds`: the expected maximum of normal
+/// deviates (Dean and Barroso 2013).
 pub(super) fn straggler_seconds(case: &StepInputs<'_>, seconds: f64) -> f64 {
     let hosts = (case.config.ranks() / case.links.per_host).max(1.0);
     case.general().straggler * (2.0 * hosts.ln()).sqrt() * seconds
 }
 
-/// What a step costs whatever is trained; stages also agree on the norm.
+/// Returns the fixed overhead of a step; stages also all-reduce the gradient norm.
 pub(super) fn fixed_overhead(case: &StepInputs<'_>) -> f64 {
     let agree = if case.config.pipeline() > 1.0 { 4.0 * case.general().network_start } else { 0.0 };
     case.engine.profile.step + agree

@@ -1,12 +1,12 @@
-//! How the ranks that communicate lie on hosts.
+//! Placement of communication groups on hosts.
 //!
-//! Ranks that share matrices are neighbours, next to them those that share sequences, then replicas and stages in the order
-//! that [`RankOrder`] says. Hosts are filled one after the other.
+//! Tensor-parallel ranks are adjacent, next come context-parallel ranks, then replicas and stages in the
+//! order of [`RankOrder`]. Hosts are filled one after the other.
 
 use super::{GroupTopology, StepInputs};
 use dtrain_protocol::RankOrder;
 
-/// Ranks of a stage from one to the same rank of the next.
+/// Returns the distance in ranks between neighbouring stages.
 fn stage_stride(case: &StepInputs<'_>) -> f64 {
     let config = &case.config;
     match config.arrangement.order {
@@ -15,29 +15,29 @@ fn stage_stride(case: &StepInputs<'_>) -> f64 {
     }
 }
 
-/// Ranks that share matrices.
+/// Tensor-parallel group.
 pub fn tensor_group(case: &StepInputs<'_>) -> GroupTopology {
     case.links.group(case.config.tensor(), 1.0)
 }
 
-/// Ranks that share sequences.
+/// Context-parallel group.
 pub fn context_group(case: &StepInputs<'_>) -> GroupTopology {
     case.links.group(case.config.context(), case.config.tensor())
 }
 
-/// Ranks that share the experts of a layer.
+/// Expert-parallel group.
 pub fn expert_group(case: &StepInputs<'_>) -> GroupTopology {
     let config = &case.config;
     let is_folded = config.arrangement.expert_fold > 1;
     case.links.group(config.expert(), if is_folded { 1.0 } else { config.tensor() * config.context() })
 }
 
-/// Replicas among which state is sharded: neighbours among those that hold the same weights.
+/// Replicas among which state is sharded: adjacent among those with the same weights.
 pub fn shard_group(case: &StepInputs<'_>) -> GroupTopology {
     replica_subgroup(case, case.config.shard())
 }
 
-/// All ranks that hold the same weights, but for experts.
+/// All ranks with the same weights, experts aside.
 pub fn replica_group(case: &StepInputs<'_>) -> GroupTopology {
     replica_subgroup(case, case.config.replicas())
 }
@@ -49,21 +49,21 @@ pub fn cross_shard_group(case: &StepInputs<'_>) -> GroupTopology {
     case.links.group(copies, (config.tensor() * config.shard()).min(case.links.per_host))
 }
 
-/// The first `count` of the ranks that hold the same weights.
+/// The first `count` ranks with the same weights.
 fn replica_subgroup(case: &StepInputs<'_>, count: f64) -> GroupTopology {
     let config = &case.config;
     let near = case.links.group(count, config.tensor());
     if config.arrangement.order == RankOrder::PipelineOutermost || count <= config.context() {
         return near;
     }
-    // Parts of a sequence are neighbours; replicas of it are a pipeline apart.
+    // Context-parallel ranks are adjacent; replicas of them are a pipeline apart.
     let parts = case.links.group(config.context(), config.tensor());
     let pipelines = case.links.group(count / config.context(), stage_stride(case) * config.pipeline());
     let inside = if parts.spans_hosts() { parts.inside } else { parts.inside * pipelines.inside };
     GroupTopology { inside, outside: count / inside }
 }
 
-/// Ranks that hold the same experts: all of them, or `count` of them.
+/// Ranks with the same experts: the first `count` of them.
 pub fn expert_replica_group(case: &StepInputs<'_>, count: f64) -> GroupTopology {
     let config = &case.config;
     let is_folded = config.arrangement.expert_fold > 1;
@@ -72,7 +72,7 @@ pub fn expert_replica_group(case: &StepInputs<'_>, count: f64) -> GroupTopology 
     case.links.group(count, apart)
 }
 
-/// Whether messages from a stage to the next leave the host.
+/// Returns `true` if messages between stages leave the host.
 pub fn stages_span_hosts(case: &StepInputs<'_>) -> bool {
     stage_stride(case) * case.config.pipeline() > case.links.per_host
 }

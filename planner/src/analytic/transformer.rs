@@ -1,87 +1,87 @@
-//! The dimensions of a transformer that decide its cost, and its parameters by part.
+//! Dimensions of a transformer that decide its cost, and its parameter counts.
 
 /// Dimensions of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transformer {
-    /// Layers, not counting one that predicts a further token.
+    /// Number of layers, multi-token prediction aside.
     pub layers: f64,
     /// Hidden size.
     pub hidden: f64,
-    /// Heads of queries.
+    /// Query heads.
     pub heads: f64,
-    /// Heads of keys and values.
+    /// Key-value heads.
     pub kv_heads: f64,
-    /// Channels of a head of queries and keys.
+    /// Channels of a query or key head.
     pub head: f64,
-    /// Channels of a head of values.
+    /// Channels of a value head.
     pub head_value: f64,
-    /// Latent attention, where keys and values pass through narrow matrices.
+    /// Multi-head latent attention (low-rank keys and values), if used.
     pub latent: Option<LatentDims>,
-    /// Sliding windows, where not every layer attends to all tokens.
+    /// Sliding-window attention, if some layers use it.
     pub window: Option<WindowDims>,
-    /// Hidden channels of the feed-forward of a dense layer.
+    /// Hidden channels of a dense feed-forward.
     pub ffn: f64,
-    /// Whether it has a gate: three matrices rather than two.
+    /// True if the feed-forward has a gate: three matrices rather than two.
     pub is_gated: bool,
-    /// Experts, in layers that have them.
+    /// Mixture of experts, if some layers use it.
     pub experts: Option<ExpertDims>,
-    /// Tokens of the vocabulary.
+    /// Vocabulary size.
     pub vocabulary: f64,
-    /// Tokens of a sample.
+    /// Tokens per sample.
     pub sequence: f64,
-    /// Layers, each with a head, that predict a further token.
+    /// Multi-token prediction layers, each with a head.
     pub mtp_layers: f64,
 }
 
-/// Sliding windows.
+/// Sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowDims {
-    /// Tokens that a token attends to in a layer with a window.
+    /// Window size in tokens.
     pub tokens: f64,
-    /// Share of the layers that have one.
+    /// Share of the layers with a window.
     pub share: f64,
 }
 
-/// Latent attention.
+/// Multi-head latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentDims {
-    /// Channels that queries pass through.
+    /// Rank of the query projection.
     pub query: f64,
-    /// Channels that keys and values pass through.
+    /// Rank of the key-value projection.
     pub key_value: f64,
-    /// Channels of a head that carry rotary positions.
+    /// Channels per head with rotary positions.
     pub rotary: f64,
 }
 
-/// Experts of a layer.
+/// Mixture of experts in a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertDims {
-    /// In all.
+    /// Number of experts.
     pub count: f64,
-    /// That one token goes to.
+    /// Experts per token (top-k).
     pub chosen: f64,
-    /// Hidden channels of one.
+    /// Hidden channels of one expert.
     pub ffn: f64,
-    /// Hidden channels of those that every token goes to.
+    /// Hidden channels of the shared experts.
     pub shared: f64,
-    /// Layers before the first with experts.
+    /// Dense layers before the first with experts.
     pub dense_layers: f64,
-    /// Whether tokens beyond an expert's capacity are dropped, so that counts are known without waiting.
+    /// True if tokens beyond an expert's capacity are dropped: counts are known without a synchronization.
     pub drop: bool,
 }
 
 impl Transformer {
-    /// Matrices of a feed-forward.
+    /// Number of matrices of a feed-forward.
     pub fn matrices(&self) -> f64 {
         if self.is_gated { 3.0 } else { 2.0 }
     }
 
-    /// Layers that predict a further token.
+    /// Number of multi-token prediction layers.
     pub fn further(&self) -> f64 {
         self.mtp_layers
     }
 
-    /// Parameters of the attention of a layer.
+    /// Parameters of a layer's attention.
     pub fn attention(&self) -> f64 {
         let (h, queries, values) = (self.hidden, self.heads * self.head, self.heads * self.head_value);
         match self.latent {
@@ -103,12 +103,12 @@ impl Transformer {
         self.experts.map_or(0.0, |experts| self.matrices() * self.hidden * experts.ffn)
     }
 
-    /// Parameters of the experts that every token goes to.
+    /// Parameters of a layer's shared experts.
     pub fn shared(&self) -> f64 {
         self.experts.map_or(0.0, |experts| self.matrices() * self.hidden * experts.shared)
     }
 
-    /// Parameters that choose experts.
+    /// Parameters of a layer's router.
     pub fn router(&self) -> f64 {
         self.experts.map_or(0.0, |experts| self.hidden * experts.count)
     }
@@ -118,7 +118,7 @@ impl Transformer {
         self.vocabulary * self.hidden
     }
 
-    /// Parameters that one token meets, with the head and without the embedding.
+    /// Active parameters per token, with the head and without the embedding.
     pub fn active(&self) -> f64 {
         let (attention, dense) = (self.attention(), self.feed_forward());
         let layers = match self.experts {
@@ -131,7 +131,7 @@ impl Transformer {
         layers + self.embedding()
     }
 
-    /// Floating-point operations of training for one token: six for each parameter it meets, and causal attention.
+    /// Training FLOPs per token: six per active parameter, plus causal attention.
     pub fn flops_per_token(&self) -> f64 {
         6.0 * self.active() + 6.0 * self.layers * self.heads * self.head * self.sequence
     }

@@ -1,5 +1,5 @@
-//! How far off an estimate may be. Fitted constants are uncertain together ([`Covariance`]); what the formulas leave out is
-//! uncertain by cause, the more the larger the share of the step that no published run has shown.
+//! Uncertainty of estimates. Fitted constants share a [`Covariance`]; each effect that the formulas leave out
+//! adds variance, more so if published runs cover it badly.
 //!
 //! [`Covariance`]: super::constants::covariance::Covariance
 
@@ -7,55 +7,55 @@ use super::hardware::GpuSpec;
 use super::{StepInputs, StepTimes, topology};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
-/// What is not known of a training and was taken to be as its engine does it by default.
+/// Inputs of a training that are unknown and were filled with defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is a fact of its own")]
 pub struct MissingInputs {
-    /// The part is not in the table.
+    /// The GPU is not in the table.
     pub hardware: bool,
-    /// The engine is not one whose style is known.
+    /// The engine has no known style.
     pub software: bool,
-    /// Samples of a micro-batch.
+    /// Samples per micro-batch.
     pub micro_batch: bool,
-    /// Runs of layers of a stage.
+    /// Chunks per stage.
     pub chunks: bool,
-    /// What is computed again.
+    /// Recompute mode.
     pub recompute: bool,
-    /// How attention is computed.
+    /// Attention kernel.
     pub attention: bool,
-    /// The speed of the network, where there is more than one host.
+    /// Network bandwidth, on more than one host.
     pub network: bool,
-    /// The number format of products.
+    /// Number format of matrix products.
     pub precision: bool,
-    /// What replicas shard.
+    /// ZeRO stage.
     pub zero: bool,
 }
 
-/// Half of the width of an 80 % interval, in standard deviations.
+/// Half-width of an 80 % interval, in standard deviations.
 pub const Z_80_PERCENT: f64 = 1.2816;
 
-/// Causes of doubt beside the fitted constants.
+/// Number of causes of uncertainty besides the fitted constants.
 const CAUSES: usize = 22;
 
-/// What is uncertain in the logarithm of measured over estimated step time of one case, in standard deviations.
+/// Standard deviations of ln(measured / estimated step time) of one layout, by cause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogStdDevs {
-    /// By direction of the fitted constants, with its sign.
+    /// Signed, along each uncertain direction of the constants.
     constants: Vec<f64>,
-    /// By cause that two cases may have in common.
+    /// By cause; correlated between layouts.
     causes: [f64; CAUSES],
-    /// Of each case for itself.
+    /// Independent for each layout.
     own: f64,
 }
 
 impl LogStdDevs {
-    /// Standard deviation of the logarithm of measured over estimated step time.
+    /// Returns the total standard deviation of ln(measured / estimated step time).
     pub fn deviation(&self) -> f64 {
         let shared = self.constants.iter().chain(&self.causes).map(|part| part * part).sum::<f64>();
         (shared + self.own * self.own).sqrt()
     }
 
-    /// The same of the ratio of the step times of two cases: what is off in both alike does not count.
+    /// Returns the standard deviation for the ratio of two step times, in which common errors cancel.
     pub fn deviation_of_ratio(&self, other: &Self) -> f64 {
         let (ours, theirs) =
             (self.constants.iter().chain(&self.causes), other.constants.iter().chain(&other.causes));
@@ -64,7 +64,7 @@ impl LogStdDevs {
     }
 }
 
-/// The doubt of the step time of a case on `gpu`.
+/// Returns the uncertainty of the step time of `case` on `gpu`.
 pub fn step_time_uncertainty(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> LogStdDevs {
     LogStdDevs {
         constants: case.constants.covariance.directions(case, gpu),
@@ -78,7 +78,7 @@ fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64;
     let step = StepTimes::of(case);
     let layer = &step.layer;
     let all = layer.total().max(f64::MIN_POSITIVE);
-    // What most of a step is made of are its layers.
+    // Layers make up most of a step.
     let share = |seconds: f64| (seconds / all).min(1.0);
     let of_step = |seconds: f64| seconds / step.total();
     let (hosts, is_measured) = (config.ranks() / profile.largest, case.constants.generation(gpu).is_measured);
@@ -94,7 +94,7 @@ fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64;
         applies(layer.is_bound_by_host(), d.host),
         d.messages * of_step(step.messages),
         applies(tensor.spans_hosts(), d.tensor_hosts * share(layer.tensor.sum())),
-        // Two thirds of it may be there after all.
+        // Two thirds of the bubble may remain.
         applies(
             config.arrangement.schedule == PipelineSchedule::ZeroBubble,
             2.0 * of_step(step.bubble) + d.zero_bubble,
@@ -115,7 +115,7 @@ fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64;
     ]
 }
 
-/// The same of peak memory.
+/// Returns the standard deviation of ln(measured / estimated peak memory).
 pub fn memory_uncertainty(case: &StepInputs<'_>, unknown: MissingInputs) -> f64 {
     let d = &case.general().doubt;
     match () {
@@ -125,7 +125,7 @@ pub fn memory_uncertainty(case: &StepInputs<'_>, unknown: MissingInputs) -> f64 
     }
 }
 
-/// Both ends of the interval that eight in ten measurements fall into.
+/// Returns the ends of the 80 % interval around an estimate.
 pub fn prediction_interval(estimate: f64, deviation: f64) -> (f64, f64) {
     let factor = (Z_80_PERCENT * deviation).exp();
     (estimate / factor, estimate * factor)
@@ -178,7 +178,7 @@ pub(super) mod tests {
         config
     }
 
-    /// An 8B Llama under Megatron on 64 H100s with so many tensor-parallel ranks.
+    /// Returns the inputs of an 8B Llama under Megatron on 64 H100s with this tensor degree.
     pub(in crate::analytic) fn case(tensor: u32) -> StepInputs<'static> {
         QUESTION.at(&config(Degrees { tensor, data: 64 / tensor, ..Degrees::ONE }))
     }

@@ -1,9 +1,9 @@
-//! Rows that describe no training that could be: they are refused by the column, and not priced.
+//! Validates rows: rejects values that no real training can have, and names the column.
 
 use super::sharding::stage;
 use super::table::TableRow;
 
-/// The largest value of each column, far above that of any training.
+/// Upper limit of each column, far above any real training.
 const LARGEST: [(&str, f64); 23] = [
     ("num_gpus", 1e7),
     ("gpus_per_node", 1e5),
@@ -30,13 +30,13 @@ const LARGEST: [(&str, f64); 23] = [
     ("params_b", 1e9),
 ];
 
-/// Those of them that may have fractions; all others count something.
+/// Columns of `LARGEST` that allow fractions; all others are counts.
 const FRACTIONS: [&str; 3] = ["gpu_mem_gib", "internode_gbps_per_gpu", "params_b"];
 
-/// Columns that are 0 or 1.
+/// Columns that must be 0 or 1.
 const SWITCHES: [&str; 2] = ["gated_mlp", "seq_parallel"];
 
-/// Pairs of columns the first of which is never larger than the second, with the reason.
+/// Pairs of columns of which the first may not exceed the second, with the reason.
 const AT_MOST: [(&str, &str, &str); 10] = [
     ("pp", "layers", "every stage has a layer"),
     ("kv_heads", "heads", "heads share those of keys and values"),
@@ -50,7 +50,7 @@ const AT_MOST: [(&str, &str, &str); 10] = [
     ("micro_batch", "global_batch", "a micro-batch is a part of it"),
 ];
 
-/// Fails where the numbers of a row cannot be those of a training; says which column is wrong, and why.
+/// Returns an error with the column and the reason if the row cannot describe a training.
 pub(super) fn check(row: &TableRow) -> Result<(), String> {
     for (column, largest) in LARGEST {
         number(row, column, largest)?;
@@ -77,7 +77,7 @@ pub(super) fn check(row: &TableRow) -> Result<(), String> {
         return Err(format!("`tp` · `pp` · `cp` is {ranks}, more than `num_gpus`, which is {devices}"));
     }
     let (stages, layers) = (degree("pp") * degree("vp"), degree("layers"));
-    // The embedding and the head may count as a layer each.
+    // Embedding and head may count as one layer each.
     if stages > layers + 2.0 {
         return Err(format!(
             "`pp` · `vp` is {stages}, more than `layers`, which is {layers}: every chunk has a layer"
@@ -86,7 +86,7 @@ pub(super) fn check(row: &TableRow) -> Result<(), String> {
     Ok(())
 }
 
-/// Fails where a cell that is not blank is no number that its column can have.
+/// Returns an error if a filled cell is not a number allowed in its column.
 fn number(row: &TableRow, column: &str, largest: f64) -> Result<(), String> {
     let text = row.text(column);
     if text.is_empty() {

@@ -1,4 +1,4 @@
-//! The price of a row, and how near it is to what was measured.
+//! The estimate of a row, with its errors against measurements.
 
 use super::table::TableRow;
 use super::training::ResolvedTraining;
@@ -9,87 +9,86 @@ use crate::analytic::{Constants, PeakMemory, StepTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A row with its price. What is not known is `None`.
+/// A row with its estimate; unknown values are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RowEstimate {
-    /// Its `id`.
+    /// `id` of the row.
     pub id: String,
-    /// Where it was published.
+    /// Publication of the row.
     pub source: String,
-    /// Whether it could be priced.
+    /// True if the row could be priced.
     pub supported: bool,
-    /// Why not.
+    /// The reason if it could not be priced.
     pub reason: Option<String>,
-    /// Seconds of a step.
+    /// Estimated seconds per step.
     pub step_seconds: Option<f64>,
-    /// Nine steps in ten take at least this …
+    /// Lower end of the 80 % interval of the step.
     pub step_seconds_low: Option<f64>,
-    /// … and nine in ten at most this.
+    /// Upper end of the 80 % interval of the step.
     pub step_seconds_high: Option<f64>,
-    /// Tokens a second of one device.
+    /// Tokens per second and device.
     pub tokens_per_second_per_device: Option<f64>,
-    /// Share of the data sheet's peak that the formulas of the model ask for.
+    /// Model FLOPs utilisation (MFU).
     pub model_flops_utilization: Option<f64>,
-    /// Bytes of the heaviest rank at its peak.
+    /// Estimated peak bytes of the heaviest rank.
     pub peak_bytes: Option<f64>,
-    /// Low end of its 80 % interval.
+    /// Lower end of the 80 % interval of memory.
     pub peak_bytes_low: Option<f64>,
-    /// High end of it.
+    /// Upper end of the 80 % interval of memory.
     pub peak_bytes_high: Option<f64>,
-    /// Whether that is within the memory of the device; not known where it is not, and the row does not say what is
-    /// computed again.
+    /// True if it fits the device's memory; `None` if it does not and the row leaves the recompute mode open.
     pub fits: Option<bool>,
-    /// Seconds of a step as measured.
+    /// Measured seconds per step.
     pub measured_step_seconds: Option<f64>,
-    /// Estimated over measured seconds, less one.
+    /// Relative error of the step: estimated over measured, minus one.
     pub error: Option<f64>,
-    /// Bytes as measured.
+    /// Measured peak bytes.
     pub measured_peak_bytes: Option<f64>,
-    /// Estimated over measured bytes, less one.
+    /// Relative error of memory: estimated over measured, minus one.
     pub peak_bytes_error: Option<f64>,
     /// Style of the engine.
     pub style: Option<&'static str>,
-    /// What the row leaves open and was taken to be so.
+    /// Assumptions about unstated settings.
     pub assumptions: Vec<String>,
-    /// Whether what was measured corrected the estimates of its cluster; it is not scored then.
+    /// True if the row's measurement calibrated its site; such a row is not scored.
     #[serde(skip)]
     pub is_known: bool,
-    /// The row's tensor-parallel ranks, which decide among ties.
+    /// Tensor-parallel degree, which breaks ties.
     #[serde(skip)]
     pub tensor: f64,
-    /// What the row shares with those it may be compared to.
+    /// Properties that comparable rows share.
     #[serde(skip)]
     pub group: ComparisonGroup,
 }
 
-/// What rows have in common that may be compared.
+/// Properties by which rows are grouped for comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComparisonGroup {
     /// Name of the model.
     pub model: String,
-    /// The part.
+    /// Name of the device.
     pub hardware: String,
     /// Number of devices.
     pub devices: String,
-    /// Batch, sequence, precision, engine: what else must be equal for rows that differ in layout alone.
+    /// Batch, sequence, precision and engine: equal for rows that differ in layout alone.
     pub work: String,
-    /// Whether it has experts.
+    /// True for a mixture of experts.
     pub has_experts: bool,
 }
 
-/// A row's estimate, before anything measured is looked at.
+/// A row's estimate before any measurement is used.
 struct UncorrectedEstimate<'a> {
     training: ResolvedTraining<'a>,
     seconds: f64,
-    /// Standard deviation of the logarithm of measured over estimated seconds.
+    /// Standard deviation of ln(measured / estimated seconds).
     doubt: f64,
     bytes: f64,
-    /// State and activations alone, which papers that compute memory count.
+    /// Bytes of state and activations alone, for papers that compute memory.
     counted: f64,
 }
 
-/// Prices all rows, in their order. `known` are the ids of rows whose measured time may be used: they correct all rows of
-/// the same source and hardware.
+/// Estimates all rows, in order. `known` are ids of rows whose measured time may calibrate rows of the same
+/// source and hardware.
 pub fn estimate_rows(rows: &[TableRow], known: &[String], constants: &Constants) -> Vec<RowEstimate> {
     let estimates: Vec<_> = rows.iter().map(|row| uncorrected(row, constants)).collect();
     let sites = site_calibrations(rows, &estimates, known);
@@ -106,7 +105,7 @@ pub fn estimate_rows(rows: &[TableRow], known: &[String], constants: &Constants)
     rows.iter().zip(estimates).map(priced).collect()
 }
 
-/// What the rows that may be looked at tell of their clusters.
+/// Returns the site calibrations from the `known` rows.
 fn site_calibrations(
     rows: &[TableRow],
     estimates: &[Result<UncorrectedEstimate<'_>, String>],
@@ -138,7 +137,7 @@ fn uncorrected<'a>(row: &TableRow, constants: &'a Constants) -> Result<Uncorrect
     })
 }
 
-/// A row without its price.
+/// Returns a row without an estimate.
 fn without_estimate(row: &TableRow) -> RowEstimate {
     let name = |column| row.text(column).to_owned();
     let work = ["global_batch", "seq", "precision", "framework"].map(|column| row.text(column)).join(" | ");
@@ -156,14 +155,14 @@ fn without_estimate(row: &TableRow) -> RowEstimate {
     }
 }
 
-/// The price of a row, corrected by what its site told.
+/// Returns the estimate of a row, corrected by its site calibration.
 fn row_estimate(row: &TableRow, estimate: &UncorrectedEstimate<'_>, site: SiteCalibration) -> RowEstimate {
     let UncorrectedEstimate { training, bytes, .. } = estimate;
     let case = training.case();
     let seconds = estimate.seconds * site.factor;
     let (low, high) = prediction_interval(seconds, site.corrected_deviation(estimate.doubt));
     let (bytes_low, bytes_high) = prediction_interval(*bytes, memory_uncertainty(&case, training.unknown));
-    // Where it is not known what is computed again, a run that exists computed enough again.
+    // If the recompute mode is open, the run exists, so it recomputed enough to fit.
     let is_open = training.unknown.recompute && *bytes > training.memory;
     let within = |bytes: f64| if is_open { bytes.min(training.memory) } else { bytes };
     let mut assumptions = training.assumptions.clone();
@@ -190,7 +189,7 @@ fn row_estimate(row: &TableRow, estimate: &UncorrectedEstimate<'_>, site: SiteCa
     }
 }
 
-/// The price beside what was measured.
+/// Adds measurements and errors to an estimate.
 fn with_errors(row: &TableRow, estimate: &UncorrectedEstimate<'_>, priced: RowEstimate) -> RowEstimate {
     let (seconds, bytes) = (measured::step_seconds(row), measured::peak_bytes(row));
     let estimated = if measured::is_computed(row) { Some(estimate.counted) } else { priced.peak_bytes };

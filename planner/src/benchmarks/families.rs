@@ -1,33 +1,33 @@
-//! What the name of a model says that the columns do not: vocabularies, gates, and unusual attention.
+//! Properties that follow from a model's name: vocabulary, gated feed-forward, unusual attention.
 
 use super::table::has_any;
 use crate::analytic::hardware::normalized_gpu_name;
 
-/// Facts of a family of models.
+/// Properties of a family of models.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FamilyTraits {
-    /// Channels of a head of queries and keys, where that is not hidden size over heads.
+    /// Channels of a query or key head, if not hidden size over heads.
     pub head: Option<f64>,
-    /// Channels of a head of values, where it differs.
+    /// Channels of a value head, if different.
     pub head_value: Option<f64>,
-    /// Latent attention: channels that queries pass through, that keys and values pass through, and of rotary positions.
+    /// Multi-head latent attention: query rank, key-value rank, rotary channels.
     pub latent: Option<(f64, f64, f64)>,
-    /// Tokens that every second layer attends to.
+    /// Window of every second layer, in tokens.
     pub window: Option<f64>,
-    /// Layers before the first with experts.
+    /// Dense layers before the first with experts.
     pub dense_layers: f64,
-    /// Hidden channels of experts that every token goes to.
+    /// Hidden channels of the shared experts.
     pub shared: f64,
 }
 
 const PLAIN: FamilyTraits =
     FamilyTraits { head: None, head_value: None, latent: None, window: None, dense_layers: 0.0, shared: 0.0 };
 
-/// Latent attention as DeepSeek's second and third versions have it.
+/// Latent attention of DeepSeek-V2 and V3.
 const LATENT: FamilyTraits =
     FamilyTraits { head: Some(192.0), head_value: Some(128.0), latent: Some((1536.0, 512.0, 64.0)), ..PLAIN };
 
-/// By a part of the name; the first that occurs. From the models' published configurations.
+/// Families by a part of the name; the first match wins. From the published model configurations.
 const FAMILIES: &[(&[&str], FamilyTraits)] = &[
     (&["qwen3"], FamilyTraits { head: Some(128.0), ..PLAIN }),
     (&["gptoss"], FamilyTraits { head: Some(64.0), window: Some(128.0), ..PLAIN }),
@@ -37,7 +37,7 @@ const FAMILIES: &[(&[&str], FamilyTraits)] = &[
     (&["gemma"], FamilyTraits { head: Some(256.0), ..PLAIN }),
 ];
 
-/// Tokens of the vocabulary, by a part of the name; the first that occurs.
+/// Vocabulary sizes by a part of the name; the first match wins.
 const VOCABULARIES: &[(&[&str], f64)] = &[
     (&["llama30b", "llama33b"], 32_000.0),
     (&["llama3", "llama4"], 128_256.0),
@@ -54,25 +54,25 @@ const VOCABULARIES: &[(&[&str], f64)] = &[
     (&["bloom"], 250_880.0),
 ];
 
-/// Parts of names of models whose feed-forward has a gate.
+/// Parts of names of models with a gated feed-forward.
 const GATED: &[&str] = &[
     "llama", "qwen", "mistral", "mixtral", "gemma", "deepseek", "oss", "kimi", "glm", "olmo", "internlm",
     "baichuan", "grok", "dbrx",
 ];
 
-/// The facts of the family of `model`; of most there are none.
+/// Returns the properties of a model's family; most have none.
 pub fn family(model: &str) -> FamilyTraits {
     let name = normalized_gpu_name(model);
     FAMILIES.iter().find(|(words, _)| has_any(&name, words)).map_or(PLAIN, |(_, family)| *family)
 }
 
-/// Tokens of the vocabulary of `model`; that of GPT-2, rounded up, of one that is not known.
+/// Returns the vocabulary size of `model`; for unknown models that of GPT-2, padded.
 pub fn vocabulary(model: &str) -> f64 {
     let name = normalized_gpu_name(model);
     VOCABULARIES.iter().find(|(words, _)| has_any(&name, words)).map_or(50_304.0, |(_, size)| *size)
 }
 
-/// Whether the feed-forward of `model` has a gate.
+/// Returns `true` if the feed-forward of `model` is gated.
 pub fn is_gated(model: &str) -> bool {
     has_any(&normalized_gpu_name(model), GATED)
 }

@@ -1,9 +1,9 @@
-//! The GPU of a row.
+//! The GPU named in a row.
 
 use super::table::TableRow;
 use crate::analytic::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
 
-/// The GPU that a row names; `None` where the cell is blank. A name that is not understood whole is an error.
+/// Parses the GPU of a row; `None` for a blank cell. A name that is not fully understood is an error.
 pub(super) fn gpu_of(row: &TableRow) -> Result<Option<ParsedGpuName>, String> {
     match row.text("hardware") {
         "" => Ok(None),

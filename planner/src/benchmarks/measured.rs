@@ -1,13 +1,13 @@
-//! What a row says was measured, in seconds and bytes, whatever its unit.
+//! Measured time and memory of a row, converted to seconds and bytes.
 
 use super::table::TableRow;
 
-/// Seconds of a step that were measured, or follow from what was.
+/// Returns the measured seconds per step, or derives them from a throughput.
 pub fn step_seconds(row: &TableRow) -> Option<f64> {
     row.positive("step_time_s").or_else(|| derived(row)).filter(|seconds| *seconds > 0.0)
 }
 
-/// Seconds from a throughput.
+/// Derives the seconds per step from a throughput.
 fn derived(row: &TableRow) -> Option<f64> {
     let (value, batch, sequence) =
         (row.positive("value")?, row.positive("global_batch")?, row.positive("seq")?);
@@ -23,8 +23,8 @@ fn derived(row: &TableRow) -> Option<f64> {
     }
 }
 
-/// Floating-point operations of a step, as the paper counts them: with a full recompute (Narayanan et al. 2021, equation
-/// 3), without (Korthikanti et al. 2022), or six for each parameter and token.
+/// Returns the FLOPs of a step as the paper counts them: with full recompute (Narayanan et al. 2021, equation
+/// 3), without (Korthikanti et al. 2022), or six per parameter and token.
 fn operations(row: &TableRow) -> Option<f64> {
     let [layers, hidden, s, batch] =
         ["layers", "hidden", "seq", "global_batch"].map(|column| row.positive(column));
@@ -51,13 +51,13 @@ fn operations(row: &TableRow) -> Option<f64> {
     }
 }
 
-/// Bytes of peak memory that were measured, or computed by whoever published them.
+/// Returns the published bytes of peak memory, measured or computed.
 pub fn peak_bytes(row: &TableRow) -> Option<f64> {
     let unit = if row.lower("mem_kind").contains("gib") { 1024f64.powi(3) } else { 1e9 };
     row.positive("mem_gb").map(|value| value * unit)
 }
 
-/// Whether the memory of a row was computed rather than measured: state and activations, nothing else.
+/// Returns `true` if the memory of a row was computed, from state and activations alone.
 pub fn is_computed(row: &TableRow) -> bool {
     row.lower("mem_kind").contains("analytic")
 }

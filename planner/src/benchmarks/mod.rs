@@ -1,7 +1,9 @@
-//! Published or planned trainings, one a row of a table: what each of them will cost, and how near that is to what was measured.
+//! Estimates published or planned trainings, one per row of a table, and scores the estimates against
+//! measurements.
 //!
-//! Reads the columns that `docs/estimate.md` lists. A blank cell is taken as the row's engine does it by default, is named
-//! among the row's assumptions, and widens the interval. What was measured is read after everything is priced.
+//! Reads the columns that `docs/estimate.md` lists. A blank cell gets the default of the row's engine, is
+//! listed among the row's assumptions, and widens the interval. Measurements are read only after everything
+//! is priced.
 
 mod bounds;
 pub mod estimate;

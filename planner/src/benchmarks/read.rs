@@ -1,4 +1,4 @@
-//! From the cells of a row to a training: every rule for a blank cell stands here.
+//! Converts the cells of a row into a training, with a default for every blank cell.
 
 use super::bounds;
 use super::families::{FamilyTraits, family, is_gated, vocabulary};
@@ -17,13 +17,13 @@ use crate::analytic::{
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 
-/// Devices of a host where the row does not say.
+/// Devices per host if the row does not say.
 const PER_HOST: f64 = 8.0;
 
-/// Columns whose absence leaves nothing to price.
+/// Columns without which a row cannot be priced.
 const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
 
-/// The training of a row, or why there is none.
+/// Resolves the training of a row, or explains why it cannot.
 pub fn resolve_training<'a>(
     row: &TableRow,
     constants: &'a Constants,
@@ -81,14 +81,15 @@ pub fn resolve_training<'a>(
     Ok(training)
 }
 
-/// Bytes of a device: as the row says, as the name of the GPU says, or as the GPU usually has.
+/// Returns the bytes of memory per device: from the row, from the name of the GPU, or the GPU's usual size.
 fn memory(row: &TableRow, gpu: &GpuSpec, named: Option<ParsedGpuName>) -> f64 {
     let gibibytes = |gibibytes: f64| gibibytes * 1024f64.powi(3);
     let said = row.positive("gpu_mem_gib").map(gibibytes);
     said.or(named.map(|named| named.memory)).unwrap_or_else(|| gibibytes(gpu.gibibytes))
 }
 
-/// Fails where an engine does not run on the part. Megatron-DeepSpeed has a port to Gaudi, and PyTorch one to TPUs.
+/// Returns an error if the engine does not run on the device. Gaudi has a port of
+/// Megatron-DeepSpeed, TPUs one of PyTorch.
 fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSpec>) -> Result<(), String> {
     let is_refused = match part.map(GpuSpec::kind) {
         Some(AcceleratorKind::Tpu) => {
@@ -108,8 +109,8 @@ fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSp
     Ok(())
 }
 
-/// The style of an engine whose name says nothing: what cuts matrices or layers is no plain FSDP, and works as Megatron did when
-/// the part was new.
+/// Guesses the style of an unknown engine: FSDP, or the Megatron of the GPU's time if matrices or layers are
+/// split.
 fn likely_style(shape: RowDegrees, part: Option<&GpuSpec>) -> SoftwareStyle {
     let is_old = part.is_some_and(|part| ["volta", "turing", "ampere"].contains(&part.generation.as_str()));
     match () {
@@ -120,7 +121,7 @@ fn likely_style(shape: RowDegrees, part: Option<&GpuSpec>) -> SoftwareStyle {
     }
 }
 
-/// Degrees that do not depend on the model.
+/// Degrees of parallelism that a row gives, independent of the model.
 #[derive(Clone, Copy, Debug)]
 struct RowDegrees {
     ranks: f64,
@@ -137,12 +138,12 @@ fn shape(row: &TableRow) -> RowDegrees {
     let (tensor, pipeline, context) = (degree("tp"), degree("pp"), degree("cp"));
     let others = tensor * pipeline * context;
     let rest = (ranks / others).max(1.0);
-    // The number of devices is the truth: some tables count replicas of other things.
+    // The number of devices wins: some tables count replicas differently.
     let data = row.positive("dp").filter(|data| (others * data - ranks).abs() < 0.5).unwrap_or(rest);
     let name = normalized_gpu_name(row.text("hardware"));
     let said = row.positive("gpus_per_node").unwrap_or(PER_HOST);
     let domain = match () {
-        // One NVLink domain is a rack.
+        // One NVLink domain spans a rack.
         () if has_any(&name, &["gb200", "gb300", "nvl72"]) => said.max(72.0),
         () if name.contains("tpu") => said.max(256.0),
         () => said,
@@ -169,7 +170,7 @@ fn model(row: &TableRow) -> Transformer {
         head,
         head_value: family.head_value.unwrap_or(head),
         latent: family.latent.map(|(query, key_value, rotary)| LatentDims { query, key_value, rotary }),
-        // Every second layer has it.
+        // Every second layer has a window.
         window: family.window.map(|tokens| WindowDims { tokens, share: 0.5 }),
         ffn,
         is_gated,
@@ -196,7 +197,7 @@ fn engine(row: &TableRow, style: SoftwareStyle, constants: &Constants) -> Softwa
     let mut engine = Software::of(style, constants);
     let profile = &mut engine.profile;
     if has_any(&name, &["nemo", "bridge"]) {
-        // They sum gradients in 16 bits.
+        // These engines reduce gradients in 16 bits.
         profile.gradient_bytes = 2.0;
     }
     if is_composer(row) {
@@ -241,7 +242,7 @@ fn config(row: &TableRow, model: &Transformer, style: SoftwareStyle, shape: RowD
         pipeline: to_count(pipeline),
         data: to_count(data.floor()).max(1),
     };
-    // Megatron folds experts over tensor ranks. A degree that no ranks have is taken to be one.
+    // Megatron folds experts over tensor ranks. An impossible expert degree becomes 1.
     let placed =
         any.with_degrees(degrees, style == SoftwareStyle::Modern).or_else(|| any.with_degrees(degrees, true));
     let alone = || any.with_degrees(Degrees { expert: 1, ..degrees }, false).unwrap_or(any);
@@ -254,7 +255,7 @@ fn config(row: &TableRow, model: &Transformer, style: SoftwareStyle, shape: RowD
     config
 }
 
-/// What the ends count as where layers do not divide into so many runs, and do so with the ends.
+/// Returns layer equivalents of embedding and head with which the layers divide into `runs`, if needed.
 fn ends(model: &Transformer, runs: f64) -> EmbeddingHeadCost {
     let divides = |counted: f64| (model.layers + counted) % runs == 0.0;
     match () {
@@ -265,20 +266,20 @@ fn ends(model: &Transformer, runs: f64) -> EmbeddingHeadCost {
     }
 }
 
-/// Samples of a micro-batch; where the row does not say, one that [`ResolvedTraining::assume_micro_batch`] starts from, or what
-/// engines do that do not tune it.
+/// Returns the samples per micro-batch, by default the engine's, or the start of
+/// [`ResolvedTraining::assume_micro_batch`].
 fn micro_batch(row: &TableRow, style: SoftwareStyle, shape: RowDegrees, batch: f64) -> f64 {
     let local = batch / shape.data;
     match () {
         () if row.positive("micro_batch").is_some() => row.positive("micro_batch").unwrap_or(1.0),
         () if tunes_micro_batch(style) => 1.0,
-        // torchtitan cuts the local batch into as many parts as there are stages.
+        // torchtitan splits the local batch into as many micro-batches as stages.
         () if shape.pipeline > 1.0 => (local / shape.pipeline).floor().max(1.0),
         () => local.max(1.0),
     }
 }
 
-/// Whether those who publish runs of this style choose the micro-batch that is fastest.
+/// Returns `true` if published runs of this style use the fastest micro-batch.
 fn tunes_micro_batch(style: SoftwareStyle) -> bool {
     matches!(style, SoftwareStyle::Research | SoftwareStyle::Megatron | SoftwareStyle::Modern)
 }
@@ -291,7 +292,7 @@ fn chunks(row: &TableRow, model: &Transformer, style: SoftwareStyle, pipeline: f
     let divides = |chunks: &f64| layers % (chunks * pipeline) == 0.0;
     match () {
         () if pipeline <= 1.0 => 1.0,
-        // Their recipes interleave dense models: the most chunks up to five.
+        // Their recipes interleave dense models with up to five chunks.
         () if style == SoftwareStyle::Modern && model.experts.is_none() => {
             if layers % pipeline == 0.0 {
                 [5.0, 4.0, 3.0, 2.0].into_iter().find(divides).unwrap_or(1.0)
@@ -307,7 +308,7 @@ fn chunks(row: &TableRow, model: &Transformer, style: SoftwareStyle, pipeline: f
     }
 }
 
-/// Order of the passes; chunks are interleaved, whatever they are called.
+/// Returns the pipeline schedule; several chunks mean interleaving, whatever its name.
 fn schedule(row: &TableRow, chunks: f64) -> PipelineSchedule {
     let name = normalized_gpu_name(row.text("schedule"));
     match () {
@@ -341,7 +342,7 @@ fn products(row: &TableRow, gpu: &GpuSpec) -> MatmulPrecision {
         () if gpu.dense_8 <= 0.0 => MatmulPrecision::Bits16,
         () if precision.contains("fp4") => MatmulPrecision::Blocks4,
         () if !has_any(&precision, &["fp8", "float8"]) => MatmulPrecision::Bits16,
-        // Where a cell names both, the scale of a tensor is the older and more common one.
+        // If a cell names both, per-tensor scales win: they are older and more common.
         () if by_block && !by_tensor => MatmulPrecision::Blocks8,
         () => MatmulPrecision::Bits8,
     }
@@ -375,7 +376,7 @@ fn recomputed(recompute: Recompute) -> &'static str {
     }
 }
 
-/// Says in words what the row leaves open.
+/// Adds assumptions in words for everything the row leaves open.
 fn describe(training: &mut ResolvedTraining<'_>, row: &TableRow, degrees: RowDegrees) {
     let MissingInputs { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
         training.unknown;

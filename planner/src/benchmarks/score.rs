@@ -1,54 +1,55 @@
-//! How near estimates are to what was measured: by source, never pooled, as one large source would drown the others.
+//! Scores the accuracy of estimates by source; sources are never pooled, as a large one would dominate.
 
 use super::estimate::RowEstimate;
 use crate::analytic::site_calibration::median;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Scores of one set of rows. What cannot be said of it is `None`.
+/// Accuracy of the estimates of one set of rows; `None` if a score is undefined.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AccuracyScores {
-    /// The source, and what part of it.
+    /// Name of the source, and of the subset.
     pub name: String,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Of them, rows that could not be priced.
+    /// Rows that could not be priced.
     pub refused: usize,
-    /// Of them, rows with a measured time.
+    /// Rows with a measured step time.
     pub measured: usize,
-    /// Mean of the errors' sizes.
+    /// Mean absolute relative error.
     pub mean: Option<f64>,
-    /// Their median.
+    /// Median absolute relative error.
     pub median: Option<f64>,
-    /// Nineteen in twenty are at most this.
+    /// 95th percentile of the absolute relative error.
     pub p95: Option<f64>,
-    /// Median of the errors with their sign.
+    /// Median signed relative error.
     pub bias: Option<f64>,
-    /// Share of rows within the printed 80 % interval.
+    /// Share of rows within the 80 % interval.
     pub covered: Option<f64>,
-    /// Pairs of rows of one model, hardware and size that differ by more than 5 %.
+    /// Pairs of rows with equal model, hardware and size whose measured times differ by more than 5 %.
     pub pairs: usize,
-    /// Share of them put in the right order.
+    /// Share of these pairs that are ordered correctly.
     pub ordered: Option<f64>,
     /// Sets of rows that differ in layout alone.
     pub choices: usize,
-    /// Mean over them: measured time of the layout that would be chosen, over the best measured, less one.
+    /// Mean regret over these sets: measured time of the chosen layout over the best measured, minus one.
     pub regret: Option<f64>,
-    /// Rows with a measured peak of memory.
+    /// Rows with a measured peak memory.
     pub memory_rows: usize,
-    /// Median of the sizes of their errors.
+    /// Median absolute relative error of memory.
     pub memory_median: Option<f64>,
-    /// Nineteen in twenty are at most this.
+    /// 95th percentile of the absolute relative error of memory.
     pub memory_p95: Option<f64>,
 }
 
 /// Estimates within this share of the best are a tie.
 const TIE: f64 = 0.04;
 
-/// Pairs that differ by less are not put in order.
+/// Ratio of measured times from which on a pair counts.
 const APART: f64 = 1.05;
 
-/// Scores of every source, without rows that corrected others, each followed by those of its parts where it has several kinds of hardware or of models.
+/// Returns the scores of every source, followed by those of its subsets by hardware and kind of model. Rows
+/// used for site calibration are left out.
 pub fn scores(priced: &[RowEstimate]) -> Vec<AccuracyScores> {
     let mut sources: BTreeMap<&str, BTreeMap<String, Vec<&RowEstimate>>> = BTreeMap::new();
     for row in priced.iter().filter(|row| !row.is_known) {
@@ -65,7 +66,7 @@ pub fn scores(priced: &[RowEstimate]) -> Vec<AccuracyScores> {
     sources.into_iter().flat_map(of_source).collect()
 }
 
-/// The hardware of a row, and whether its model has experts.
+/// Returns the hardware of a row, with a mark for models with experts.
 fn part(row: &RowEstimate) -> String {
     let experts = if row.group.has_experts { ", experts" } else { "" };
     format!("{}{experts}", row.group.hardware)
@@ -103,7 +104,7 @@ fn sizes(errors: &[f64]) -> Vec<f64> {
     errors.iter().map(|error| error.abs()).collect()
 }
 
-/// 1 where the measured time is within the interval, otherwise 0.
+/// Returns 1 if the measured time is within the interval, otherwise 0.
 fn covered(row: &RowEstimate) -> Option<f64> {
     let (low, high) = (row.step_seconds_low?, row.step_seconds_high?);
     let seconds = row.measured_step_seconds?;
@@ -115,7 +116,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The value that `share` of `values` do not exceed, with straight lines between neighbours.
+/// Returns the `share` quantile of `values`, linearly interpolated.
 fn percentile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -128,12 +129,12 @@ fn percentile(values: &[f64], share: f64) -> Option<f64> {
     Some(sorted[below] + (sorted[above] - sorted[below]) * at.fract())
 }
 
-/// Estimated and measured seconds of a row that has both.
+/// Returns estimated and measured seconds of a row that has both.
 fn estimated_and_measured(row: &RowEstimate) -> Option<(f64, f64)> {
     Some((row.step_seconds?, row.measured_step_seconds?))
 }
 
-/// Rows by what `key` says they have in common.
+/// Groups rows by `key`.
 fn groups<'a, K: Ord>(
     rows: &[&'a RowEstimate],
     key: impl Fn(&'a RowEstimate) -> K,
@@ -145,7 +146,7 @@ fn groups<'a, K: Ord>(
     groups.into_values().collect()
 }
 
-/// How many pairs differ clearly, and the share of them that estimates put in the right order.
+/// Returns the number of clearly different pairs, and the share of them in the right order.
 fn order(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
     let (mut pairs, mut right) = (0, 0);
     for group in groups(rows, |row| (&row.group.model, &row.group.hardware, &row.group.devices)) {
@@ -166,7 +167,7 @@ fn is_apart(a: f64, b: f64) -> bool {
     a > APART * b || b > APART * a
 }
 
-/// How many sets of rows differ in layout alone, and what our choice among them costs in the mean.
+/// Returns the number of sets that differ in layout alone, and the mean regret of the choice among them.
 fn regret(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
     let lost = |group: Vec<&RowEstimate>| {
         let chosen = predicted_best(&group)?.measured_step_seconds?;
@@ -178,7 +179,7 @@ fn regret(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
     (lost.len(), mean(&lost))
 }
 
-/// The row that would be chosen: of those that tie with the best estimate, one with the fewest tensor-parallel ranks.
+/// Returns the row that would be chosen: among ties with the best estimate, one with the fewest tensor ranks.
 fn predicted_best<'a>(group: &[&'a RowEstimate]) -> Option<&'a RowEstimate> {
     let seconds = |row: &RowEstimate| row.step_seconds.unwrap_or(f64::INFINITY);
     let best = group.iter().map(|row| seconds(row)).min_by(f64::total_cmp)?;

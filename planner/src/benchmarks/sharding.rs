@@ -1,10 +1,10 @@
-//! What replicas shard among them.
+//! The ZeRO stage and the sharding group of a row.
 
 use super::table::{TableRow, has_any};
 use crate::analytic::SoftwareStyle;
 use dtrain_recipes::ZeroStage;
 
-/// The stage of ZeRO that a cell begins with, as in `3 (hsdp)`; FSDP is the third.
+/// Parses the ZeRO stage that a cell begins with, as in `3 (hsdp)`; FSDP is 3.
 pub(super) fn stage(row: &TableRow) -> Option<f64> {
     let cell = row.lower("zero");
     let word = cell.split(|c: char| !c.is_ascii_alphanumeric() && c != '.').next().unwrap_or_default();
@@ -12,7 +12,7 @@ pub(super) fn stage(row: &TableRow) -> Option<f64> {
     stage.or_else(|| has_any(&cell, &["fsdp", "hsdp", "hybrid"]).then_some(3.0))
 }
 
-/// The stage of ZeRO of a row: as it says, or as engines of its style do.
+/// Returns the ZeRO stage of a row: as stated, or the default of the engine's style.
 pub(super) fn zero(row: &TableRow, style: SoftwareStyle) -> ZeroStage {
     let usual = match style {
         SoftwareStyle::Research | SoftwareStyle::Megatron => 0.0,
@@ -27,8 +27,8 @@ pub(super) fn zero(row: &TableRow, style: SoftwareStyle) -> ZeroStage {
     }
 }
 
-/// Replicas among which state is sharded where others hold copies of it (hybrid sharding): as the row says, as in `replicate 4,
-/// shard 8` or `4x8`, and otherwise the `on_a_host` of one host. `None` where nothing is said to be hybrid.
+/// Returns the replicas among which state is sharded under hybrid sharding: as stated, as in `replicate 4,
+/// shard 8` or `4x8`, otherwise the `on_a_host` replicas of a host. `None` without hybrid sharding.
 pub(super) fn shard(row: &TableRow, on_a_host: u32, replicas: u32) -> Option<u32> {
     let said = format!("{} {} {}", row.lower("zero"), row.lower("framework"), row.lower("notes"));
     if !has_any(&said, &["hsdp", "hybrid", "replicate"]) {

@@ -1,10 +1,10 @@
-//! The style of an engine from its name.
+//! Recognizes the style of an engine by its name.
 
 use super::table::{has_any, has_word};
 use crate::analytic::SoftwareStyle;
 use crate::analytic::hardware::normalized_gpu_name;
 
-/// Engines of the style of research, by a part of the name.
+/// Names, or parts of them, of research engines.
 const RESEARCH: &[&str] = &[
     "megatrondeepspeed",
     "sailor",
@@ -39,7 +39,7 @@ const FSDP: &[&str] = &[
     "torch",
 ];
 
-/// The style of the engine called `framework`, in a row with these `notes`; `None` where the name says nothing.
+/// Returns the style of the engine `framework`, in a row with these `notes`; `None` if the name is unknown.
 pub fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
     let name = normalized_gpu_name(framework);
     let is_megatron = name.contains("megatron");
@@ -51,7 +51,7 @@ pub fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
         () if name.contains("megatronlm") && has_any(&name, YEARS) => Some(SoftwareStyle::Megatron),
         () if is_megatron => Some(SoftwareStyle::Modern),
         () if has_any(&name, XLA) => Some(SoftwareStyle::Xla),
-        // torchtitan compiles only where it is told to.
+        // torchtitan compiles only on request.
         () if name.contains("torchtitan") && !notes.to_lowercase().contains("compile") => {
             Some(SoftwareStyle::Fsdp)
         }

@@ -1,27 +1,27 @@
-//! The cells of a table of trainings.
+//! Reads tables of trainings in CSV.
 
 use std::collections::BTreeMap;
 
 /// One row, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableRow {
-    /// Its `id`, or its number where it has none.
+    /// `id` of the row, or its number.
     pub id: String,
     cells: BTreeMap<String, String>,
 }
 
-/// Why a table cannot be read.
+/// Reasons why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// It is no CSV.
+    /// The text is not valid CSV.
     #[error("it is not a CSV table")]
     Csv(#[from] csv::Error),
-    /// A column that every row needs is not in the header.
+    /// The header lacks a required column.
     #[error("its header has no column `{column}`; wanted at least {wanted}")]
     Column {
-        /// The column.
+        /// The missing column.
         column: &'static str,
-        /// All columns that are needed.
+        /// All required columns.
         wanted: String,
     },
 }
@@ -29,7 +29,7 @@ pub enum TableError {
 /// Columns without which no row can be priced.
 pub const NEEDED: [&str; 7] = ["hardware", "num_gpus", "layers", "hidden", "heads", "seq", "global_batch"];
 
-/// The rows of a CSV table with a header.
+/// Reads the rows of a CSV table with a header.
 pub fn read_table(table: &[u8]) -> Result<Vec<TableRow>, TableError> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(table);
     let header = reader.headers()?.clone();
@@ -45,39 +45,39 @@ pub fn read_table(table: &[u8]) -> Result<Vec<TableRow>, TableError> {
 }
 
 impl TableRow {
-    /// A row of `cells` by column; without an `id` it is called by its number.
+    /// Creates a row from `cells` by column; without an `id` it is named after its number.
     pub fn of(cells: BTreeMap<String, String>, number: usize) -> Self {
         let id = cells.get("id").filter(|id| !id.is_empty()).cloned();
         Self { id: id.unwrap_or_else(|| format!("row {number}")), cells }
     }
 
-    /// A cell; empty where the table has none.
+    /// Returns a cell; empty if the table lacks the column.
     pub fn text(&self, column: &str) -> &str {
         self.cells.get(column).map_or("", String::as_str)
     }
 
-    /// A cell in lower case.
+    /// Returns a cell in lower case.
     pub fn lower(&self, column: &str) -> String {
         self.text(column).to_lowercase()
     }
 
-    /// A cell that is a number above 0.
+    /// Returns a cell as a number above 0.
     pub fn positive(&self, column: &str) -> Option<f64> {
         self.number(column).filter(|value| *value > 0.0)
     }
 
-    /// A cell that is a number.
+    /// Returns a cell as a finite number.
     pub fn number(&self, column: &str) -> Option<f64> {
         self.text(column).parse().ok().filter(|value: &f64| value.is_finite())
     }
 }
 
-/// Whether any of `words` occurs in `text`.
+/// Returns `true` if any of `words` occurs in `text`.
 pub(super) fn has_any(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
-/// Whether `word` stands in `text` between characters that are neither letters nor digits.
+/// Returns `true` if `text` contains `word` delimited by characters other than letters and digits.
 pub(super) fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == word)
 }

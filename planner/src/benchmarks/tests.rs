@@ -1,4 +1,4 @@
-//! Rows whose answers are known.
+//! Tests of benchmark estimates on rows with known answers.
 
 mod by_hand;
 
@@ -13,7 +13,7 @@ fn published() -> Vec<TableRow> {
     read_table(PUBLISHED.as_bytes()).expect("the table is whole")
 }
 
-/// A row of these cells, of an 8B Llama on one host of H100s where they say nothing else.
+/// Returns a row with these cells; the other cells are those of an 8B Llama on one host of H100s.
 fn row(cells: &[(&str, &str)]) -> TableRow {
     let usual = [
         ("id", "one"),
@@ -49,7 +49,7 @@ fn seconds(cells: &[(&str, &str)]) -> f64 {
     one(cells).step_seconds.expect("it can be priced")
 }
 
-/// Half the width of the interval, as a logarithm.
+/// Returns half the width of the prediction interval, in logarithms.
 fn doubt(cells: &[(&str, &str)]) -> f64 {
     let priced = one(cells);
     (priced.step_seconds_high.expect("priced") / priced.step_seconds.expect("priced")).ln()
@@ -114,7 +114,7 @@ fn what_a_row_leaves_open_is_said_and_widens_its_interval() {
     assert!(one(&[]).assumptions.is_empty(), "{:?}", one(&[]).assumptions);
 }
 
-/// What the row assumes, in one line.
+/// Returns the assumptions of the row in one line.
 fn assumed(cells: &[(&str, &str)]) -> String {
     one(cells).assumptions.join("; ")
 }
@@ -130,7 +130,7 @@ fn a_row_is_decided_by_what_it_says_and_not_by_the_name_of_its_engine() {
     let fsdp = [("framework", "PyTorch FSDP"), ("zero", "3"), open];
     assert!(assumed(&fsdp).contains("nothing is recomputed"));
     assert!(assumed(&[fsdp[0], fsdp[1], fsdp[2], ("micro_batch", "8")]).contains("all is recomputed"));
-    // Small enough that the host falls behind with one sample.
+    // Small enough that kernel launches limit the speed of one sample.
     let small = [
         ("layers", "12"),
         ("hidden", "768"),
@@ -229,7 +229,8 @@ fn scores_are_those_of_the_definition() {
         tensor,
         ..RowEstimate::default()
     };
-    // The second is estimated best, but ties with the first, which cuts less; the last two are in the wrong order.
+    // The second has the best estimate but ties with the first, which has fewer tensor ranks; the last two
+    // are misordered.
     let rows = [
         made("a", 1.02, 1.1, 1.0),
         made("b", 1.0, 1.0, 8.0),

@@ -1,4 +1,4 @@
-//! A training as a row describes it, with everything that the row leaves open decided.
+//! A training described by a row, with every open setting resolved.
 
 use crate::analytic::{
     AttentionKernel, Constants, DeviceThroughput, GpuSpec, Interconnect, MatmulPrecision, MissingInputs,
@@ -6,52 +6,53 @@ use crate::analytic::{
 };
 use dtrain_recipes::Recompute;
 
-/// A training whose cost can be estimated.
+/// A training that can be priced.
 #[derive(Clone, Debug)]
 pub struct ResolvedTraining<'a> {
-    /// What is trained.
+    /// Dimensions of the model.
     pub model: Transformer,
     /// Layout and batch.
     pub config: StepConfig,
-    /// The engine.
+    /// Cost profile of the engine.
     pub engine: Software,
-    /// The part.
+    /// Data sheet of the device.
     pub gpu: &'static GpuSpec,
-    /// Share of its clock that a power limit leaves.
+    /// Share of the clock that a power limit leaves.
     pub power: f64,
-    /// How attention is computed.
+    /// Attention kernel.
     pub kernel: AttentionKernel,
     /// Number format of linear layers.
     pub products: MatmulPrecision,
-    /// What joins the devices.
+    /// Links between the devices.
     pub links: Interconnect,
-    /// Bytes of memory of a device.
+    /// Bytes of memory per device.
     pub memory: f64,
-    /// The constants of the model.
+    /// Constants of the cost model.
     pub constants: &'a Constants,
-    /// What was assumed, for the interval …
+    /// Assumed inputs, for the interval.
     pub unknown: MissingInputs,
-    /// … and in words.
+    /// Assumptions in words.
     pub assumptions: Vec<String>,
 }
 
-/// Share of the memory of a device that a tuned run leaves at most unused by choosing a larger micro-batch.
+/// Share of device memory up to which a tuned run increases its micro-batch.
 const FULL: f64 = 0.95;
 
-/// Share of the memory below which a run that may recompute does not.
+/// Share of device memory below which a run that may recompute does not.
 const ROOMY: f64 = 0.9;
 
-/// Share of the memory that an estimate may take of a run that says nothing of it: it ran, and estimates are that far off.
+/// Share of memory that an estimate may reach for a published run: the run fitted, and estimates can be this
+/// far off.
 const UNSURE: f64 = 1.1;
 
-/// The same of engines that compute single modules again, and no more layers than they must: all of them only where little fits.
+/// Like `UNSURE`, for engines that recompute single modules and as few layers as possible.
 const BY_MODULE: f64 = 2.0;
 
-/// Samples of a micro-batch beyond which no tuned run goes.
+/// Upper limit on the micro-batch of tuned runs.
 const MOST: u32 = 32;
 
 impl ResolvedTraining<'_> {
-    /// What decides its cost.
+    /// Returns the inputs of the cost formulas.
     pub fn case(&self) -> StepInputs<'_> {
         StepInputs {
             model: &self.model,
@@ -72,13 +73,13 @@ impl ResolvedTraining<'_> {
         }
     }
 
-    /// Notes an assumption.
+    /// Adds an assumption.
     pub(super) fn assume(&mut self, words: impl Into<String>) {
         self.assumptions.push(words.into());
     }
 
-    /// What is computed again where the row does not say: as little as memory allows. Engines of the style of research do so
-    /// whatever they were allowed to.
+    /// Sets an unstated recompute mode: the least that memory allows. Research engines do so whatever they
+    /// were allowed.
     pub(super) fn assume_recompute(&mut self) {
         let asked = self.config.arrangement.recompute;
         let may = self.engine.style == SoftwareStyle::Research && asked == Recompute::Full;
@@ -102,7 +103,7 @@ impl ResolvedTraining<'_> {
         self.unknown.recompute |= chosen != asked;
     }
 
-    /// The fastest micro-batch that fits and divides the batch of a replica: published runs are tuned.
+    /// Sets the fastest micro-batch that fits and divides the replica's batch: published runs are tuned.
     pub(super) fn assume_micro_batch(&mut self) {
         let per_replica = self.config.batch / self.config.degrees().data;
         let tried = |micro: u32| {

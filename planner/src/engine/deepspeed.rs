@@ -1,4 +1,4 @@
-//! DeepSpeed: rules read from its sources, version 0.19.8.
+//! DeepSpeed: rules from its sources, version 0.19.8.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::{AcceleratorKind, SoftwareStyle};
@@ -61,8 +61,8 @@ impl Engine for DeepSpeed {
     }
 }
 
-/// `DEEPSPEED_OPTIMIZERS` of `runtime/config.py`, and by their names those of `torch.optim`. `FusedLamb` keeps the trust ratio
-/// between `min_coeff` and `max_coeff`.
+/// Checks the optimizer against `DEEPSPEED_OPTIMIZERS` of `runtime/config.py` and `torch.optim`. `FusedLamb`
+/// clamps the trust ratio between `min_coeff` and `max_coeff`.
 fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
     let instead = "its Lamb bounds the trust ratio, which trains something else; use adamw, lion or sgd";
@@ -74,7 +74,7 @@ fn no_pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     rules::no_pipeline(arrangement).map(|reason| UnsupportedLayout { instead, ..reason })
 }
 
-/// Sums may be rounded on the wire (`communication_data_type`).
+/// Checks gradient compression: only reduced precision is supported (`communication_data_type`).
 fn sums(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let sync = &arrangement.sync;
     match sync.compress {
@@ -94,7 +94,7 @@ fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.sequence {
         return unsupported("sequence parallelism between tensor ranks", "pin layout.sequence = false");
     }
-    // AutoEP keeps experts whole, on ranks that count from the nearest.
+    // AutoEP keeps experts whole, on ranks counted from the innermost axis.
     if layout.expert.get() > 1 && arrangement.expert_fold == 1 && layout.tensor.get() > 1 {
         return unsupported(
             "experts that are spread over replicas and cut along tensor ranks",
@@ -104,7 +104,7 @@ fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     rules::experts_from_the_nearest(arrangement)
 }
 
-/// State is sharded among all replicas; groups of them (MiCS) were removed.
+/// Checks sharding: only among all replicas, as shard groups (MiCS) were removed.
 fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.zero == ZeroStage::Zero0 || arrangement.shard == arrangement.replicas() {
         return None;

@@ -1,4 +1,4 @@
-//! dtrain's own worker: `dtrain_protocol::supported` says what it can run.
+//! dtrain's own worker: rules from `dtrain_protocol::supported`.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
@@ -57,7 +57,7 @@ impl Engine for Dtrain {
     }
 }
 
-/// What of a model the worker does not train.
+/// Returns the feature of a model that the worker cannot train.
 fn untrained(model: &Model, precision: Precision) -> Option<UnsupportedLayout> {
     let missing = supported::cannot_train(model, precision)?;
     unsupported(missing.what, "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`")

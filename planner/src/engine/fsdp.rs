@@ -1,5 +1,5 @@
-//! PyTorch's FSDP2 by Hugging Face accelerate: rules read from `parallelism_config.py` of accelerate 1.15.0, and from the plans
-//! for tensor parallelism of transformers 5.23.0.
+//! PyTorch FSDP2 through Hugging Face accelerate: rules from `parallelism_config.py` of accelerate 1.15.0 and
+//! the tensor-parallel plans of transformers 5.23.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
@@ -7,7 +7,7 @@ use crate::engine::emit::{ConfigFiles, DecoderPlan, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
 
-/// PyTorch's FSDP2 by Hugging Face accelerate.
+/// PyTorch FSDP2 through Hugging Face accelerate.
 #[derive(Clone, Copy, Debug)]
 pub struct Fsdp;
 
@@ -58,7 +58,7 @@ impl Engine for Fsdp {
     }
 }
 
-/// `OptimizerNames` of `training_args.py`.
+/// Checks the optimizer against `OptimizerNames` of `training_args.py`.
 fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
     rules::optimizer(training, &known, "transformers have adamw, lion and sgd")
@@ -96,8 +96,8 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout>
     None
 }
 
-/// `dp_replicate × dp_shard × cp × tp`: shards lie over `dp_shard × cp`, and replicas of unsharded state are those of
-/// `DistributedDataParallel`, which nothing else goes with.
+/// Checks `dp_replicate × dp_shard × cp × tp`: shards span `dp_shard × cp`; replicas of unsharded state use
+/// `DistributedDataParallel`, which combines with nothing else.
 fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     let (data, context) = (layout.data.get(), layout.context.get());

@@ -1,4 +1,4 @@
-//! MaxText on JAX: rules read from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
+//! MaxText on JAX: rules from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::{AcceleratorKind, SoftwareStyle};
@@ -64,7 +64,8 @@ impl Engine for Jax {
     }
 }
 
-/// `optimizers/optimizers.py`: `opt_type` is "adamw", "adam_pax", "muon" or "sgd", the last without momentum.
+/// Checks the optimizer against `optimizers/optimizers.py`: `opt_type` is "adamw", "adam_pax", "muon" or
+/// "sgd", the last without momentum.
 fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let instead = "its other optimizers train something else; use adamw";
     rules::optimizer(training, &[OptimizerKind::Adamw], instead)
@@ -124,7 +125,7 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout>
     None
 }
 
-/// Its policies keep what products made at most; none keeps everything.
+/// Checks recompute: its policies save at most the outputs of products; none saves everything.
 fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute == Recompute::None {
         return unsupported(
@@ -135,8 +136,8 @@ fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     rules::every_block(arrangement)
 }
 
-/// Weights lie over `fsdp × context × expert`, gathered for each block; replicas of them lie along `data`, where
-/// `shard_optimizer_over_data` shards moments.
+/// Checks sharding: weights span `fsdp × context × expert` and are gathered per block; replicas lie along
+/// `data`, where `shard_optimizer_over_data` shards moments.
 fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     let inner = layout.context.get() * layout.expert.get();
@@ -165,7 +166,8 @@ fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     }
 }
 
-/// A circular pipeline: all forward passes, then all backward passes. Its mesh is `stage × data × fsdp × …`.
+/// Checks the pipeline: circular, all forward passes before all backward passes, on a mesh `stage × data ×
+/// fsdp × …`.
 fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
     let stages = arrangement.layout.pipeline.get();
     if stages == 1 {

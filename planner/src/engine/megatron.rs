@@ -1,4 +1,4 @@
-//! Megatron-LM: rules read from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
+//! Megatron-LM: rules from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
@@ -54,7 +54,7 @@ impl Engine for Megatron {
     }
 }
 
-/// `--optimizer`; Megatron-FSDP, which shards gradients and weights, asserts `adam` or `sgd`.
+/// Checks `--optimizer`: Megatron-FSDP, which shards gradients and weights, asserts `adam` or `sgd`.
 fn optimizer(training: &TrainingSpec, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.zero >= ZeroStage::Zero2 && training.optimizer == OptimizerKind::Lion {
         return unsupported(
@@ -66,8 +66,8 @@ fn optimizer(training: &TrainingSpec, arrangement: &Arrangement) -> Option<Unsup
     rules::optimizer(training, &known, "use adamw or sgd (lion with zero 0 or 1)")
 }
 
-/// `--add-qkv-bias` adds biases to those that `--disable-bias-linear` leaves out, and the fused kernel, which has a bias, is the
-/// one with the tanh form of GELU.
+/// Checks biases and activation: `--add-qkv-bias` adds to `--disable-bias-linear`, and the fused kernel with
+/// bias uses the tanh form of GELU.
 fn family(model: &Decoder) -> Option<UnsupportedLayout> {
     if model.bias && !model.qkv_bias() {
         return unsupported("biases everywhere but at queries, keys and values", "set model.qkv_bias = true");
@@ -81,7 +81,8 @@ fn family(model: &Decoder) -> Option<UnsupportedLayout> {
     None
 }
 
-/// `forward_backward_func` of `core/pipeline_parallel/schedules.py`: 1F1B, interleaved or none.
+/// Checks the schedule against `forward_backward_func` of `core/pipeline_parallel/schedules.py`: 1F1B,
+/// interleaved or none.
 fn pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.layout.pipeline.get() == 1 {
         return None;
@@ -103,7 +104,7 @@ fn pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     }
 }
 
-/// Key and value heads are divided among tensor ranks, or each is on several of them.
+/// Checks key-value heads: they divide among tensor ranks, or several ranks hold each.
 fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
     if !model.kv_heads.is_multiple_of(tensor) && !tensor.is_multiple_of(model.kv_heads) {
@@ -118,8 +119,7 @@ fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLay
     None
 }
 
-/// Context parallelism of Transformer Engine: in 16 bits, and with as many parts on each rank from the start of a sequence
-/// as from its end.
+/// Checks context parallelism of Transformer Engine: 16 bits, and equal pieces from both ends of a sequence.
 fn context(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
     if context == 1 {
@@ -146,7 +146,8 @@ fn context(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayo
     None
 }
 
-/// Expert ranks count from the nearest: `RankGenerator` of `core/parallel_state.py`.
+/// Checks experts: expert ranks are counted from the innermost axis (`RankGenerator` of
+/// `core/parallel_state.py`).
 fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     model.experts?;
     if model.bias {
@@ -174,7 +175,7 @@ fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayo
     None
 }
 
-/// Ranks that hold the same experts.
+/// Returns the number of ranks with the same experts.
 fn expert_replicas(arrangement: &Arrangement) -> u32 {
     let layout = &arrangement.layout;
     let dense = layout.data.get() * layout.context.get();
@@ -184,7 +185,8 @@ fn expert_replicas(arrangement: &Arrangement) -> u32 {
     }
 }
 
-/// `--recompute-method block` counts blocks in each run, so all runs must have as many to compute again.
+/// Checks recompute: `--recompute-method block` counts blocks per chunk, so all chunks must recompute equally
+/// many.
 fn recompute(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let every = u64::from(arrangement.recompute_every);
     if arrangement.recompute != Recompute::Full || every == 1 {

@@ -1,7 +1,8 @@
-//! Engines that train: what each can run, and how it is told.
+//! Training engines: the layouts each can run, and their configuration files.
 //!
-//! One rule decides twice: a search asks [`Engine::unsupported_layout`] of every layout, and [`Engine::emit`] refuses what it names.
-//! So what cannot be written for an engine is no candidate, and nothing that is written stands in for something else.
+//! One rule serves both: a search asks [`Engine::unsupported_layout`] about every layout, and
+//! [`Engine::emit`] is reached only by layouts that it accepts. So a layout that cannot be emitted is never a
+//! candidate.
 
 pub mod emit;
 
@@ -28,34 +29,35 @@ use crate::engine::emit::{ConfigFiles, DecoderPlan};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
 
-/// An engine that trains: what it can run and how it is told.
+/// A training engine.
 pub trait Engine: Sync + std::fmt::Debug {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Its name in errors, as its authors write it.
+    /// Returns the name in messages, in its authors' spelling.
     fn title(&self) -> &'static str;
 
-    /// The style of its software, which decides what it costs.
+    /// Returns the software style, which decides its costs.
     fn style(&self) -> SoftwareStyle;
 
-    /// The kinds of parts that it runs on.
+    /// Returns the supported kinds of accelerators.
     fn kinds(&self) -> &'static [AcceleratorKind] {
         &[AcceleratorKind::Gpu]
     }
 
-    /// How it can exchange keys and values among ranks that share sequences.
+    /// Returns the supported exchanges of keys and values in context parallelism.
     fn context_exchanges(&self) -> &'static [ContextExchange];
 
-    /// Why it cannot run any layout of a training in a precision; [`Engine::unsupported_layout`] says it of each.
+    /// Returns the reason why it cannot run any layout of a training in a precision;
+    /// [`Engine::unsupported_layout`] repeats it for each.
     fn unsupported_training(
         &self,
         training: &TrainingSpec,
         precision: Precision,
     ) -> Option<UnsupportedLayout>;
 
-    /// Why it cannot run a training in a layout; `None` where it can. Cheap, as a search asks it of millions of layouts.
-    /// What it cannot train in any layout comes before what it cannot in this one.
+    /// Returns the reason why it cannot run a training in a layout; `None` if it can. Must be cheap: a search
+    /// asks about millions of layouts. Reasons that hold for any layout come first.
     fn unsupported_layout(
         &self,
         training: &TrainingSpec,
@@ -63,23 +65,24 @@ pub trait Engine: Sync + std::fmt::Debug {
         micro_batches: u32,
     ) -> Option<UnsupportedLayout>;
 
-    /// Its files for the best choice of a plan, which it can run: a [`DecoderPlan`] is made of no other.
+    /// Returns the configuration files for a plan's best choice; a [`DecoderPlan`] exists only for supported
+    /// ones.
     fn emit(&self, source: &DecoderPlan) -> ConfigFiles;
 }
 
-/// What an engine is to train, whatever the layout.
+/// The training of an engine, independent of the layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingSpec {
     /// The model.
     pub model: Decoder,
-    /// The update rule.
+    /// The optimizer.
     pub optimizer: OptimizerKind,
-    /// How values are scaled into fp8, where products are in fp8.
+    /// Scaling of values into fp8, if products are in fp8.
     pub fp8_recipe: Fp8Recipe,
 }
 
 impl TrainingSpec {
-    /// `model` as `train` says.
+    /// Creates the training of `model` with the settings of `train`.
     pub fn of(model: &Decoder, train: &Train) -> Self {
         Self {
             model: model.clone(),
@@ -89,16 +92,16 @@ impl TrainingSpec {
     }
 }
 
-/// Why an engine cannot run a layout.
+/// The reason why an engine cannot run a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsupportedLayout {
-    /// What the layout has that the engine has not.
+    /// The unsupported feature of the layout.
     pub what: &'static str,
-    /// What to do.
+    /// Suggested alternative.
     pub instead: &'static str,
 }
 
-/// A refusal.
+/// Builds the refusal of a layout.
 const fn unsupported(what: &'static str, instead: &'static str) -> Option<UnsupportedLayout> {
     Some(UnsupportedLayout { what, instead })
 }
@@ -109,7 +112,7 @@ pub static DTRAIN: Dtrain = Dtrain;
 pub static MEGATRON: Megatron = Megatron;
 /// torchtitan.
 pub static TORCHTITAN: Torchtitan = Torchtitan;
-/// PyTorch's FSDP2 by Hugging Face accelerate.
+/// PyTorch FSDP2 through Hugging Face accelerate.
 pub static FSDP: Fsdp = Fsdp;
 /// DeepSpeed.
 pub static DEEPSPEED: DeepSpeed = DeepSpeed;
@@ -119,14 +122,15 @@ pub static JAX: Jax = Jax;
 /// All engines, dtrain first.
 pub static ALL: [&dyn Engine; 6] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED, &JAX];
 
-/// The engine that trains on parts of these kinds unless another is named: Megatron-LM where it can; `None` where none can.
+/// Returns the default engine for these kinds of accelerators: Megatron-LM if it supports them; `None` if no
+/// engine does.
 pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> {
     let can = |engine: &&'static dyn Engine| kinds.iter().all(|kind| engine.kinds().contains(kind));
     let megatron: &'static dyn Engine = &MEGATRON;
     std::iter::once(megatron).chain(ALL).find(can)
 }
 
-/// The engine called `name`.
+/// Finds the engine called `name`.
 pub fn engine_by_name(name: &str) -> Option<&'static dyn Engine> {
     ALL.into_iter().find(|engine| engine.name() == name)
 }

@@ -1,4 +1,4 @@
-//! Rules that several engines share.
+//! Rules that several engines share. Each returns the reason for a refusal, or `None`.
 
 use super::{TrainingSpec, UnsupportedLayout, unsupported};
 use crate::step::schedule::{PipelineShape, is_possible};
@@ -7,7 +7,7 @@ use dtrain_recipes::{
     Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
 };
 
-/// Layouts that no engine can have, or none of these.
+/// Refuses layouts that no engine supports, then applies these rules.
 pub(super) fn of_all(
     model: &Decoder,
     arrangement: &Arrangement,
@@ -20,7 +20,7 @@ pub(super) fn of_all(
         .or_else(|| recompute(arrangement))
 }
 
-/// An update rule that is not among the `known`.
+/// Refuses optimizers that are not `known`.
 pub(super) fn optimizer(
     training: &TrainingSpec,
     known: &[OptimizerKind],
@@ -38,16 +38,16 @@ pub(super) fn optimizer(
     unsupported(what, instead)
 }
 
-/// What the files of an engine can say of newer models.
+/// Features of newer models that an engine's files can express.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewerFeatures {
-    /// Every layer may have a window.
+    /// Sliding windows in every layer.
     pub(super) window: bool,
-    /// Products may be in fp8.
+    /// Products in fp8.
     pub(super) fp8: bool,
 }
 
-/// Parts of newer models that the files of an engine have no word for here.
+/// Refuses features of newer models that the engine's files cannot express.
 pub(super) fn newer(model: &Decoder, precision: Precision, can: NewerFeatures) -> Option<UnsupportedLayout> {
     let experts = model.experts.as_ref();
     let slides = model.window.is_some_and(|window| !can.window || window.every.is_some());
@@ -86,7 +86,7 @@ fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLay
     None
 }
 
-/// Key and value heads, in engines that give each tensor rank whole ones.
+/// Refuses tensor ranks that do not divide the key-value heads.
 pub(super) fn whole_heads(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if model.kv_heads.is_multiple_of(arrangement.layout.tensor.get()) {
         return None;
@@ -123,8 +123,8 @@ fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayo
     None
 }
 
-/// Expert ranks where an engine counts them from the nearest: over the tensor ranks, then those that share sequences, then
-/// replicas. What lies in between must be whole.
+/// Checks expert ranks that are counted from the innermost axis: tensor, then context, then replicas. The
+/// axes in between must be covered whole.
 pub(super) fn experts_from_the_nearest(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (layout, fold) = (&arrangement.layout, arrangement.expert_fold);
     let (tensor, context) = (layout.tensor.get(), layout.context.get());
@@ -205,7 +205,7 @@ fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     }
 }
 
-/// Replicas that every step keeps exactly alike.
+/// Refuses synchronization that leaves replicas unequal after a step.
 pub(super) fn exact(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.sync.is_exact() {
         return None;
@@ -213,7 +213,7 @@ pub(super) fn exact(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     unsupported("replicas that are kept alike approximately", "remove the `sync` table")
 }
 
-/// Recompute of every block or none.
+/// Refuses recompute of only some blocks.
 pub(super) fn every_block(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute_every == 1 {
         return None;
@@ -221,7 +221,7 @@ pub(super) fn every_block(arrangement: &Arrangement) -> Option<UnsupportedLayout
     unsupported("recompute of one block in several", "pin layout.recompute_every = 1")
 }
 
-/// Blocks that are computed again whole; scores alone are not.
+/// Refuses selective recompute, and recompute of only some blocks.
 pub(super) fn whole_blocks(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute != Recompute::Selective {
         return every_block(arrangement);
@@ -230,7 +230,7 @@ pub(super) fn whole_blocks(arrangement: &Arrangement) -> Option<UnsupportedLayou
     unsupported("selective recompute", instead)
 }
 
-/// Pipelines as the outermost axis.
+/// Refuses rank orders in which the pipeline is not outermost.
 pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.order.is_pipeline_outermost() || arrangement.layout.pipeline.get() == 1 {
         return None;
@@ -241,7 +241,7 @@ pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<Unsupporte
     )
 }
 
-/// No pipeline at all.
+/// Refuses pipelines.
 pub(super) fn no_pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.layout.pipeline.get() == 1 {
         return None;
@@ -249,22 +249,22 @@ pub(super) fn no_pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout
     unsupported("pipeline parallelism", "pin layout.pipeline = 1")
 }
 
-/// Whether the model is one of the Llama family, biases aside.
+/// Returns `true` if the model is of the Llama family, biases aside.
 pub(super) fn is_llama(model: &Decoder) -> bool {
     model.positions == Positions::Rotary && model.norm == Norm::Rms && model.activation == Activation::Swiglu
 }
 
-/// Whether no linear layer has a bias.
+/// Returns `true` if no linear layer has a bias.
 pub(super) fn has_no_biases(model: &Decoder) -> bool {
     !model.bias && !model.qkv_bias()
 }
 
-/// Whether queries, keys and values have biases, and nothing else has.
+/// Returns `true` if exactly queries, keys and values have biases.
 pub(super) fn has_qkv_biases_alone(model: &Decoder) -> bool {
     !model.bias && model.qkv_bias()
 }
 
-/// Whether the model is a GPT-2.
+/// Returns `true` if the model is a GPT-2.
 pub(super) fn is_gpt2(model: &Decoder) -> bool {
     model.positions == Positions::Learned
         && model.norm == Norm::Layer
@@ -274,7 +274,8 @@ pub(super) fn is_gpt2(model: &Decoder) -> bool {
         && model.kv_heads == model.heads
 }
 
-/// Models that transformers have, in a precision that files for them say; only those with experts have a window.
+/// Refuses models that transformers lack, and precisions that their files cannot express; only those with
+/// experts have a window.
 pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<UnsupportedLayout> {
     let is_known = match model.experts {
         None => (is_llama(model) && (model.qkv_bias() || !model.bias)) || is_gpt2(model),

@@ -1,4 +1,4 @@
-//! What every engine accepts and refuses.
+//! Tests of the layouts that every engine accepts and refuses.
 
 mod layouts;
 mod trained;
@@ -10,10 +10,10 @@ use dtrain_protocol::{ContextExchange, DeviceKind, EmbeddingHeadCost, Layout, Ra
 use dtrain_recipes::{Compression, Model, PipelineSchedule, Precision, Recompute, SlidingWindow, ZeroStage};
 use layouts::*;
 
-/// One row of a table: what is asked, and a part of the reason where it is refused.
+/// One case: name, model, arrangement, and part of the reason if it is refused.
 type Row = (&'static str, Decoder, Arrangement, Option<&'static str>);
 
-/// Micro-batches of the tables.
+/// Micro-batches in all cases.
 const MICRO_BATCHES: u32 = 8;
 
 #[track_caller]
@@ -28,7 +28,7 @@ fn holds(engine: &dyn Engine, rows: Vec<Row>) {
     }
 }
 
-/// A training of a model by AdamW, and by scales of blocks where it is in fp8.
+/// Returns a training by AdamW, with block scales in fp8.
 fn with_adamw(model: &Decoder) -> TrainingSpec {
     TrainingSpec { model: model.clone(), optimizer: OptimizerKind::Adamw, fp8_recipe: Fp8Recipe::Blockwise }
 }

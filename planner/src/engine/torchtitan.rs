@@ -1,4 +1,4 @@
-//! torchtitan: rules read from its sources, version 0.3.0.
+//! torchtitan: rules from its sources, version 0.3.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
@@ -63,12 +63,13 @@ impl Engine for Torchtitan {
     }
 }
 
-/// `components/optimizer/optimizer.py` knows `Adam` and `AdamW`.
+/// Checks the optimizer: `components/optimizer/optimizer.py` has `Adam` and `AdamW`.
 fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     rules::optimizer(training, &[OptimizerKind::Adamw], "its only optimizer here is adamw")
 }
 
-/// `Float8LinearConverter` scales by row and `MXFP8LinearConverter` by 32 values (`components/quantization`).
+/// Checks fp8 scales: `Float8LinearConverter` scales per row, `MXFP8LinearConverter` per 32 values
+/// (`components/quantization`).
 fn scales(training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
     let what = match training.fp8_recipe {
         _ if precision != Precision::Fp8 => return None,
@@ -92,8 +93,8 @@ fn family(model: &Decoder) -> Option<UnsupportedLayout> {
     )
 }
 
-/// Schedules of `torch.distributed.pipelining`. Its `InterleavedZeroBubble` is ZB1P, with one part a stage the ZB-H1 of a
-/// plan; its backward in two halves does not go with checkpointed blocks.
+/// Checks the schedule against `torch.distributed.pipelining`. Its `InterleavedZeroBubble` is ZB1P, with one
+/// chunk per stage the ZB-H1 of a plan; its split backward does not combine with checkpointed blocks.
 fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
     let stages = arrangement.layout.pipeline.get();
     if stages == 1 {
@@ -123,7 +124,8 @@ fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> O
     None
 }
 
-/// Attention is flex attention, which gathers keys and values. Expert ranks count from the nearest.
+/// Checks precision and axes: flex attention gathers keys and values; expert ranks are counted from the
+/// innermost axis.
 fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.precision == Precision::F16 {
         return unsupported("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
@@ -144,7 +146,7 @@ fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     rules::experts_from_the_nearest(arrangement)
 }
 
-/// Shards lie over `dp_shard × cp`; experts borrow their ranks from these and from tensor ranks.
+/// Checks sharding: shards span `dp_shard × cp`; experts borrow ranks from these and from tensor ranks.
 fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     let context = layout.context.get();

@@ -1,4 +1,4 @@
-//! Site correction: how much slower or faster this host is than its rates say, fitted to earlier trials.
+//! Site correction: fits this host's speed relative to its rates from earlier trials.
 
 use crate::Candidate;
 use argmin::core::{CostFunction, Error, Executor, State};
@@ -6,22 +6,22 @@ use argmin::solver::neldermead::NelderMead;
 use dtrain_recipes::Seconds;
 use serde::{Deserialize, Serialize};
 
-/// A step that was predicted and then measured, on the same host with the same model.
+/// A predicted and a measured step on the same host with the same model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepObservation {
-    /// What was trained.
+    /// The candidate that was trained.
     pub candidate: Candidate,
-    /// What the plan said.
+    /// Predicted seconds per step.
     pub predicted: Seconds,
-    /// The typical step that was measured.
+    /// Median measured seconds per step.
     pub measured: Seconds,
 }
 
-/// The newest trials that count: so many good ones make a bad day of the host forgotten.
+/// Number of newest trials that count, so that a bad day of the host is soon forgotten.
 const NEWEST: usize = 3;
 
-/// The observations that count among those of a host and a model, which come newest first: the newest, each with the median step
-/// of those among them that trained the same, whatever their learning rates.
+/// Returns the newest observations of `observations` (sorted newest first), each with the median step of
+/// those with the same candidate, learning rates aside.
 pub fn newest_observations(observations: &[StepObservation]) -> Vec<StepObservation> {
     let newest = &observations[..observations.len().min(NEWEST)];
     let layout = |one: &StepObservation| Candidate { learning_rate: 0.0, ..one.candidate.clone() };
@@ -29,20 +29,20 @@ pub fn newest_observations(observations: &[StepObservation]) -> Vec<StepObservat
         let same = newest.iter().filter(|other| layout(other) == layout(one));
         let mut steps: Vec<f64> = same.map(|other| other.measured.0).collect();
         steps.sort_by(f64::total_cmp);
-        // Factors are fitted to logarithms: of two, the geometric mean lies between them.
+        // Factors are fitted to logarithms, so the geometric mean is the middle of two.
         (steps[(steps.len() - 1) / 2] * steps[steps.len() / 2]).sqrt()
     };
     newest.iter().map(|one| StepObservation { measured: Seconds(median(one)), ..one.clone() }).collect()
 }
 
-/// Factors on the seconds of compute and of communication; 1 changes nothing.
+/// Correction factors of compute and communication time; 1 means none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Factors {
-    /// Forward, backward, optimizer and overhead.
+    /// Factor of forward, backward, optimizer and overhead.
     pub compute: f64,
-    /// Communication.
+    /// Factor of communication.
     pub communication: f64,
-    /// Observations they were fitted to.
+    /// Number of observations used in the fit.
     pub observations: u32,
 }
 
@@ -53,13 +53,13 @@ impl Default for Factors {
 }
 
 impl Factors {
-    /// What the width of an interval is multiplied by: it shrinks towards a third as trials confirm the model.
+    /// Returns the factor on interval widths: it shrinks towards a third as trials confirm the model.
     pub fn doubt_factor(&self) -> f64 {
         1.0 / 3.0 + 2.0 / 3.0 / f64::from(1 + self.observations).sqrt()
     }
 }
 
-/// A measured step with what the uncorrected model says about it, in seconds.
+/// A measured step with its uncorrected prediction, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residual {
     /// Predicted compute.
@@ -70,16 +70,16 @@ pub struct Residual {
     pub measured: f64,
 }
 
-/// Spread of the logarithm of a factor before anything was seen: about a third either way.
+/// Prior standard deviation of a factor's logarithm: about a third either way.
 const PRIOR: f64 = 0.3;
 
-/// Spread of the logarithm of a measured step around the model.
+/// Standard deviation of the logarithm of a measured step around the model.
 const NOISE: f64 = 0.05;
 
-/// The factors that explain the residuals best without straying from 1 for nothing.
+/// Fits the factors to the residuals, regularized towards 1.
 ///
 /// Minimises `Σ ((ln measured − ln predicted)/noise)² + Σ (ln factor / prior)²` by Nelder-Mead over the two
-/// logarithms. Residuals that are not positive and finite are left out. Deterministic.
+/// logarithms. Skips residuals that are not positive and finite. Deterministic.
 pub fn fit(residuals: &[Residual]) -> Factors {
     let good = |r: &&Residual| {
         r.compute > 0.0
@@ -94,7 +94,7 @@ pub fn fit(residuals: &[Residual]) -> Factors {
     let observations = u32::try_from(residuals.len()).unwrap_or(u32::MAX);
     let simplex = vec![vec![0.0, 0.0], vec![0.2, 0.0], vec![0.0, 0.2]];
     let solver = NelderMead::new(simplex).with_sd_tolerance(1e-9);
-    // A search that cannot go on leaves the prior: no correction.
+    // If the search fails, the prior stands: no correction.
     let found = solver.and_then(|solver| {
         Executor::new(Misfit { residuals }, solver).configure(|state| state.max_iters(500)).ctrlc(false).run()
     });
@@ -106,7 +106,7 @@ pub fn fit(residuals: &[Residual]) -> Factors {
     })
 }
 
-/// The sum of squares that is made small.
+/// The sum of squares to minimise.
 struct Misfit {
     residuals: Vec<Residual>,
 }

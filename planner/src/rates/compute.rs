@@ -1,4 +1,4 @@
-//! Seconds of one micro-batch on one rank: from the measured profile, or from the data sheet.
+//! Compute time of one micro-batch on one rank: from the measured profile, or a roofline of the data sheet.
 
 use crate::rates::custom_model;
 use crate::rates::hardware::Datasheet;
@@ -12,18 +12,19 @@ pub struct MicroBatchCost {
     pub block_forward: f64,
     /// Backward of one block.
     pub block_backward: f64,
-    /// Forward of what surrounds the blocks.
+    /// Forward of the layers around the blocks.
     pub outer_forward: f64,
-    /// Backward of what surrounds the blocks.
+    /// Backward of the layers around the blocks.
     pub outer_backward: f64,
-    /// Reading samples, accumulating gradients.
+    /// Reading samples and accumulating gradients.
     pub overhead: f64,
-    /// How far beyond the measured micro-batches this lies: 0 inside, otherwise the logarithm of the ratio.
+    /// Distance of extrapolation: 0 within the measured micro-batches, otherwise the log ratio to the
+    /// nearest.
     pub beyond: f64,
 }
 
 impl MicroBatchCost {
-    /// Every part times `factor`.
+    /// Returns every part times `factor`.
     pub fn scaled(self, factor: f64) -> Self {
         Self {
             block_forward: self.block_forward * factor,
@@ -36,11 +37,11 @@ impl MicroBatchCost {
     }
 }
 
-/// The cost at `micro` samples from a measured profile; `None` when the profile is empty.
+/// Returns the cost at `micro` samples from a measured profile; `None` if the profile is empty.
 ///
-/// Straight lines between measured points; beyond them the line of the two nearest goes on, but never below half of what
-/// `guess`, a cost that nobody measured, says when it is scaled to the nearest point. From a single point it goes on as
-/// `guess` does: a small micro-batch takes as long as reading the weights, and many samples take as long as their products.
+/// Interpolates linearly between measured points. Beyond them it extends the line of the two nearest, but not
+/// below half of `guess` scaled to the nearest point. A single point is scaled in the shape of `guess`, the
+/// roofline: small micro-batches are bound by reading weights, large ones by their products.
 pub fn interpolated(
     profile: &[ProfilePoint],
     micro: u32,
@@ -81,8 +82,8 @@ pub fn interpolated(
     })
 }
 
-/// The cost at `micro` samples from the data sheet: the slower of arithmetic and memory traffic, and the
-/// time to start each operation.
+/// Returns the roofline cost at `micro` samples: the slower of arithmetic and memory traffic, plus the launch
+/// of each operation.
 pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: u32) -> MicroBatchCost {
     let work = forward_work(model);
     let samples = f64::from(micro);
@@ -93,7 +94,7 @@ pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: 
     };
     let block = seconds(work.block_flops, work.block_weights, work.block_values, 25.0);
     let outer = seconds(work.outer_flops, work.outer_weights, work.outer_values, 10.0);
-    // Frozen weights have no gradient: only that of the input is computed.
+    // Frozen weights need no weight gradients, only those of the input.
     let backward = if model.has_frozen_weights() { 1.0 } else { 2.0 };
     MicroBatchCost {
         block_forward: block,
@@ -105,24 +106,24 @@ pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: 
     }
 }
 
-/// Forward work for one sample: operations, and values read or written.
+/// Forward work of one sample: FLOPs, and values read or written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForwardWork {
-    /// Floating-point operations of one block.
+    /// FLOPs of one block.
     pub block_flops: f64,
-    /// Weights of one block.
+    /// Number of weights in one block.
     pub block_weights: f64,
-    /// Values one block reads and writes for one sample.
+    /// Values that one block reads and writes.
     pub block_values: f64,
-    /// Floating-point operations outside the blocks.
+    /// FLOPs outside the blocks.
     pub outer_flops: f64,
-    /// Weights outside the blocks that take part in products.
+    /// Number of weights in products outside the blocks.
     pub outer_weights: f64,
-    /// Values read and written outside the blocks for one sample.
+    /// Values read and written outside the blocks.
     pub outer_values: f64,
 }
 
-/// Forward work of `model` for one sample. A multiply-add counts as two operations.
+/// Returns the forward work of `model` for one sample; a multiply-add counts as two FLOPs.
 pub fn forward_work(model: &Model) -> ForwardWork {
     match model {
         Model::Decoder(d) => decoder(d),
@@ -140,8 +141,8 @@ pub fn forward_work(model: &Model) -> ForwardWork {
     }
 }
 
-/// What each block of `model` computes, relative to their mean. A profile knows their mean alone, and the blocks of a perceptron
-/// or a residual network differ.
+/// Returns the FLOPs of each block relative to their mean. A profile knows the mean alone, but the blocks of
+/// a perceptron or a residual network differ.
 pub fn relative_block_flops(model: &Model) -> Vec<f64> {
     let flops = match model {
         Model::Mlp(m) => mlp_blocks(m),
@@ -157,7 +158,7 @@ pub fn relative_block_flops(model: &Model) -> Vec<f64> {
     flops.into_iter().map(|flops| flops / all * count).collect()
 }
 
-/// Operations of each block of a perceptron; the last layer counts as the last block's.
+/// Returns the FLOPs of each block of a perceptron; the output layer belongs to the last block.
 fn mlp_blocks(m: &Mlp) -> Vec<f64> {
     let widths: Vec<f64> = m.widths().iter().map(|width| f64::from(*width)).collect();
     let mut flops: Vec<f64> = widths.windows(2).map(|w| 2.0 * w[0] * w[1]).collect();
@@ -167,7 +168,7 @@ fn mlp_blocks(m: &Mlp) -> Vec<f64> {
     flops
 }
 
-/// Operations of each block of a residual network, and values that it reads and writes.
+/// Returns the FLOPs of each block of a residual network, and the values it reads and writes.
 fn cnn_blocks(c: &Cnn) -> Vec<(f64, f64)> {
     let mut pixels = f64::from(c.height) * f64::from(c.width);
     let mut before = f64::from(c.stages[0]);
@@ -188,7 +189,7 @@ fn cnn_blocks(c: &Cnn) -> Vec<(f64, f64)> {
     blocks
 }
 
-/// Operations of a convolution over windows of 3 × 3.
+/// Returns the FLOPs of a 3 × 3 convolution.
 fn convolution(pixels: f64, input: f64, output: f64) -> f64 {
     2.0 * pixels * input * output * 9.0
 }
@@ -253,7 +254,7 @@ mod tests {
     use dtrain_protocol::DeviceKind;
     use dtrain_recipes::MlpActivation;
 
-    /// In proportion to the samples.
+    /// Returns a cost proportional to the samples.
     fn even(micro: u32) -> MicroBatchCost {
         MicroBatchCost {
             block_forward: 1.0,
@@ -316,7 +317,7 @@ mod tests {
     #[test]
     fn a_token_costs_the_experts_that_it_passes() {
         let [dense, experts] = [fixtures::llama(), fixtures::experts()].map(|model| forward_work(&model));
-        // Two feed-forwards of three matrices 256 × 1,024 in place of one, and a router 256 × 8.
+        // Two feed-forwards of three matrices 256 × 1,024 instead of one, and a router 256 × 8.
         let more = 256.0 * (2.0 * f64::from(3 * 256 * 1024 + 256 * 8));
         assert!((experts.block_flops - dense.block_flops - more).abs() < 1.0);
         assert!(
@@ -343,7 +344,7 @@ mod tests {
         let model = fixtures::gpt2();
         let work = forward_work(&model);
         let flops = f64::from(model.blocks()) * work.block_flops + work.outer_flops;
-        // 2·N·s plus causal attention 2·L·s²·h, N without the position table.
+        // 2·N·s plus causal attention 2·L·s²·h, with N excluding the position table.
         let expected = 2.0 * 123.6e6 * 1024.0 + 2.0 * 12.0 * 1024.0 * 1024.0 * 768.0;
         assert!((flops / expected - 1.0).abs() < 0.01, "{flops} against {expected}");
     }

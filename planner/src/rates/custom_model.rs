@@ -1,16 +1,17 @@
-//! Estimates for a network that is not dtrain's, of which only the shapes are known. Where the probe measured it, seconds are
-//! measured; memory stays an estimate.
+//! Estimates for a custom model, of which only parameter and output shapes are known. A probe replaces the
+//! estimated seconds; memory stays an estimate.
 
 use crate::rates::compute::ForwardWork;
 use dtrain_recipes::{CustomModel, InputSignature, PartOutline};
 
-/// Values that one sample has on its way into and out of a part.
+/// Returns the values per sample at the output of a part.
 fn elements(output: [u64; 2]) -> u64 {
     output[0].saturating_mul(output[1])
 }
 
-/// How often a sample passes each matrix of a part, with its sides. A matrix is taken to be applied to every row of the
-/// output, a kernel of more dimensions to every place of an output channel; a table of tokens is looked up.
+/// Returns the applications per sample of each matrix of a part, with its shape. A matrix applies to every
+/// row of the output, a convolution kernel to every position of an output channel; a token table is only
+/// looked up.
 fn products(part: &PartOutline, reads: Option<InputSignature>) -> impl Iterator<Item = (u64, [u64; 2])> + '_ {
     let is_table = move |[rows, columns]: [u64; 2]| match reads {
         Some(InputSignature::Tokens { vocab, .. }) => rows == u64::from(vocab) || columns == u64::from(vocab),
@@ -24,19 +25,19 @@ fn products(part: &PartOutline, reads: Option<InputSignature>) -> impl Iterator<
     })
 }
 
-/// Floating-point operations of one forward of a part.
+/// Returns the FLOPs of one forward of a part.
 pub(crate) fn flops(part: &PartOutline, reads: Option<InputSignature>) -> u64 {
     products(part, reads).map(|(rows, [a, b])| 2 * rows * a * b).fold(0, u64::saturating_add)
 }
 
-/// Bytes that one sample keeps of a part for its backward: what goes in and comes out of every product, and of norms and
-/// activations around them about twice the output each.
+/// Returns the bytes per sample that a part saves for its backward: inputs and outputs of every product, and
+/// about twice the output each for norms and activations.
 pub(crate) fn kept_bytes(part: &PartOutline, reads: Option<InputSignature>) -> u64 {
     let products = products(part, reads).map(|(rows, [a, b])| rows * (a + b)).fold(0, u64::saturating_add);
     4 * products.saturating_add(4 * elements(part.output))
 }
 
-/// Forward work of one sample; blocks by their mean.
+/// Returns the forward work of one sample; blocks are averaged.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub(crate) fn forward_work(own: &CustomModel) -> ForwardWork {
     let outline = &own.outline;
@@ -55,7 +56,7 @@ pub(crate) fn forward_work(own: &CustomModel) -> ForwardWork {
     }
 }
 
-/// Whether the head computes more than the first part.
+/// Returns `true` if the head computes more than the first part.
 pub(crate) fn head_is_larger(own: &CustomModel) -> bool {
     flops(&own.outline.head, None) >= flops(&own.outline.first, Some(own.reads))
 }
@@ -69,7 +70,8 @@ mod tests {
     fn a_network_costs_two_operations_a_weight_and_row() {
         let own = fixtures::own();
         let work = forward_work(&own);
-        // Blocks of 64 × 128 and 128 × 64 on 16 rows, a head of 64 × 100; the table of 100 tokens is looked up.
+        // Blocks of 64 × 128 and 128 × 64 on 16 rows, a head of 64 × 100; the table of 100 tokens is looked
+        // up.
         assert!((work.block_flops - f64::from(2 * 16 * 2 * 64 * 128)).abs() < 1.0, "{work:?}");
         assert!((work.outer_flops - f64::from(2 * 16 * 64 * 100)).abs() < 1.0, "{work:?}");
         assert!(head_is_larger(&own));

@@ -1,4 +1,4 @@
-//! What changed since a plan was made, in words.
+//! Drift: differences between a plan's inputs and those of today, in words.
 
 use crate::analytic::hardware::{gpu, normalized_gpu_name};
 use crate::planning::plan::{Plan, rates_digest};
@@ -11,29 +11,29 @@ use std::fmt;
 /// Values of a recipe that are not defaults, by dotted path, as TOML.
 type RecipeSettings = BTreeMap<String, String>;
 
-/// One thing that changed since the plan was made.
+/// One difference since the plan was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanDrift {
-    /// A value of the recipe.
+    /// A value of the recipe changed.
     Recipe {
-        /// Its key, such as `train.batch`.
+        /// Key of the value, such as `train.batch`.
         key: String,
-        /// In the plan, as TOML; `None` where the recipe did not set it.
+        /// Old value as TOML; `None` if it was unset.
         was: Option<String>,
-        /// Now, as TOML; `None` where the recipe does not set it.
+        /// New value as TOML; `None` if it is unset.
         is: Option<String>,
-        /// Name of the recipe, such as that of its file.
+        /// Name of the recipe.
         recipe: String,
     },
-    /// The host, in words.
+    /// The host changed; in words.
     Host(String),
-    /// The rates, in words.
+    /// The rates changed; in words.
     Rates(String),
-    /// Version of the program.
+    /// The version of dtrain changed.
     Program {
-        /// In the plan.
+        /// Version that made the plan.
         was: String,
-        /// Now.
+        /// Version of today.
         is: String,
     },
 }
@@ -54,8 +54,8 @@ impl fmt::Display for PlanDrift {
 }
 
 impl Plan {
-    /// What changed of host, rates and program since the plan was made; empty when it still holds. Of hosts that were only
-    /// known from a data sheet, their number and their GPUs count.
+    /// Lists the changes of host, rates and program since the plan was made; empty if it is still valid. For
+    /// plans from data sheets, only the number of hosts and their GPUs count.
     pub fn drift(&self, host: &HostFacts, rates: Option<&Rates>, program: &str) -> Vec<PlanDrift> {
         let changes = if self.is_estimated() { gpu_changes } else { host_changes };
         let mut found: Vec<PlanDrift> = changes(&self.host, host).into_iter().map(PlanDrift::Host).collect();
@@ -95,7 +95,7 @@ fn host_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     if was.cores != is.cores {
         found.push(format!("the host has {}, the plan was made for {}", cores(is.cores), was.cores));
     }
-    // The kernel keeps a little more or less for itself from boot to boot.
+    // The kernel's share of memory varies slightly between boots.
     if was.memory_bytes.abs_diff(is.memory_bytes) > was.memory_bytes / 50 {
         let (is, was) = (Bytes(is.memory_bytes), Bytes(was.memory_bytes));
         found.push(format!("the host has {is} of memory, the plan was made for {was}"));
@@ -108,7 +108,7 @@ fn host_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     found
 }
 
-/// How hosts differ from those of a data sheet, in words.
+/// Describes the differences to the hosts of a plan from data sheets.
 fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     let mut found = Vec::new();
     if was.hosts != is.hosts {
@@ -131,7 +131,7 @@ fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     if !is_same_part(&wanted.name, &there.name) {
         found.push(format!("the GPUs are {}, the plan was made for {}", there.name, wanted.name));
     }
-    // Data sheets round, and a driver keeps some for itself. More memory than planned for does no harm.
+    // Data sheets round, and a driver reserves some memory. More memory than planned does no harm.
     let least = is.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0);
     if least < wanted.memory_bytes - wanted.memory_bytes / 50 {
         let (is, was) = (Bytes(least), Bytes(wanted.memory_bytes));
@@ -140,7 +140,7 @@ fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     found
 }
 
-/// Whether two names mean one part of the table of data sheets, or are written alike where it has neither.
+/// Returns `true` if two names mean the same GPU in the table, or are equal if it has neither.
 fn is_same_part(a: &str, b: &str) -> bool {
     match (gpu(a), gpu(b)) {
         (Some(a), Some(b)) => a.words == b.words,
@@ -153,8 +153,8 @@ fn cores(n: u32) -> String {
     if n == 1 { "1 core".into() } else { format!("{n} cores") }
 }
 
-/// What changed of the recipe that is called `recipe`: its settings when a plan was made, and now. Its name and its description
-/// are labels and do not count.
+/// Lists the changed settings of the recipe named `recipe`. Its name and description are labels and do not
+/// count.
 pub fn recipe_changes(recipe: &str, was: &RecipeSettings, is: &RecipeSettings) -> Vec<PlanDrift> {
     const LABELS: [&str; 2] = ["name", "description"];
     let keys: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
@@ -246,7 +246,7 @@ mod tests {
             let stale = plan.drift(&is, None, "0.1.0");
             stale.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        // Cores, memory of the host and the vendor's way to write the name do not count.
+        // Cores, host memory and the vendor's spelling of the name do not count.
         assert_eq!(words(hosts(4), gpus(8, "NVIDIA H100 80GB HBM3", 79)), Vec::<String>::new());
         assert_eq!(
             words(hosts(1), Vec::new()),

@@ -1,4 +1,4 @@
-//! What data sheets say, for hosts nobody has measured yet. Measured rates always win over these.
+//! Data sheets of devices, for hosts that have not been measured. Measured rates take precedence.
 
 use crate::analytic::hardware;
 use dtrain_protocol::DeviceKind;
@@ -7,26 +7,26 @@ use dtrain_recipes::Precision;
 /// Peak figures of one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Datasheet {
-    /// Multiply-adds count as two; floating-point operations a second in f32 products (TF32 on a GPU).
+    /// FLOP/s of f32 products (TF32 on a GPU); a multiply-add counts as two.
     pub f32_flops: f64,
-    /// The same in products of 16 bits.
+    /// FLOP/s of 16-bit products.
     pub bf16_flops: f64,
-    /// Bytes a second to and from memory.
+    /// Memory bytes per second.
     pub memory_bandwidth: f64,
     /// Share of the peak that large matrix products reach in practice.
     pub efficiency: f64,
     /// Seconds to start one operation.
     pub launch: f64,
-    /// Bytes a second between two devices of one host.
+    /// Bytes per second between two devices of one host.
     pub link_bandwidth: f64,
-    /// Seconds of one hop between two devices of one host.
+    /// Seconds per hop between two devices of one host.
     pub link_latency: f64,
-    /// Factor either way within which eight in ten predictions fall.
+    /// Factor, in either direction, that covers 80 % of predictions.
     pub doubt: f64,
 }
 
 impl Datasheet {
-    /// Operations a second in products of `precision`.
+    /// Returns the FLOP/s of products in `precision`.
     pub fn flops(&self, precision: Precision) -> f64 {
         match precision {
             Precision::F32 => self.f32_flops,
@@ -35,7 +35,7 @@ impl Datasheet {
     }
 }
 
-/// Peak figures of one rank: `threads` cores of a processor, or the GPU called `name`.
+/// Returns the peak figures of one rank: `threads` CPU cores, or the GPU called `name`.
 pub fn datasheet(device: DeviceKind, name: &str, threads: u32) -> Datasheet {
     match device {
         DeviceKind::Cpu => processor(threads),
@@ -43,7 +43,8 @@ pub fn datasheet(device: DeviceKind, name: &str, threads: u32) -> Datasheet {
     }
 }
 
-/// A core with two 256-bit multiply-add units at 2.5 GHz; nobody's core exactly, so the doubt is large.
+/// Describes cores with two 256-bit multiply-add units at 2.5 GHz: only a typical core, so the uncertainty is
+/// large.
 fn processor(threads: u32) -> Datasheet {
     let cores = f64::from(threads);
     Datasheet {
@@ -61,7 +62,7 @@ fn processor(threads: u32) -> Datasheet {
 fn gpu(name: &str) -> Datasheet {
     let known = hardware::gpu(name);
     let part = known.unwrap_or_else(|| hardware::unknown());
-    // Neither has bf16; products of 16 bits are computed as those of 32 are.
+    // Neither has bf16: 16-bit products run at the f32 rate.
     let is_old = matches!(part.generation.as_str(), "volta" | "turing");
     Datasheet {
         f32_flops: part.dense_32 * 1e12,

@@ -1,4 +1,4 @@
-//! How fast ranks and links are: measured, carried over from a measurement, or from the data sheet.
+//! Speeds of ranks and links: measured, extrapolated from a measurement, or from the data sheet.
 
 pub mod calibrate;
 pub mod compute;

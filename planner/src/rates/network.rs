@@ -1,12 +1,12 @@
-//! Seconds of communication: from the measured curve, or from latency and bandwidth.
+//! Communication time: from a measured all-reduce curve, or from latency and bandwidth.
 
 use crate::rates::speeds::RankSpeeds;
 use crate::step::traffic::{CollectiveKind, CommunicationOp};
 
-/// Seconds of one of the collectives that `transfer` stands for, over the links of `speeds`.
+/// Returns the seconds of one collective of `transfer`, over the links of `speeds`.
 ///
-/// What was measured is an all-reduce among some ranks; among `n` it takes `2 (n − 1) / n` times as long as one way
-/// of its bytes, and half an all-reduce is a reduce-scatter, an all-gather or an all-to-all.
+/// The measured curve is an all-reduce. Among `n` ranks it takes `2 (n − 1) / n` times as long as sending its
+/// bytes one way; half an all-reduce is a reduce-scatter, an all-gather or an all-to-all.
 pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 {
     let ranks = f64::from(transfer.ranks);
     let half = (ranks - 1.0) / ranks;
@@ -32,10 +32,11 @@ pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 
     }
 }
 
-/// Seconds of an all-reduce of `bytes` from a measured curve of (bytes, seconds), ascending in bytes.
+/// Interpolates the seconds of an all-reduce of `bytes` in a measured curve of (bytes, seconds), sorted by
+/// bytes.
 ///
-/// Straight lines between points; below the first the first point's time (latency), beyond the last its
-/// bandwidth. `None` when there is no curve.
+/// Linear between points; the first point's time (latency) below, the last point's bandwidth above. `None`
+/// for an empty curve.
 pub fn interpolated(curve: &[(u64, f64)], bytes: u64) -> Option<f64> {
     let (first, last) = (curve.first()?, curve.last()?);
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
@@ -51,19 +52,19 @@ pub fn interpolated(curve: &[(u64, f64)], bytes: u64) -> Option<f64> {
     Some(low.1 + (high.1 - low.1) * (x(bytes) - x(low.0)) / (x(high.0) - x(low.0)))
 }
 
-/// A link between the ranks of one level.
+/// One level of a hierarchical network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// Members of the group within one unit of this level.
+    /// Group members within one unit of this level.
     pub members: u32,
-    /// Bytes a second that one unit sends at this level.
+    /// Bytes per second that one unit sends at this level.
     pub bandwidth: f64,
-    /// Seconds of one hop.
+    /// Seconds per hop.
     pub latency: f64,
 }
 
-/// Seconds of a reduce-scatter (or an all-gather) of `bytes` over nested levels, innermost first:
-/// `Σ (n−1)/n · S_i/B_i + hops·α_i` with `S_i` the bytes left after the levels inside.
+/// Returns the seconds of a reduce-scatter or all-gather of `bytes` over nested levels, innermost first: `Σ
+/// (n−1)/n · S_i/B_i + hops·α_i`, with `S_i` the bytes left after the inner levels.
 pub fn reduce_scatter(bytes: f64, levels: &[Level]) -> f64 {
     let mut left = bytes;
     let mut seconds = 0.0;
@@ -75,7 +76,7 @@ pub fn reduce_scatter(bytes: f64, levels: &[Level]) -> f64 {
     seconds
 }
 
-/// Seconds of an all-reduce: a reduce-scatter and an all-gather.
+/// Returns the seconds of an all-reduce: a reduce-scatter and an all-gather.
 pub fn all_reduce(bytes: f64, levels: &[Level]) -> f64 {
     2.0 * reduce_scatter(bytes, levels)
 }

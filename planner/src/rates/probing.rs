@@ -1,4 +1,4 @@
-//! What is worth measuring before a recipe is planned.
+//! Selects the micro-batches and the precision that a probe measures.
 
 use crate::layout::space::{self, CandidateSpace, Capabilities};
 use crate::planning::batch;
@@ -10,11 +10,11 @@ use dtrain_recipes::{Precision, Recipe, Tunable};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-/// Most micro-batches worth measuring.
+/// Upper limit on micro-batches to measure.
 const PROBES: usize = 5;
 
-/// Micro-batches worth measuring before `recipe` is planned, ascending: the pinned one, otherwise divisors of
-/// the batch from 1 to the largest that fits one rank, spread evenly in the logarithm.
+/// Returns the micro-batches to measure before `recipe` is planned, ascending: the pinned one, or divisors of
+/// the batch up to the largest that fits one rank, evenly spaced in logarithms.
 pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples: Option<u64>) -> Vec<u32> {
     let request = PlanRequest {
         recipe,
@@ -51,8 +51,8 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
     evenly(&fitting, PROBES)
 }
 
-/// The precision of products in which GPUs are measured for `recipe`: the one that it pins, or else the fastest that it allows
-/// and they have. F32 where CPUs train.
+/// Returns the precision to measure on GPUs: the pinned one, or the fastest that recipe and GPUs allow; F32
+/// on CPUs.
 pub fn precision_to_measure(recipe: &Recipe, host: &HostFacts) -> Precision {
     let device = space::device(recipe, host);
     let allowed = |precision: &Precision| match &recipe.train.precision {
@@ -68,7 +68,7 @@ pub fn precision_to_measure(recipe: &Recipe, host: &HostFacts) -> Precision {
     fastest.filter(allowed).find(runs).unwrap_or(Precision::F32)
 }
 
-/// At most `count` of the ascending `values`, both ends among them, evenly spread in the logarithm.
+/// Returns at most `count` of the ascending `values`, ends included, evenly spaced in logarithms.
 fn evenly(values: &[u32], count: usize) -> Vec<u32> {
     let (Some(first), Some(last)) = (values.first(), values.last()) else { return vec![1] };
     let mut chosen: Vec<u32> = (0..u32::try_from(count).unwrap_or(1))

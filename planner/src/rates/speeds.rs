@@ -1,4 +1,4 @@
-//! Speeds of one rank of a pool: as they were measured, carried over from the nearest measurement, or the data sheet.
+//! Speeds of one rank of a pool: measured, extrapolated from the nearest measurement, or from the data sheet.
 
 use crate::layout::space::RankPool;
 use crate::price::cost_model::CostInputs;
@@ -7,56 +7,56 @@ use crate::rates::hardware::{Datasheet, datasheet};
 use dtrain_protocol::{DeviceKind, RankRates};
 use dtrain_recipes::Precision;
 
-/// Where a pool's constants come from.
+/// Origin of a pool's speeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpeedSource {
-    /// Measured with as many ranks and threads.
+    /// Measured with the same ranks and threads.
     Measured,
-    /// Measured with this many ranks, carried over.
+    /// Extrapolated from a measurement with this many ranks.
     Nearby(u32),
-    /// The data sheet.
+    /// Taken from the data sheet.
     Datasheet,
 }
 
 /// Speeds of one rank of a pool.
 #[derive(Clone, Debug)]
 pub struct RankSpeeds {
-    /// By precision, then by the index of the micro-batch among all.
+    /// Costs by precision, then by index of the micro-batch.
     pub micro: [Vec<MicroBatchCost>; 2],
-    /// Seconds of AdamW for one parameter.
+    /// Seconds of AdamW per parameter.
     pub optimizer_per_parameter: f64,
-    /// Seconds of an all-reduce by bytes, where it was measured.
+    /// Measured (bytes, seconds) curve of an all-reduce; may be empty.
     pub all_reduce: Vec<(u64, f64)>,
-    /// The curve's times multiplied by this are those of sending its bytes one way.
+    /// Factor from the curve's times to those of sending its bytes one way.
     pub all_reduce_scale: f64,
-    /// The data sheet of the device, for its links.
+    /// Data sheet of the device, for its links.
     pub link: Datasheet,
     /// Resident bytes before the model is built.
     pub baseline: u64,
-    /// Where these come from.
+    /// Origin of these speeds.
     pub source: SpeedSource,
     /// Relative spread of repeated passes.
     pub spread: f64,
-    /// Threads of all ranks for each core, at least 1.
+    /// Threads of all ranks per core, at least 1.
     pub crowd: f64,
-    /// How much longer a whole step took than its parts together say.
+    /// Ratio of a whole measured step to the sum of its parts.
     pub whole: f64,
-    /// Relative half-width of the 80 % interval, inside the measured micro-batches.
+    /// Relative half-width of the 80 % interval within the measured micro-batches.
     pub doubt: f64,
-    /// Relative difference that cannot be told apart.
+    /// Relative difference below which two step times tie.
     pub resolution: f64,
-    /// Seconds that the first step takes beyond those after it, where they were measured on a device.
+    /// Extra seconds of the first step, if measured on a device.
     pub first_step: Option<f64>,
 }
 
-/// Time of a step in 16 bits over that in 32 on a GPU: of its products half as long, of the rest as long.
+/// Ratio of 16-bit to 32-bit step time on a GPU: products take half as long, the rest as long.
 const HALF_AS_LONG: f64 = 0.6;
 
-/// What the first step adds to a process beyond anything counted: code, stacks and the allocator's own pages.
+/// Bytes that the first step adds beyond all that is counted: code, stacks and allocator pages.
 const FIRST_STEP: u64 = 30 << 20;
 
-/// Bytes of a rank before the model is built, where nobody measured them: the process on a CPU, the context and
-/// the libraries on a GPU (where a probe measures the process, not the device).
+/// Returns the bytes of a rank before the model is built; if unmeasured, a default: the process on a CPU,
+/// context and libraries on a GPU (where a probe measures the process, not the device).
 fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
     match device {
         DeviceKind::Cpu => measured.unwrap_or(18 << 20) + FIRST_STEP,
@@ -64,7 +64,8 @@ fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
     }
 }
 
-/// Speeds of a rank of `pool`: measured as it is, carried over from the nearest measurement, or the data sheet.
+/// Returns the speeds of a rank of `pool`: measured, extrapolated from the nearest measurement, or from the
+/// data sheet.
 pub fn rank_speeds(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> RankSpeeds {
     match nearest_measurement(case, pool) {
         Some(rates) => extrapolated(case, pool, micros, rates, distance(rates, pool)),
@@ -72,7 +73,7 @@ pub fn rank_speeds(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> Ran
     }
 }
 
-/// The measurement whose ranks and threads are most like those of `pool`.
+/// Returns the measurement with the ranks and threads most similar to those of `pool`.
 pub fn nearest_measurement<'a>(case: &CostInputs<'a>, pool: RankPool) -> Option<&'a RankRates> {
     let measured = case.rates.into_iter().flat_map(|rates| &rates.by_ranks);
     let usable = measured.filter(|r| r.device == pool.device && !r.profile.is_empty() && r.ranks > 0);
@@ -82,13 +83,13 @@ pub fn nearest_measurement<'a>(case: &CostInputs<'a>, pool: RankPool) -> Option<
     })
 }
 
-/// How unlike the ranks and threads of a measurement are those of `pool`; 0 when they are the same.
+/// Returns the log distance between the ranks and threads of a measurement and of `pool`; 0 if equal.
 fn distance(rates: &RankRates, pool: RankPool) -> f64 {
     let far = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
     far(rates.ranks, pool.ranks) + 0.5 * far(rates.threads, pool.threads)
 }
 
-/// Speeds carried over from a measurement at `distance` (0: as it was measured).
+/// Extrapolates speeds from a measurement at `distance` (0: as measured).
 fn extrapolated(
     case: &CostInputs<'_>,
     pool: RankPool,
@@ -133,7 +134,7 @@ fn extrapolated(
     }
 }
 
-/// Threads of the ranks of a pool for each core of the hosts, at least 1.
+/// Returns the threads of a pool's ranks per core of the hosts, at least 1.
 fn crowd(case: &CostInputs<'_>, pool: RankPool) -> f64 {
     match pool.device {
         DeviceKind::Cpu => {
@@ -151,7 +152,7 @@ fn from_datasheet(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> Rank
     };
     RankSpeeds {
         micro: [cost(Precision::F32), cost(Precision::Bf16)],
-        // Weights, gradients and two moments are read, three of them written.
+        // Reads weights, gradients and two moments; writes three of them.
         optimizer_per_parameter: 28.0 / sheet.memory_bandwidth,
         all_reduce: Vec::new(),
         all_reduce_scale: 1.0,

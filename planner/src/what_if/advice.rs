@@ -1,4 +1,4 @@
-//! Which one change would help most: the search again, with the change.
+//! Advises on single changes to a training; each is searched anew.
 
 use super::DatasheetPlanRequest;
 use super::ranking::RankedLayouts;
@@ -12,25 +12,25 @@ use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::number_format::thousands;
 use serde::Serialize;
 
-/// Steps that a measurement takes, the first of which do not count.
+/// Steps per measurement; the first ones are discarded.
 const STEPS_TO_MEASURE: f64 = 20.0;
 
-/// The change that tells what a host is worth; told also where it slows.
+/// The change that shows the value of one host; listed even if it slows training.
 pub(super) const ONE_HOST_FEWER: &str = "one host fewer";
 
-/// What one change would make of a training.
+/// The effect of one change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
     /// The change, in words.
     pub change: String,
-    /// Tokens a second of all devices together over those without the change, less one.
+    /// Relative gain in tokens per second of all devices.
     pub speed: f64,
-    /// Seconds of a step with the change.
+    /// Seconds per step with the change.
     pub step_seconds: f64,
 }
 
-/// What each change would make of a training whose fastest layout is `known`, the most helpful first. A change with which
-/// nothing fits or divides is left out.
+/// Returns the effect of each change to a training whose fastest layout is `known`, most helpful first.
+/// Changes without a valid layout are left out.
 pub(super) fn advice(
     request: &DatasheetPlanRequest<'_>,
     problem: &SearchProblem,
@@ -70,7 +70,7 @@ pub(super) fn advice(
         nearby_batches(problem.batch)
             .map(|batch| (format!("a batch of {}", thousands(batch.into())), of(batch))),
     );
-    // Nobody measured dtrain's own worker on a GPU: it is planned for on request.
+    // dtrain's own worker has no measured GPU runs: it is planned only on request.
     let ours = [request.engine.name(), engine::DTRAIN.name()];
     let kind = cluster.gpu.kind();
     let others = engine::ALL
@@ -98,11 +98,11 @@ pub(super) fn advice(
     all
 }
 
-/// Batches within a tenth of one that divide into more parts than it does, the two that divide best.
+/// Returns the two batches within a tenth of `batch` that have the most divisors, if more than it has.
 fn nearby_batches(batch: u32) -> impl Iterator<Item = u32> {
     let parts = |batch: u32| divisors(batch.into()).len();
     let (least, most) = (batch - batch / 10, batch + batch / 10);
-    // Of large batches those are looked at that a power of two divides.
+    // For large batches, only multiples of a power of two are tried.
     let stride = (batch / 1024).next_power_of_two().max(1);
     let all = (least.div_ceil(stride)..=most / stride).map(|n| n * stride);
     let mut better: Vec<u32> = all.filter(|near| *near != batch && parts(*near) > parts(batch)).collect();
@@ -110,20 +110,20 @@ fn nearby_batches(batch: u32) -> impl Iterator<Item = u32> {
     better.into_iter().take(2)
 }
 
-/// The measurement that says most about which layout to train with.
+/// The most informative measurement for the choice of a layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
     /// The layout to measure beside the choice, in words.
     pub layout: String,
-    /// Standard deviation of the logarithm of the ratio of both steps, as estimated.
+    /// Standard deviation of the log ratio of both step times.
     pub deviation: f64,
-    /// Seconds that both measurements take together, with a restart between them.
+    /// Seconds of both measurements, with a restart between them.
     pub seconds: f64,
-    /// Hours of all devices in that time.
+    /// Device hours of both measurements.
     pub device_hours: f64,
 }
 
-/// Which layout to measure beside the choice: of those that cannot be told apart from it the one whose ratio is least certain.
+/// Returns the tie with the least certain step-time ratio to the choice.
 pub(super) fn measurement(preferred: &RankedLayouts, devices: u32) -> Option<Measurement> {
     let chosen = &preferred.chosen;
     let apart = preferred.ties.iter().map(|tie| (chosen.doubt.deviation_of_ratio(&tie.doubt), tie));

@@ -1,4 +1,4 @@
-//! What every axis value that was not chosen would have cost at best, and why.
+//! The best layout for every axis value that was not chosen, with the cause of its slowdown.
 
 use super::TIE;
 use super::explain::{describe_layout, value_of};
@@ -11,25 +11,25 @@ use serde::Serialize;
 pub struct AxisAlternative {
     /// The axis.
     pub axis: SearchAxis,
-    /// Its value, in words.
+    /// Axis value, in words.
     pub value: String,
     /// The layout, in words.
     pub layout: String,
-    /// Seconds of a step.
+    /// Estimated seconds per step.
     pub step_seconds: f64,
-    /// Seconds over those of the choice, less one.
+    /// Relative slowdown: seconds over those of the choice, minus one.
     pub slowdown: f64,
-    /// Whether the difference is too small to be told.
+    /// True if the difference is within the tie margin.
     pub is_tied: bool,
-    /// Bytes of the heaviest rank at its peak.
+    /// Peak bytes of the heaviest rank.
     pub peak_bytes: f64,
-    /// What grows most, and by how many seconds.
+    /// The cause that grows most, and by how many seconds.
     pub cause: (&'static str, f64),
-    /// By cause, the seconds that a step of it takes more than one of the choice; below 0 where less.
+    /// Seconds per step in excess of the choice, by cause; negative if less.
     pub time_delta: Vec<(&'static str, f64)>,
 }
 
-/// The best of every axis value that `chosen` does not have, fastest first within its axis.
+/// Returns the best layout of every axis value that `chosen` lacks, fastest first per axis.
 pub(super) fn axis_alternatives(
     problem: &SearchProblem,
     found: &LayoutSearchResult,

@@ -1,4 +1,4 @@
-//! An plan as people read it.
+//! Explains a plan from data sheets as text.
 
 use super::advice::ONE_HOST_FEWER;
 use super::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, Measurement};
@@ -12,13 +12,13 @@ use dtrain_protocol::{ContextExchange, EmbeddingHeadCost, RankOrder};
 use dtrain_recipes::number_format::{count, thousands};
 use dtrain_recipes::{Bytes, PipelineSchedule, Recompute, Seconds, ZeroStage};
 
-/// Losers told for one axis.
+/// Alternatives shown per axis.
 const PER_AXIS: usize = 3;
 
-/// Bytes of a GiB.
+/// Bytes per GiB.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// What was chosen, what it costs, why the others lose; with `top` of the layouts that tie with it, and of the next.
+/// Explains the choice, its cost and the alternatives, with `top` of the ties and of the next layouts.
 pub fn explain(plan: &DatasheetPlan, depth: DetailLevel, top: usize) -> String {
     let mut text = String::new();
     headline(&mut text, plan);
@@ -37,7 +37,7 @@ pub fn explain(plan: &DatasheetPlan, depth: DetailLevel, top: usize) -> String {
     text
 }
 
-/// The choice and what it costs in a line, for the end of a long text.
+/// Summarizes the choice and its cost in a line, for the end of a long text.
 fn summary(text: &mut String, plan: &DatasheetPlan) {
     let choice = &plan.choice;
     let told = format!(
@@ -68,7 +68,7 @@ fn headline(text: &mut String, plan: &DatasheetPlan) {
     unmeasured(text, plan.engine);
 }
 
-/// What would narrow the interval of an engine of which no run is known.
+/// Advises on narrowing the interval of an engine without measured runs.
 pub(super) fn unmeasured(text: &mut String, engine: &str) {
     if engine_by_name(engine).is_some_and(|engine| !engine.style().is_measured()) {
         let words = "no run of this engine on a GPU is known, so the interval is wide; on one such host `dtrain probe RECIPE` \
@@ -77,14 +77,14 @@ pub(super) fn unmeasured(text: &mut String, engine: &str) {
     }
 }
 
-/// What is trained, and on what.
+/// Describes the model and the cluster.
 pub fn subject(plan: &DatasheetPlan) -> String {
     let DatasheetPlan { parameters, devices, per_host, gpu, .. } = plan;
     let devices = thousands((*devices).into());
     format!("{} parameters on {devices} {} ({per_host} a host)", count(whole(*parameters)), gpu.0)
 }
 
-/// Where the figures come from.
+/// Names the source of the figures.
 pub fn constants_source(plan: &DatasheetPlan) -> String {
     format!("{}; engine {}; not measured", plan.gpu.1, plan.engine)
 }
@@ -197,7 +197,7 @@ fn ties(text: &mut String, plan: &DatasheetPlan, top: usize) {
     }
 }
 
-/// Values that were not chosen; those that are slower for the same reason are together.
+/// Lists the axis values that were not chosen, grouped by the reason why they are slower.
 fn losers(text: &mut String, plan: &DatasheetPlan) {
     let mut told: Vec<(String, Vec<&str>)> = Vec::new();
     for of_axis in plan.alternatives.chunk_by(|a, b| a.axis == b.axis) {
@@ -215,7 +215,7 @@ fn losers(text: &mut String, plan: &DatasheetPlan) {
     }
 }
 
-/// How much slower the best layout with a value is, and what takes longer.
+/// Explains the slowdown of an alternative by the cause that grows most.
 fn reason(loser: &AxisAlternative) -> String {
     let (name, seconds) = loser.cause;
     let slower = slower(loser.slowdown);
@@ -226,7 +226,7 @@ fn reason(loser: &AxisAlternative) -> String {
     }
 }
 
-/// How much slower, in words: `12 % slower`, or `2.5 times as long` from twice the time on.
+/// Formats a slowdown: `12 % slower`, or `2.5 times as long` from twice the time on.
 pub(super) fn slower(share: f64) -> String {
     if share >= 0.995 {
         format!("{:.1} times as long", 1.0 + share)
@@ -235,7 +235,7 @@ pub(super) fn slower(share: f64) -> String {
     }
 }
 
-/// Every value that was not chosen, with the best layout that has it, its memory, and everything that costs or saves time.
+/// Lists every axis value that was not chosen with its best layout, memory and all time differences.
 fn losers_fully(text: &mut String, plan: &DatasheetPlan) {
     let ours = in_bytes(plan.choice.peak_bytes);
     let mut last = None;
@@ -286,7 +286,7 @@ fn line(priced: &LayoutEstimate) -> String {
     )
 }
 
-/// A layout in words; degrees of 1 are not told.
+/// Describes a layout; degrees of 1 are left out.
 pub fn describe_layout(config: &StepConfig) -> String {
     let (degrees, arrangement) = (config.degrees(), &config.arrangement);
     let degrees = [
@@ -340,7 +340,7 @@ pub fn describe_layout(config: &StepConfig) -> String {
     words
 }
 
-/// What the ends of the model count as in a pipeline.
+/// Describes the layer equivalents of embedding and head in a pipeline.
 fn ends(ends: EmbeddingHeadCost) -> &'static str {
     match ends {
         EmbeddingHeadCost { embedding: 0, head: 0 } => "",
@@ -359,7 +359,7 @@ fn schedule(schedule: PipelineSchedule, chunks: u32) -> String {
     }
 }
 
-/// The value of an axis in words.
+/// Describes the value of an axis.
 pub(super) fn value_of(axis: SearchAxis, value: u32) -> String {
     match axis {
         SearchAxis::Tensor => format!("tensor {value}"),

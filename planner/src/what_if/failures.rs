@@ -1,4 +1,4 @@
-//! What failures of hosts make of a training: how often to save, and how much longer it takes.
+//! Effects of host failures on a training: checkpoint interval, goodput and total time.
 
 use crate::planning::checkpoint_interval::state;
 use crate::training::goodput::{self, FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS};
@@ -6,46 +6,47 @@ use crate::training::training_schedule::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::Serialize;
 
-/// Bytes of a checkpoint that one host puts into storage in a second: the 2 TB/s that the storage of Llama 3 sustains,
-/// over its 2,048 hosts (arXiv 2407.21783, section 3.3.1). Engines that write while they train are held up for less.
+/// Bytes/s that one host writes to checkpoint storage: the 2 TB/s of Llama 3's storage over its 2,048 hosts
+/// (arXiv 2407.21783, section 3.3.1). Engines with asynchronous checkpoints are blocked for less.
 pub const STORAGE_BYTES_PER_SECOND: f64 = 1e9;
 
-/// What failures make of a training.
+/// Forecast of host failures for a training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FailureForecast {
-    /// Hosts, of which none may fail.
+    /// Number of hosts; a failure of any stops training.
     pub hosts: u32,
     /// Mean time between failures of one host, in seconds.
     pub host_mtbf_seconds: f64,
-    /// Whether the recipe says it; otherwise it is assumed.
+    /// True if the recipe gives it; otherwise it is assumed.
     pub is_mtbf_given: bool,
     /// Mean time between failures of any host, in seconds.
     pub mtbf_seconds: f64,
-    /// Failures to be expected in a day.
+    /// Expected failures per day.
     pub per_day: f64,
-    /// Failures to be expected in the whole training, where the recipe counts its steps.
+    /// Expected failures in the whole training, if the recipe determines its steps.
     pub expected: Option<f64>,
-    /// Seconds from a failure to the first step that is done again, assumed.
+    /// Assumed seconds from a failure to the first repeated step.
     pub restart_seconds: f64,
     /// Bytes of a checkpoint.
     pub checkpoint_bytes: f64,
-    /// Seconds for which a checkpoint holds training up.
+    /// Seconds that a checkpoint blocks training.
     pub checkpoint_seconds: f64,
-    /// Steps from one checkpoint to the next.
+    /// Steps between two checkpoints.
     pub checkpoint_every: u64,
-    /// Seconds from one checkpoint to the next.
+    /// Seconds between two checkpoints.
     pub checkpoint_every_seconds: f64,
-    /// Share of the time that is useful.
+    /// Goodput: share of time that is useful.
     pub goodput: f64,
-    /// The same if hosts failed half as often, with the checkpoints that suit.
+    /// Goodput if hosts failed half as often, with the checkpoint interval to match.
     pub goodput_at_double_mtbf: f64,
-    /// Seconds of the whole training with its failures; `None` where the recipe counts no steps, or where it never ends.
+    /// Seconds of the training with its failures; `None` if the steps are unknown or it never ends.
     pub total_seconds: Option<f64>,
-    /// Hours of all devices together in that time.
+    /// Device hours in that time.
     pub device_hours: Option<f64>,
 }
 
-/// What failures make of a training on `devices`, `per_host` a host, of `steps` steps of `step_seconds` each.
+/// Forecasts the failures of a training on `devices`, `per_host` on each host, with `steps` steps of
+/// `step_seconds`.
 pub(super) fn failure_forecast(
     recipe: &Recipe,
     (devices, per_host): (u32, u32),
@@ -100,7 +101,7 @@ mod tests {
 
     const DAY: f64 = 86_400.0;
 
-    /// Llama 3.1 405B.
+    /// Returns a recipe of Llama 3.1 405B.
     fn llama(mtbf: Option<f64>) -> Recipe {
         let mut recipe = fixtures::recipe();
         let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
@@ -119,13 +120,13 @@ mod tests {
         recipe
     }
 
-    /// 16,384 GPUs in hosts of eight, some seconds a step.
+    /// Forecasts 16,384 GPUs in hosts of eight, with five seconds per step.
     fn on_16384(recipe: &Recipe) -> FailureForecast {
         failure_forecast(recipe, (16_384, 8), Some(500_000), 5.0)
     }
 
-    /// "The Llama 3 Herd of Models" (arXiv 2407.21783), section 3.3.4: 419 unexpected interruptions in 54 days on 16,384
-    /// GPUs, and more than 90 % effective training time.
+    /// "The Llama 3 Herd of Models" (arXiv 2407.21783), section 3.3.4: 419 unexpected interruptions in 54
+    /// days on 16,384 GPUs, and more than 90 % effective training time.
     #[test]
     fn llama_3_with_its_failures_is_effective_for_more_than_nine_tenths() {
         let found = on_16384(&llama(Some(54.0 * DAY * 2048.0 / 419.0)));

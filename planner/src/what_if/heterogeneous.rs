@@ -1,4 +1,4 @@
-//! What a recipe would cost on groups of GPUs that are not alike.
+//! Plans a recipe on groups of different GPUs, from data sheets.
 
 mod explain;
 
@@ -21,98 +21,98 @@ use crate::training::learning_rate::Decision;
 use dtrain_recipes::Recipe;
 use serde::Serialize;
 
-/// Layouts that are kept.
+/// Number of layouts that the search keeps.
 const KEEP: usize = 200;
 
-/// Ties that are told.
+/// Number of ties that are shown.
 const TIES: usize = 5;
 
-/// Bytes of a GiB.
+/// Bytes per GiB.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// What a recipe would cost on a mixed cluster.
+/// Plan of a recipe on a heterogeneous cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct MixedClusterPlan {
     /// Name of the recipe.
     pub recipe: String,
-    /// Parameters of the model.
+    /// Number of model parameters.
     pub parameters: u64,
-    /// What each group would do alone, in the order they were given.
+    /// Each group by itself, in the given order.
     pub groups: Vec<StandaloneGroup>,
-    /// The engine that trains.
+    /// Name of the engine.
     pub engine: &'static str,
-    /// Samples of a step.
+    /// Samples per step.
     pub batch: Decision<u64>,
     /// Peak learning rate.
     pub learning_rate: Decision<f64>,
-    /// The layout to train with.
+    /// The recommended layout.
     pub choice: MixedLayoutEstimate,
-    /// Some layouts that cannot be told apart from it, in order of preference.
+    /// Some layouts within the tie margin of the choice, in order of preference.
     pub ties: Vec<MixedLayoutEstimate>,
-    /// Optimizer steps, where the recipe counts them.
+    /// Optimizer steps, if the recipe determines them.
     pub steps: Option<u64>,
     /// Seconds of all steps.
     pub total_seconds: Option<f64>,
-    /// Hours of all devices together, idle ones among them.
+    /// Device hours, idle devices included.
     pub device_hours: Option<f64>,
-    /// Layouts that were priced.
+    /// Number of layouts priced.
     pub layouts: u64,
 }
 
-/// A group of equal hosts, and what it would do alone.
+/// A group of equal hosts, with its step time if it trained alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StandaloneGroup {
-    /// The part, by its words in the table, and where its figures come from.
+    /// Name of the GPU, and the source of its figures.
     pub gpu: (String, &'static str),
-    /// Devices in all.
+    /// Number of devices.
     pub devices: u32,
-    /// Devices of a host.
+    /// Devices per host.
     pub per_host: u32,
-    /// Seconds of its fastest step; `None` where nothing fits.
+    /// Seconds of its fastest step; `None` if nothing fits.
     pub step_seconds: Option<f64>,
 }
 
-/// A layout of a mixed cluster with its price.
+/// A layout of a heterogeneous cluster with its estimate.
 #[derive(Clone, Debug, Serialize)]
 pub struct MixedLayoutEstimate {
     /// The layout.
     pub layout: GroupedLayout,
-    /// Groups with stages, from the first stage to the last.
+    /// Groups with stages, in pipeline order.
     pub groups: Vec<GroupEstimate>,
-    /// Devices that work; the others stay idle.
+    /// Busy devices; the others are idle.
     pub devices: u32,
-    /// Seconds of a step.
+    /// Estimated seconds per step.
     pub step_seconds: f64,
-    /// Nine steps in ten take at least this …
+    /// Lower end of the 80 % interval of the step.
     pub step_seconds_low: f64,
-    /// … and nine in ten at most this.
+    /// Upper end of the 80 % interval of the step.
     pub step_seconds_high: f64,
-    /// Where the seconds go.
+    /// Seconds by cause.
     pub causes: Vec<(&'static str, f64)>,
-    /// Tokens a second of all devices together.
+    /// Tokens per second of all devices.
     pub tokens_per_second: f64,
-    /// Share of the data sheets' peaks of the devices that work, which the formulas of the model ask for.
+    /// Model FLOPs utilisation (MFU) of the busy devices.
     pub model_flops_utilization: f64,
 }
 
-/// Stages of one group.
+/// Estimate of the stages of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupEstimate {
-    /// The group, by its place in the cluster.
+    /// Index of the group in the cluster.
     pub group: usize,
     /// Layers of each of its stages.
     pub layers: Vec<u32>,
-    /// Seconds of its slowest stage for one micro-batch.
+    /// Seconds of its slowest stage per micro-batch.
     pub seconds: f64,
-    /// Bytes of its heaviest rank at its peak.
+    /// Peak bytes of its heaviest rank.
     pub peak_bytes: f64,
-    /// High end of its 80 % interval.
+    /// Upper end of the 80 % interval of memory.
     pub peak_bytes_high: f64,
-    /// Bytes of memory of a device.
+    /// Bytes of memory per device.
     pub memory_bytes: f64,
 }
 
-/// The outlook of a recipe on `groups` of equal hosts.
+/// Plans a recipe on `groups` of equal hosts.
 pub fn plan_mixed_cluster(
     recipe: &Recipe,
     groups: &[HomogeneousCluster],
@@ -144,7 +144,7 @@ pub fn plan_mixed_cluster(
     })
 }
 
-/// What a group would do alone.
+/// Returns the best step time of a group alone.
 fn alone(problem: &equal::SearchProblem) -> StandaloneGroup {
     let HomogeneousCluster { gpu, devices, per_host, .. } = problem.cluster;
     StandaloneGroup {
@@ -155,8 +155,8 @@ fn alone(problem: &equal::SearchProblem) -> StandaloneGroup {
     }
 }
 
-/// The layouts that cannot be told apart from the fastest: first those that leave memory, then fewer groups and axes that cut
-/// the model, fewer tensor-parallel ranks, the simpler schedule, less computed again, and the faster.
+/// Returns the layouts tied with the fastest, by preference: memory to spare, fewer groups and model-parallel
+/// axes, fewer tensor ranks, the simpler schedule, less recompute, less time.
 fn preferred(found: &GroupedSearchResult) -> Option<Vec<&PricedGroupedLayout>> {
     let within = (1.0 + TIE) * found.best.first()?.seconds;
     let mut ties: Vec<&PricedGroupedLayout> =
@@ -185,7 +185,7 @@ fn refusal(grouped: &GroupedProblem, pricer: &Pricer<'_>, found: &GroupedSearchR
     }
 }
 
-/// The price of a layout.
+/// Returns the estimate of a layout.
 fn layout_estimate(
     grouped: &GroupedProblem,
     pricer: &Pricer<'_>,
@@ -228,8 +228,8 @@ fn layout_estimate(
     }
 }
 
-/// Standard deviation of the logarithm of measured over estimated step time: that of the group of which least is known, and where
-/// several work together also that of what no published run was seen of.
+/// Returns the standard deviation of ln(measured / estimated step time): that of the least certain group,
+/// plus that of mixing groups, for which no run is published.
 fn doubt(grouped: &GroupedProblem, pricer: &Pricer<'_>, layout: &GroupedLayout) -> f64 {
     let each = layout.runs.iter().map(|run| {
         let case = pricer.case(layout, run.group);

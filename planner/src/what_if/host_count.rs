@@ -1,15 +1,15 @@
-//! How many of the hosts to use: a number of devices that divides badly is slower than a smaller one that divides well.
+//! Chooses the number of hosts: a smaller number that divides well can be faster than all.
 
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest, fastest_beside};
 use crate::layout::batch_split::divisors;
 
-/// What fewer hosts must save of the time of a step for the others to stay idle.
+/// Share of the step time that fewer hosts must save to be chosen.
 const WORTH: f64 = 0.01;
 
-/// Numbers of hosts that are tried.
+/// Numbers of hosts tried.
 const TRIED: usize = 8;
 
-/// The hosts of the problem's cluster that are to work: all of them, unless fewer are faster or alone have a layout.
+/// Returns the hosts to use: all, unless fewer are faster or only fewer have a layout.
 pub(super) fn cluster_to_use(problem: &SearchProblem) -> HomogeneousCluster {
     let fewer = smaller_clusters(problem.cluster);
     if fewer.is_empty() {
@@ -29,11 +29,11 @@ pub(super) fn cluster_to_use(problem: &SearchProblem) -> HomogeneousCluster {
     best.0
 }
 
-/// Clusters of fewer hosts, of at least half of them, those first whose devices have most divisors.
+/// Returns clusters of fewer hosts, at least half of them; those with the most divisors first.
 fn smaller_clusters(cluster: HomogeneousCluster) -> Vec<HomogeneousCluster> {
     let HomogeneousCluster { devices, per_host, .. } = cluster;
     let hosts = devices / per_host;
-    // These divide as well as any.
+    // A power of two divides as well as any.
     if hosts.is_power_of_two() {
         return Vec::new();
     }

@@ -1,8 +1,8 @@
-//! Which of the layouts that a search found is to be trained with.
+//! Ranks the layouts that a search found.
 //!
-//! A search that takes the least of many estimates takes those that are too low: the more layouts it looks at, the surer. So the
-//! choice is not the least estimate but the least of what a step takes in eight of ten cases: layouts of a kind that nobody
-//! published must be faster by as much as they are uncertain.
+//! The minimum of many estimates tends to be one that is too low, more so the larger the search. So layouts
+//! are ranked by the 80th percentile of their step time: a layout of a kind without published runs must be
+//! faster by its uncertainty.
 
 use super::{DatasheetPlanError, TIE, refusal};
 use crate::analytic::search::{LayoutSearchResult, PricedLayout, SearchProblem};
@@ -10,19 +10,19 @@ use crate::analytic::uncertainty::{LogStdDevs, step_time_uncertainty};
 use crate::analytic::{MissingInputs, StepConfig};
 use crate::choice::tie_break::TieBreak;
 
-/// Standard deviations above the estimate: one step in five takes longer.
+/// Standard deviations from the estimate to the 80th percentile.
 const PESSIMISTIC: f64 = 0.8416;
 
-/// A layout with what a step of it takes in eight of ten cases.
+/// A layout with the 80th percentile of its step time.
 #[derive(Clone, Debug)]
 pub(super) struct PessimisticLayout {
     pub(super) choice: PricedLayout,
     pub(super) doubt: LogStdDevs,
-    /// Seconds that one step in five exceeds.
+    /// 80th percentile of the seconds per step.
     pub(super) seconds: f64,
 }
 
-/// The layout to train with, those that cannot be told apart from it in order of preference, and the others, fastest first.
+/// The chosen layout, its ties in order of preference, and the others, fastest first.
 #[derive(Clone, Debug)]
 pub(super) struct RankedLayouts {
     pub(super) chosen: PessimisticLayout,
@@ -30,7 +30,7 @@ pub(super) struct RankedLayouts {
     pub(super) others: Vec<PessimisticLayout>,
 }
 
-/// The layouts that were found, in order.
+/// Ranks the layouts that were found.
 pub(super) fn rank_layouts(
     problem: &SearchProblem,
     found: &LayoutSearchResult,
@@ -57,7 +57,7 @@ pub(super) fn rank_layouts(
     Ok(RankedLayouts { chosen, ties, others: distinct(all) })
 }
 
-/// All layouts that were kept, fastest first.
+/// Returns all kept layouts, fastest first.
 fn pessimistic_layouts(problem: &SearchProblem, found: &LayoutSearchResult) -> Vec<PessimisticLayout> {
     let best_per_axis = found.best_per_axis.iter().map(|(_, _, choice)| choice);
     let mut all: Vec<PessimisticLayout> = Vec::new();
@@ -74,7 +74,7 @@ fn pessimistic_layouts(problem: &SearchProblem, found: &LayoutSearchResult) -> V
     all
 }
 
-/// The first of those that differ in nothing but among how many replicas they shard, and which ranks are neighbours.
+/// Removes layouts that differ from an earlier one only in sharding group and rank order.
 fn distinct(all: Vec<PessimisticLayout>) -> Vec<PessimisticLayout> {
     let mut kept: Vec<PessimisticLayout> = Vec::new();
     let same = |a: &StepConfig, b: &StepConfig| {

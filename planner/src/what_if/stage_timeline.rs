@@ -1,4 +1,4 @@
-//! One step of a layout, stage by stage: what each holds, and what it does when.
+//! Memory and timeline of one step, stage by stage.
 
 use crate::analytic::memory::in_flight;
 use crate::analytic::search::{SearchProblem, to_count};
@@ -9,11 +9,11 @@ use crate::analytic::{
 use crate::step::schedule::{PipelineShape, chunks_of};
 use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 
-/// Part of the head and the embedding that a forward computes; of the backward of a layer, the part that is gradients of weights.
+/// Share of the forward in head and embedding, and share of weight gradients in the backward of a layer.
 const FORWARD: f64 = 1.0 / 3.0;
 const WEIGHTS: f64 = 0.5;
 
-/// Bytes of a rank of every stage by category, from the first to the last.
+/// Returns the bytes of a rank of every stage by category, in pipeline order.
 pub(super) fn memory(problem: &SearchProblem, config: &StepConfig) -> Vec<Vec<(&'static str, f64)>> {
     let case = problem.at(config);
     if config.pipeline() <= 1.0 {
@@ -29,8 +29,8 @@ pub(super) fn memory(problem: &SearchProblem, config: &StepConfig) -> Vec<Vec<(&
     stages.iter().enumerate().map(peak).collect()
 }
 
-/// What every stage does when. Passes are walked action by action, so that the step is not quite as long as the closed form
-/// says; what follows them is as priced. `None` where the stages wait for each other forever.
+/// Returns the timeline of every stage. Passes are simulated action by action, so the step differs slightly
+/// from the closed form; what follows them is as priced. `None` if the stages deadlock.
 pub(super) fn timeline(problem: &SearchProblem, config: &StepConfig) -> Option<Timeline> {
     let case = problem.at(config);
     let unit = MicroBatchTimes::of(&case);
@@ -53,19 +53,19 @@ pub(super) fn timeline(problem: &SearchProblem, config: &StepConfig) -> Option<T
     Some(Timeline { step_seconds, lanes })
 }
 
-/// One pass through one chunk of every stage.
+/// Returns the times of one pass through each chunk of every stage.
 fn works(case: &StepInputs<'_>, unit: &MicroBatchTimes, step: &StepTimes) -> Vec<ChunkTimes> {
     let (model, stages) = (case.model, layers(case));
     let last = stages.len() - 1;
     let of_layer = unit.layers(model, step.gathering) / (model.layers + model.further());
     let (passes, sent) = (unit.layer.passes(), unit.layer.communication());
-    // Layers without experts make the mean another than the layer; its parts are taken to be the same.
+    // Dense layers change the mean layer time; its parts are scaled alike.
     let scale = (of_layer - step.gathering) / unit.layer.total();
     let gathered = [FORWARD, 1.0 - FORWARD].map(|part| part * step.gathering);
     let work = |(place, layers): (usize, &f64)| {
         let embedding = if place == 0 { unit.embedding } else { 0.0 };
         let head = if place == last { unit.head } else { 0.0 };
-        // A layer that predicts a further token is with the head.
+        // Multi-token prediction layers belong to the head.
         let further = if place == last { model.further() } else { 0.0 };
         let (ends, layers) = (embedding + head, layers + further);
         let each = layers * scale;
@@ -82,7 +82,7 @@ fn works(case: &StepInputs<'_>, unit: &MicroBatchTimes, step: &StepTimes) -> Vec
     stages.iter().enumerate().map(work).collect()
 }
 
-/// Layers of every stage.
+/// Returns the layers of every stage.
 fn layers(case: &StepInputs<'_>) -> Vec<f64> {
     let (arrangement, blocks) = (case.config.arrangement, to_count(case.model.layers));
     let runs = |stage| chunks_of(stage, &arrangement, blocks).map(|run| f64::from(run.end - run.start)).sum();

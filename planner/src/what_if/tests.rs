@@ -10,7 +10,7 @@ use crate::engine::{Engine, FSDP, MEGATRON, TORCHTITAN};
 use crate::fixtures;
 use dtrain_recipes::{Activation, Cnn, Samples};
 
-/// A Llama of 8 billion parameters.
+/// Returns a recipe of an 8B Llama.
 fn recipe() -> Recipe {
     let mut recipe = fixtures::recipe();
     recipe.name = "llama-8b".into();
@@ -81,7 +81,7 @@ fn what_newer_models_have_is_priced() {
     let experts = found.experts.expect("it has experts");
     assert_eq!((found.ffn, experts.shared, experts.dense_layers), (512.0, 96.0, 1.0));
     assert_eq!(experts.ffn, f64::from(model.ffn));
-    // Both count the same, but for norms.
+    // Both count the same, norms aside.
     let norms = model.layers * (2 * model.hidden + 48 + 32) + model.hidden;
     let embedding = u64::from(model.vocab) * u64::from(model.hidden);
     let active = model.active_parameters() - u64::from(norms) - embedding;
@@ -134,7 +134,8 @@ fn what_loses_is_not_faster_than_the_fastest_and_says_why() {
         && loser.value == format!("data {}", found.choice.config.degrees().data)));
 }
 
-/// A large model ties between layouts of many axes; the simplest of them used to be chosen even where a faster one needed less memory.
+/// Regression test: ties of a large model once chose the simplest layout even if a faster one needed less
+/// memory.
 #[test]
 fn no_layout_is_faster_than_the_choice_and_needs_less_memory() {
     let mut recipe = recipe();
@@ -185,7 +186,7 @@ fn what_cannot_be_priced_is_refused_with_its_reason() {
     assert!(message(&pinned, on("H100", 8)).contains("layout.shares"));
 }
 
-/// Nine hosts divide a batch of 128 worse than eight do, and 33 not at all.
+/// Nine hosts divide a batch of 128 worse than eight, and 33 not at all.
 #[test]
 fn hosts_that_only_slow_a_step_stay_idle() {
     let mut last = f64::INFINITY;
@@ -276,7 +277,7 @@ fn what_is_drawn_of_a_step_is_what_is_priced() {
         let found = of(&recipe, on("H100", 64), &MEGATRON).expect("it fits");
         let drawn = found.timeline.expect("it ends");
         let ratio = drawn.step_seconds / found.choice.step_seconds;
-        // A closed form puts passes and messages of a pipeline together; without one there is nothing to put together.
+        // The closed form approximates passes and messages of a pipeline; without a pipeline it is exact.
         let most = if pipeline == 1 { 1e-9 } else { 0.1 };
         assert!((ratio - 1.0).abs() < most, "pipeline {pipeline}: {ratio}");
         for lane in &drawn.lanes {
@@ -289,7 +290,7 @@ fn what_is_drawn_of_a_step_is_what_is_priced() {
     }
 }
 
-/// The row of a table that says the same as the choice of an outlook.
+/// Returns the table row that describes the choice of a plan.
 fn as_row(found: &DatasheetPlan, framework: &str, attention: &str) -> TableRow {
     let StepConfig { arrangement, micro_batch, batch } = found.choice.config;
     let degrees = found.choice.config.degrees();
@@ -331,7 +332,7 @@ fn as_row(found: &DatasheetPlan, framework: &str, attention: &str) -> TableRow {
     TableRow::of(cells.into_iter().map(|(name, cell)| (name.to_owned(), cell)).collect(), 1)
 }
 
-/// One price: `plan --on` and `estimate` say the same of the same layout.
+/// `plan --on` and `estimate` give the same layout the same price.
 #[test]
 fn a_plan_and_the_estimate_of_its_row_agree() {
     let engines: [(&'static dyn Engine, &str, &str); 3] = [
@@ -344,7 +345,7 @@ fn a_plan_and_the_estimate_of_its_row_agree() {
             [(8, vec![]), (64, vec![]), (64, vec!["tensor"]), (128, vec!["pipeline"]), (256, vec!["micro"])]
         {
             let mut recipe = recipe();
-            // A row has no word for these.
+            // The table has no columns for these.
             recipe.layout.recompute_every = Some(1);
             recipe.layout.context = Some(1);
             for pin in pins {
@@ -377,7 +378,7 @@ fn a_plan_and_the_estimate_of_its_row_agree() {
     }
 }
 
-/// The closed form against the walk over every action of every stage, of the layouts that are nearest to the best.
+/// Compares the closed form with the simulation of every action of every stage, for the best layouts.
 #[test]
 fn the_first_twenty_candidates_take_as_long_as_their_actions() {
     let mut recipe = recipe();

@@ -1,4 +1,4 @@
-//! An outlook as a plan, so that it can be saved and written for another engine.
+//! Converts a plan from data sheets into a saveable plan, which can be emitted for other engines.
 
 use super::{DatasheetPlan, DatasheetPlanRequest, LayoutEstimate};
 use crate::engine::{DTRAIN, Engine as _};
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
-/// `found`, the outlook of `request`, as a plan: its choice, then the layouts that tie with it, then the next. They have
-/// no [`RankedCandidate::estimate`]: its parts are those of rates that were measured, and an outlook divides time and memory
-/// otherwise. `Err` when the batch cannot be split so.
+/// Converts `found`, the plan of `request`: its choice, then the ties, then the next layouts. They have no
+/// [`RankedCandidate::estimate`], which splits time and memory as measured rates do. `Err` if the batch
+/// cannot be split so.
 pub fn to_plan(
     request: &DatasheetPlanRequest<'_>,
     found: &DatasheetPlan,
@@ -59,14 +59,14 @@ fn ranked(
     let readers = NonZeroU32::new(arrangement.layout.readers()).unwrap_or(NonZeroU32::MIN);
     let micro_batch = NonZeroU32::new(priced.config.micro_batch).unwrap_or(NonZeroU32::MIN);
     let split = BatchSplit::of(batch, micro_batch, readers)?;
-    // Cores of the hosts are not known; torchrun gives each rank one thread unless told otherwise.
+    // The number of host cores is unknown; torchrun's default is one thread per rank.
     let candidate = Candidate { arrangement, split, threads: 1, learning_rate: found.learning_rate.value };
     let cost = StepAndValidationTime { step: priced.step_seconds, validation_sample: None };
     let run_length = training_schedule::training_schedule(request.recipe, batch.get(), None, None, cost);
     Ok(RankedCandidate { candidate, estimate: None, run_length, is_tied })
 }
 
-/// The hosts that work in the outlook. What is not known of them is zero.
+/// Returns the busy hosts of the plan; unknown properties are zero.
 fn host(found: &DatasheetPlan, hosts: NonZeroU32) -> HostFacts {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
     let memory_bytes = found.memory_bytes as u64;

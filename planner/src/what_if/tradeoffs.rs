@@ -1,4 +1,4 @@
-//! Time, memory and money against each other, on all devices and on fewer.
+//! Trade-offs between time, memory and cost, on all devices or fewer.
 
 use super::TIE;
 use crate::analytic::StepConfig;
@@ -9,8 +9,8 @@ use crate::choice::pareto_front::{CandidateCost, ParetoFront};
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
 use dtrain_recipes::Bytes;
 
-/// The choice beside what nothing betters in time, memory and money at once: among all layouts of all devices, which are
-/// `found`, and the fastest of half of them, a quarter and so on, where the others stay idle.
+/// Returns the choice beside the Pareto front of time, memory and cost: over all layouts `found` on all
+/// devices, and the fastest on half of them, a quarter and so on, with the others idle.
 pub(super) fn tradeoffs(
     problem: &SearchProblem,
     found: LayoutSearchResult,
@@ -47,7 +47,7 @@ fn priced_point(
     cost_basis.tradeoff(config, cost, bytes, to_count(config.ranks()))
 }
 
-/// Half of the hosts of a cluster, half of those and so on; then half of the devices of a host.
+/// Halves the hosts of a cluster repeatedly, then the devices of the last host.
 fn halves(cluster: HomogeneousCluster) -> impl Iterator<Item = HomogeneousCluster> {
     std::iter::successors(Some(cluster), |cluster| {
         let HomogeneousCluster { devices, per_host, .. } = *cluster;

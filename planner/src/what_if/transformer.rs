@@ -1,9 +1,9 @@
-//! What the cost model reads of a decoder.
+//! Converts the decoder of a recipe for the cost model.
 
 use crate::analytic::{ExpertDims, LatentDims, Transformer, WindowDims};
 use dtrain_recipes::{Activation, Decoder};
 
-/// The dimensions of a decoder that decide its cost.
+/// Returns the dimensions of a decoder that decide its cost.
 pub fn transformer(decoder: &Decoder) -> Transformer {
     let head = f64::from(decoder.head_width());
     let rotary = decoder.latent.map_or(0.0, |latent| latent.rotary.into());

@@ -1,4 +1,4 @@
-//! How certain the fitted constants are, together: the covariance of their logarithms.
+//! The joint uncertainty of the fitted constants: the covariance of their logarithms.
 
 use super::Constants;
 use super::fitted::{FittedConstant, with_constants};
@@ -6,32 +6,32 @@ use crate::analytic::hardware::GpuSpec;
 use crate::analytic::{StepInputs, StepTimes};
 use serde::{Deserialize, Serialize};
 
-/// The covariance of the logarithms of the fitted constants, as the fit left it (`data/covariance.toml`).
+/// Covariance of the logarithms of the fitted constants, as estimated by the fit (`data/covariance.toml`).
 #[derive(Clone, Debug, Default)]
 pub struct Covariance {
     constants: Vec<FittedConstant>,
-    /// The lower factor `L` of the covariance `L·Lᵀ`, a row each.
+    /// Rows of the lower Cholesky factor `L` of the covariance `L·Lᵀ`.
     factor: Vec<Vec<f64>>,
 }
 
-/// The file.
+/// Contents of the covariance file.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct CovarianceFile {
-    /// Names of constants.
+    /// Names of the constants, in the order of the rows.
     pub names: Vec<String>,
-    /// The lower factor of their covariance, a row each, as long as it is deep.
+    /// Rows of the lower Cholesky factor; row `i` has `i + 1` entries.
     pub factor: Vec<Vec<f64>>,
 }
 
-/// Step of a derivative, in the logarithm of a constant.
+/// Step of numeric derivatives, in the logarithm of a constant.
 const STEP: f64 = 1e-3;
 
 impl Covariance {
-    /// The covariance of a page.
+    /// Builds the covariance from its file.
     ///
     /// # Errors
-    /// Where a name is of no constant, or the factor is no triangle of that size.
+    /// If a name is unknown, or the factor is not a triangle of that size.
     pub fn of(page: CovarianceFile) -> Result<Self, String> {
         let wrong = |name: &String| format!("there is no constant `{name}`");
         let named = |name: &String| FittedConstant::named(name).ok_or_else(|| wrong(name));
@@ -43,8 +43,8 @@ impl Covariance {
         Ok(Self { constants, factor: page.factor })
     }
 
-    /// How the logarithm of the step time of `case` on `gpu` moves with each direction in which the constants are uncertain, a
-    /// standard deviation in each: its squares sum up to the variance that the constants leave.
+    /// Returns the change of ln(step time) for one standard deviation along each uncertain direction of the
+    /// constants. The sum of squares is the variance due to the constants.
     pub fn directions(&self, case: &StepInputs<'_>, gpu: &GpuSpec) -> Vec<f64> {
         let here = StepTimes::of(case).total().ln();
         let slope = |constant: &FittedConstant| {

@@ -1,4 +1,4 @@
-//! Constants that are fitted, each by its name and its place among [`Constants`]; and a case under other constants.
+//! Access by name to the constants that the fit may change, and cost inputs under changed constants.
 
 use super::{Constants, GeneralConstants};
 use crate::analytic::engine::{SoftwareProfile, SoftwareStyle};
@@ -8,7 +8,7 @@ use crate::analytic::{DeviceThroughput, StepInputs};
 /// A constant that can be fitted.
 #[derive(Clone, Debug)]
 pub struct FittedConstant {
-    /// Its table and key, as in `modern.passes`; `general` is the table of `constants.toml`.
+    /// Table and key, as in `modern.passes`; `general` is the table of `constants.toml`.
     pub name: String,
     place: ConstantSlot,
 }
@@ -20,14 +20,14 @@ enum ConstantSlot {
     Generation(String, fn(&mut GpuGeneration) -> &mut f64),
 }
 
-/// Fields of a struct by name.
+/// Lists fields of a struct with their names.
 macro_rules! fields {
     ($of:ty: $($field:ident)*) => {
         &[$((stringify!($field), (|all: &mut $of| &mut all.$field) as fn(&mut $of) -> &mut f64)),*]
     };
 }
 
-/// A field of `T` with its name.
+/// Name of a field of `T` and the function that borrows it.
 type NamedField<T> = (&'static str, fn(&mut T) -> &mut f64);
 
 const GENERAL: &[NamedField<GeneralConstants>] = fields!(
@@ -53,11 +53,11 @@ const STYLES: [SoftwareStyle; 6] = [
     SoftwareStyle::Xla,
 ];
 
-/// The largest value of a constant that is a share.
+/// Upper limit of constants that are shares of hidden time.
 const MOST_HIDDEN: f64 = 0.98;
 
 impl FittedConstant {
-    /// The constant called `name`; `None` where there is none.
+    /// Finds a constant by name; `None` if there is none.
     pub fn named(name: &str) -> Option<Self> {
         let (table, key) = name.split_once('.')?;
         let place = if table == "general" {
@@ -71,19 +71,19 @@ impl FittedConstant {
         Some(Self { name: name.to_owned(), place })
     }
 
-    /// Its value.
+    /// Returns the constant's value.
     pub fn of(&self, constants: &Constants) -> f64 {
         let mut copy = constants.clone();
         *self.at(&mut copy)
     }
 
-    /// Sets it. What is a share of what can be hidden stays below 1.
+    /// Sets the constant's value; shares of hidden time stay below 1.
     pub fn set(&self, constants: &mut Constants, value: f64) {
         let is_share = self.name.contains(".hidden_") || self.name.contains("message_exposed");
         *self.at(constants) = if is_share { value.min(MOST_HIDDEN) } else { value };
     }
 
-    /// Whether the price of `case` on `gpu` can depend on it.
+    /// Returns `true` if the step time of `case` on `gpu` can depend on the constant.
     pub fn concerns(&self, case: &StepInputs<'_>, gpu: &GpuSpec) -> bool {
         match &self.place {
             ConstantSlot::General(_) => true,
@@ -107,14 +107,14 @@ fn field<T>(fields: &[NamedField<T>], key: &str) -> Option<fn(&mut T) -> &mut f6
     fields.iter().find(|(name, _)| *name == key).map(|(_, field)| *field)
 }
 
-/// `case`, which is of `gpu`, under other `constants`: the same layout, engine and links.
+/// Returns the inputs `case` on `gpu` under other `constants`, with the same layout, engine and links.
 pub fn with_constants<'a>(case: &StepInputs<'a>, gpu: &GpuSpec, constants: &'a Constants) -> StepInputs<'a> {
     let (mut before, mut after) =
         (case.constants.profile(case.engine.style), constants.profile(case.engine.style));
     let mut engine = case.engine;
     for (_, field) in PROFILE {
         let (before, after, own) = (field(&mut before), field(&mut after), field(&mut engine.profile));
-        // An engine may differ from its style: it keeps its ratio to it.
+        // An engine that differs from its style keeps its ratio to it.
         if before == own {
             *own = *after;
         } else if *before > 0.0 {

@@ -1,28 +1,28 @@
-//! Rows of a table as the fit sees them: a training with all that the row leaves open settled, and the measured time.
+//! Measured runs for the fit: rows of the benchmark table with all unstated settings resolved.
 
 use crate::analytic::Constants;
 use crate::benchmarks::{ResolvedTraining, TableRow, measured, read};
 use std::collections::BTreeMap;
 
-/// A measured training.
+/// A training with its measured step time.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun<'a> {
-    /// The `id` of its row.
+    /// `id` of the table row.
     pub id: String,
-    /// Where it was published.
+    /// Publication it comes from.
     pub source: String,
-    /// The training.
+    /// The training, fully resolved.
     pub training: ResolvedTraining<'a>,
-    /// Logarithm of the measured seconds of a step.
+    /// Logarithm of the measured seconds per step.
     pub measured: f64,
-    /// What its residual counts.
+    /// Weight of the residual.
     pub weight: f64,
 }
 
-/// Rows of a source of this size count in full.
+/// Rows per source up to which each counts in full.
 const FULL: f64 = 10.0;
 
-/// The rows that have a measured step time and can be priced, settled under `constants`.
+/// Returns the rows that have a step time and can be priced, resolved under `constants`.
 pub fn measured_runs<'a>(rows: &[TableRow], constants: &'a Constants) -> Vec<MeasuredRun<'a>> {
     let one = |row: &TableRow| {
         let measured = measured::step_seconds(row)?.ln();

@@ -1,8 +1,8 @@
-//! Constants of the cost model from published runs: those that explain measured step times best without straying far from
-//! what is known of each ([`ConstantPriors`]).
+//! Fits the constants of the cost model to published runs, regularized by priors ([`ConstantPriors`]).
 //!
-//! Residuals are `ln(predicted / measured)` over [`SPREAD`], with a soft-L1 loss, and `ln(constant / prior)` over the prior's
-//! spread. A source with many rows counts as the square root of their number. `cargo bench --bench fit` prints what comes out.
+//! Residuals are `ln(predicted / measured)` over [`SPREAD`], with a soft-L1 loss, and `ln(constant / prior)`
+//! over the prior's spread. A source with many rows counts as the square root of their number. `cargo bench
+//! --bench fit` prints the result.
 
 mod measured_runs;
 mod objective;

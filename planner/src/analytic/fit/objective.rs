@@ -1,4 +1,4 @@
-//! What is minimised, and the minimum.
+//! The loss function of the fit, and its minimisation.
 
 use super::measured_runs::MeasuredRun;
 use super::priors::ConstantPriors;
@@ -9,41 +9,41 @@ use crate::analytic::{Constants, StepInputs, StepTimes};
 use crate::tune::linear::{Cholesky, dot};
 use argmin::core::{CostFunction, Error, Executor, Hessian, State as _};
 
-/// Deviation of the logarithm of a predicted time that counts as one.
+/// Standard deviation of ln(predicted step time): the unit of residuals.
 pub const SPREAD: f64 = 0.05;
 
-/// Step of a derivative, in spreads of a prior.
+/// Step of numeric derivatives, in standard deviations of a prior.
 const STEP: f64 = 1e-4;
 
-/// Steps of one search; about ten are needed.
+/// Iteration limit of one search; about ten are needed.
 const ITERATIONS: u64 = 60;
 
-/// The sum of the losses of rows and priors over z_scores of constants, in spreads of their priors.
+/// The loss: residuals of measured runs and of priors, as a function of the constants' z-scores.
 #[derive(Clone, Debug)]
 pub struct CalibrationLoss<'a> {
-    /// The rows.
+    /// The measured runs.
     pub observed: &'a [MeasuredRun<'a>],
-    /// The priors.
+    /// Priors of the fitted constants.
     pub priors: &'a ConstantPriors,
-    /// Constants that are not fitted.
+    /// Values of the constants that are not fitted.
     pub constants: &'a Constants,
 }
 
-/// A minimum.
+/// Result of a fit.
 #[derive(Clone, Debug)]
 pub struct CalibrationResult {
-    /// The constants there.
+    /// The constants at the minimum.
     pub constants: Constants,
-    /// Their z_scores.
+    /// Their z-scores.
     pub z_scores: Vec<f64>,
-    /// The objective there.
+    /// The loss at the minimum.
     pub cost: f64,
-    /// Steps that were taken.
+    /// Iterations used.
     pub iterations: u64,
 }
 
 impl CalibrationLoss<'_> {
-    /// `ln(predicted / measured)` of each row.
+    /// Returns `ln(predicted / measured)` of each run.
     pub fn residuals(&self, constants: &Constants) -> Vec<f64> {
         self.observed
             .iter()
@@ -51,7 +51,7 @@ impl CalibrationLoss<'_> {
             .collect()
     }
 
-    /// Derivatives of the logarithms of all predictions, a row each, with regard to the z_scores of all constants.
+    /// Returns the Jacobian of ln(predicted): a row per run, a column per z-score.
     pub fn slopes(&self, z_scores: &[f64]) -> Vec<Vec<f64>> {
         let here = self.priors.constants(z_scores, self.constants);
         let moved: Vec<Constants> = (0..z_scores.len())
@@ -79,7 +79,7 @@ impl CalibrationLoss<'_> {
     fn normal(&self, z_scores: &[f64]) -> NormalEquations {
         let size = z_scores.len();
         let residuals = self.residuals(&self.priors.constants(z_scores, self.constants));
-        // The priors.
+        // Terms of the priors.
         let mut slope = z_scores.to_vec();
         let mut curvature = vec![0.0; size * size];
         for i in 0..size {
@@ -87,7 +87,7 @@ impl CalibrationLoss<'_> {
         }
         for ((slopes, residual), row) in self.slopes(z_scores).iter().zip(&residuals).zip(self.observed) {
             let z = residual / SPREAD;
-            // The derivative of the soft-L1 loss by the square.
+            // Derivative of the soft-L1 loss with respect to the squared residual.
             let weight = row.weight / (1.0 + z * z).sqrt();
             for i in 0..size {
                 let own = slopes[i] / SPREAD;
@@ -109,7 +109,7 @@ impl CalibrationLoss<'_> {
     }
 }
 
-/// Seconds of a step of `row`, whose case is `case`, under other constants.
+/// Returns the step seconds of `row`, with inputs `case`, under other constants.
 fn seconds(case: &StepInputs<'_>, row: &MeasuredRun<'_>, constants: &Constants) -> f64 {
     StepTimes::of(&with_constants(case, row.training.gpu, constants)).total()
 }
@@ -138,10 +138,10 @@ impl Hessian for &CalibrationLoss<'_> {
     }
 }
 
-/// The minimum of an objective, from the means of the priors.
+/// Minimises the loss from `start`, as z-scores of the constants.
 ///
 /// # Errors
-/// Where no step can be taken from there.
+/// If no step is possible from there.
 pub fn fit(objective: &CalibrationLoss<'_>, start: &[f64]) -> Result<CalibrationResult, String> {
     let executor = Executor::new(objective, GaussNewton::new()).ctrlc(false);
     let start = start.to_vec();
@@ -156,12 +156,12 @@ pub fn fit(objective: &CalibrationLoss<'_>, start: &[f64]) -> Result<Calibration
     Ok(CalibrationResult { constants, z_scores, cost, iterations })
 }
 
-/// The covariance at a minimum: the inverse of the curvature there.
+/// Returns the covariance at a minimum: the inverse of the curvature.
 fn covariance(objective: &CalibrationLoss<'_>, z_scores: &[f64]) -> Option<Covariance> {
     Covariance::of(covariance_file(objective, z_scores)?).ok()
 }
 
-/// The page of the covariance at a minimum.
+/// Returns the contents of the covariance file at a minimum.
 pub fn covariance_file(objective: &CalibrationLoss<'_>, z_scores: &[f64]) -> Option<CovarianceFile> {
     let (size, priors) = (z_scores.len(), &objective.priors.0);
     let half = Cholesky::of(objective.normal(z_scores).curvature, size)?.inverse();

@@ -1,29 +1,29 @@
-//! What is known of constants before any row is seen.
+//! Prior knowledge about the constants of the cost model.
 
 use crate::analytic::Constants;
 use crate::analytic::constants::fitted::FittedConstant;
 use std::collections::BTreeMap;
 
-/// The prior of one constant.
+/// Log-normal prior of one constant.
 #[derive(Clone, Debug)]
 pub struct ConstantPrior {
     /// The constant.
     pub constant: FittedConstant,
-    /// Its usual value.
+    /// Typical value.
     pub mean: f64,
-    /// Standard deviation of its logarithm.
+    /// Standard deviation of the logarithm.
     pub spread: f64,
 }
 
-/// The priors of all constants that are fitted, in the order of their names.
+/// Priors of all fitted constants, sorted by name.
 #[derive(Clone, Debug)]
 pub struct ConstantPriors(pub Vec<ConstantPrior>);
 
 impl ConstantPriors {
-    /// The priors of a TOML page: `key = [mean, spread]` in a table for each file or section of constants.
+    /// Parses priors in TOML: `key = [mean, spread]` in a table per file or section of constants.
     ///
     /// # Errors
-    /// Where the page is no such TOML, or names a constant that does not exist.
+    /// If the TOML is malformed, or names an unknown constant.
     pub fn read(page: &str) -> Result<Self, String> {
         let tables: BTreeMap<String, BTreeMap<String, [f64; 2]>> =
             toml::from_str(page).map_err(|error| error.to_string())?;
@@ -41,7 +41,7 @@ impl ConstantPriors {
         keys.map(prior).collect::<Result<_, _>>().map(Self)
     }
 
-    /// `constants` with the values at `z_scores`: deviations from the means, in spreads.
+    /// Returns `constants` with the fitted ones set from their z-scores.
     pub fn constants(&self, z_scores: &[f64], constants: &Constants) -> Constants {
         let mut moved = constants.clone();
         for (prior, z_score) in self.0.iter().zip(z_scores) {
@@ -50,19 +50,19 @@ impl ConstantPriors {
         moved
     }
 
-    /// Where `constants` are.
+    /// Returns the z-scores of `constants`.
     pub fn z_scores(&self, constants: &Constants) -> Vec<f64> {
         self.0.iter().map(|prior| prior.z_score(prior.constant.of(constants))).collect()
     }
 }
 
 impl ConstantPrior {
-    /// The value so many spreads from the mean.
+    /// Returns the value at a z-score.
     pub fn value(&self, z_score: f64) -> f64 {
         self.mean * (z_score * self.spread).exp()
     }
 
-    /// How many spreads `value` is from the mean.
+    /// Returns the z-score of a value.
     pub fn z_score(&self, value: f64) -> f64 {
         (value / self.mean).ln() / self.spread
     }

@@ -1,36 +1,36 @@
-//! Gauss and Newton's method with the damping of Levenberg and Marquardt.
+//! Gauss-Newton method with Levenberg-Marquardt damping.
 
 use crate::tune::linear::Cholesky;
 use argmin::core::{CostFunction, Error, Hessian, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
 
-/// Slope and curvature of a sum of squares.
+/// Gradient and approximate Hessian of a sum of squares.
 #[derive(Clone, Debug)]
 pub struct NormalEquations {
-    /// The gradient.
+    /// Gradient.
     pub slope: Vec<f64>,
-    /// The Hessian without second derivatives of residuals, row-major.
+    /// Gauss-Newton approximation of the Hessian, row-major.
     pub curvature: Vec<f64>,
 }
 
-/// The state of a search.
+/// Iteration state of the solver.
 pub(super) type GaussNewtonState = IterState<Vec<f64>, (), (), (), (), f64>;
 
-/// The solver. Converged when a step gains less than a millionth of a unit of cost.
+/// The solver; it has converged when a step gains less than `GAIN`.
 #[derive(Clone, Debug)]
 pub(super) struct GaussNewton {
     damping: f64,
     has_converged: bool,
 }
 
-/// A step that gains less is the last.
+/// Decrease of the loss in one step below which the search ends.
 const GAIN: f64 = 1e-7;
 
-/// Beyond this damping no step gains anything.
+/// Damping beyond which the search gives up.
 const STUCK: f64 = 1e9;
 
 impl GaussNewton {
-    /// One that begins with small steps.
+    /// Creates a solver that begins with small steps.
     pub(super) fn new() -> Self {
         Self { damping: 0.1, has_converged: false }
     }

@@ -1,4 +1,4 @@
-//! The constants that are shipped are the minimum that the bench finds.
+//! Checks that the shipped constants are the minimum that the fit benchmark finds.
 
 use super::*;
 use crate::analytic::Constants;

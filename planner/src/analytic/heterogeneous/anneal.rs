@@ -1,4 +1,4 @@
-//! Simulated annealing over the layouts of a mixture, with the exact partition of layers inside.
+//! Simulated annealing over the layouts of a heterogeneous cluster; layers are partitioned exactly for each.
 
 use super::best_n::{BestN, GroupedSearchResult};
 use super::exhaustive::single_rank_layout;
@@ -15,18 +15,18 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{LayoutPins, Recompute};
 use std::cell::{Cell, RefCell};
 
-/// Layouts that are tried in one search, by all descents together.
+/// Layouts tried in one search, by all descents together.
 pub const ITERATIONS: u64 = 24_000;
 
-/// Temperatures between which a descent cools, in the logarithm of seconds.
+/// Highest and lowest temperature of a descent, in units of ln(seconds).
 const TEMPERATURES: (f64, f64) = (0.2, 1e-4);
 
-/// What a layout that does not fit costs beside its time, in the logarithm of seconds: little, so that a descent can pass what
-/// does not fit, and in the next one more than any time.
+/// Penalties for layouts that do not fit, in ln(seconds): low in the first descent, which may cross them,
+/// prohibitive in the second.
 const FENCES: [f64; 2] = [0.3, 30.0];
 
-/// The best `keep` layouts that annealing comes across in `iterations` steps. They begin at the best layouts of each group
-/// alone, and of all devices if they were as weak as the weakest. The same seed finds the same.
+/// Returns the best `keep` layouts found in `iterations` moves. Descents start at the best layout of each
+/// group alone and of all devices at the speed of the weakest. The result is deterministic for a seed.
 pub fn anneal(grouped: &GroupedProblem, seed: u64, keep: usize, iterations: u64) -> GroupedSearchResult {
     let starts = starts(grouped);
     let descents = u64::try_from((FENCES.len() * starts.len()).max(1)).expect("starts are few");
@@ -56,7 +56,7 @@ pub fn anneal(grouped: &GroupedProblem, seed: u64, keep: usize, iterations: u64)
     landscape.kept.into_inner().into_result()
 }
 
-/// Cools down from `start`, to the lowest layout on the way.
+/// Anneals from `start`; returns the best layout on the way.
 fn descend(
     landscape: AnnealingNeighborhood<'_>,
     start: GroupedLayout,
@@ -77,23 +77,23 @@ fn descend(
     (landscape, result.state.take_best_param().unwrap_or(start))
 }
 
-/// Layouts that can be tried from one to the next, with all that were seen.
+/// The objective and the neighbourhood of annealing, with the best layouts so far.
 struct AnnealingNeighborhood<'a> {
     grouped: &'a GroupedProblem,
     pricer: Pricer<'a>,
     moves: Vec<LayoutMove>,
-    /// What a layout that does not fit costs beside its time.
+    /// Penalty for layouts that do not fit, in ln(seconds).
     fence: f64,
     kept: RefCell<BestN>,
     stream: Cell<SearchRng>,
 }
 
 impl AnnealingNeighborhood<'_> {
-    /// The logarithm of the time of a step; where it does not fit higher by the fence, and the higher the more is missing.
+    /// Returns ln(seconds per step), plus the penalty and the excess memory if the layout does not fit.
     fn height(&self, layout: &GroupedLayout) -> f64 {
         let (seconds, full) = self.pricer.price(layout);
         if !self.pricer.allows(layout) {
-            // A descent may pass it.
+            // A descent may cross it.
             self.kept.borrow_mut().skip(1);
             return seconds.max(1e-12).ln() + self.fence;
         }
@@ -102,8 +102,8 @@ impl AnnealingNeighborhood<'_> {
         seconds.max(1e-12).ln() + missing
     }
 
-    /// Goes to the lowest layout within one step, and where there is none within two, until nothing is lower. What a backward
-    /// computes again, the order of passes and what replicas shard may all change with it.
+    /// Hill-climbs to the best layout within one move, or two if one does not help, until none is better.
+    /// Each candidate is tried with every recompute mode, schedule and ZeRO stage.
     fn polish(&self, from: GroupedLayout) {
         let mut height = self.height(&from);
         let mut at = from;
@@ -122,7 +122,7 @@ impl AnnealingNeighborhood<'_> {
         self.moves.iter().filter_map(|step| self.grouped.apply_move(layout, *step)).collect()
     }
 
-    /// The lowest of these layouts in any of their variants, where one is below `height`.
+    /// Returns the best variant of these layouts below `height`, if there is one.
     fn lowest(&self, layouts: &[GroupedLayout], height: f64) -> Option<(GroupedLayout, f64)> {
         let mut lowest = None;
         let mut below = height;
@@ -159,7 +159,7 @@ impl Anneal for AnnealingNeighborhood<'_> {
     type Output = GroupedLayout;
     type Float = f64;
 
-    /// One step on, or some.
+    /// Applies one or several random moves.
     fn anneal(&self, layout: &GroupedLayout, _: f64) -> Result<GroupedLayout, Error> {
         let mut stream = self.stream.get();
         let mut next = layout.clone();
@@ -172,8 +172,8 @@ impl Anneal for AnnealingNeighborhood<'_> {
     }
 }
 
-/// Layouts to begin at: the best of each group alone, the best of equal devices as weak as the weakest laid on the groups in
-/// either order, and one that holds as little as can be.
+/// Returns the starting layouts: the best of each group alone, the best of equally weak devices in both
+/// orders of groups, and the one with the least memory.
 fn starts(grouped: &GroupedProblem) -> Vec<GroupedLayout> {
     let problems = grouped.problems();
     let alone = problems.iter().enumerate().filter_map(|(group, problem)| {
@@ -195,7 +195,7 @@ fn starts(grouped: &GroupedProblem) -> Vec<GroupedLayout> {
         .collect()
 }
 
-/// The layout of one replica on all groups that fills the fullest stage least.
+/// Returns the layout of one replica over all groups with the lowest memory use.
 fn smallest(grouped: &GroupedProblem) -> Option<GroupedLayout> {
     let pricer = Pricer::new(grouped);
     let all: Vec<GroupStages> =
@@ -217,7 +217,8 @@ fn smallest(grouped: &GroupedProblem) -> Option<GroupedLayout> {
     full.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, layout)| layout)
 }
 
-/// `depth` stages on groups in this order, as many on each as it has room for; at least one each, where degrees must shrink.
+/// Distributes `depth` stages over groups in this order, up to each group's devices; at least one each, even
+/// if degrees must shrink.
 fn spread(grouped: &GroupedProblem, order: &[usize], depth: u32, width: u32) -> Vec<GroupStages> {
     let mut left = depth;
     let runs = order.iter().map(|group| {
@@ -228,9 +229,9 @@ fn spread(grouped: &GroupedProblem, order: &[usize], depth: u32, width: u32) -> 
     runs.collect()
 }
 
-/// The best layout of equal devices, as one run of stages.
+/// Returns the best layout of equal devices, as a single run of stages.
 fn best(problem: &SearchProblem) -> Option<GroupedLayout> {
-    // The layouts of a mixture compute all layers again, or none.
+    // Heterogeneous layouts recompute all layers, or none.
     let every = problem.pins.recompute_every.or(Some(1));
     let pins = LayoutPins { recompute_every: every, ..problem.pins.clone() };
     let problem = SearchProblem { pins, ..problem.clone() };
@@ -251,7 +252,7 @@ fn best(problem: &SearchProblem) -> Option<GroupedLayout> {
     })
 }
 
-/// All devices, as if each were the weakest of them in everything.
+/// Returns all devices as one cluster with the worst value of each property.
 fn weakest(grouped: &GroupedProblem) -> HomogeneousCluster {
     let clusters = || grouped.problems().iter().map(|problem| problem.cluster);
     let rate =

@@ -1,30 +1,30 @@
-//! The best layouts so far.
+//! Collects the best layouts of a search.
 
 use super::grouped_layout::GroupedLayout;
 
-/// A layout with its time.
+/// A layout with its step time and memory use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PricedGroupedLayout {
-    /// Seconds of a step.
+    /// Seconds per step.
     pub seconds: f64,
-    /// Bytes of the heaviest rank of the fullest group, over the memory of its devices.
+    /// Peak bytes of the rank with the fullest memory, over the memory of its device.
     pub full: f64,
     /// The layout.
     pub layout: GroupedLayout,
 }
 
-/// What a search found.
+/// Result of a search over a heterogeneous cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupedSearchResult {
-    /// Fastest first, each once; all of them fit.
+    /// The best layouts that fit, fastest first, without duplicates.
     pub best: Vec<PricedGroupedLayout>,
-    /// Layouts that were priced, or that a bound showed to gain nothing; some of them more than once.
+    /// Layouts that were priced or that a bound excluded, repeats included.
     pub layouts: u64,
-    /// The layout that came nearest to fitting, where one did not.
+    /// The layout closest to fitting, if one did not fit.
     pub nearest: Option<PricedGroupedLayout>,
 }
 
-/// The best so far.
+/// The best `keep` layouts so far.
 #[derive(Clone, Debug)]
 pub(super) struct BestN {
     keep: usize,
@@ -36,18 +36,18 @@ impl BestN {
         Self { keep, found: GroupedSearchResult { best: Vec::new(), layouts: 0, nearest: None } }
     }
 
-    /// The slowest that is kept; infinite while there is room.
+    /// Returns the seconds of the slowest kept layout; infinity while there are fewer than `keep`.
     pub(super) fn last(&self) -> f64 {
         let best = &self.found.best;
         if best.len() < self.keep { f64::INFINITY } else { best[self.keep - 1].seconds }
     }
 
-    /// Counts layouts that need not be priced.
+    /// Counts layouts that were excluded without being priced.
     pub(super) fn skip(&mut self, layouts: u64) {
         self.found.layouts += layouts;
     }
 
-    /// Takes note of a layout.
+    /// Counts a priced layout and keeps it if it is among the best.
     pub(super) fn record(&mut self, layout: &GroupedLayout, seconds: f64, full: f64) {
         self.found.layouts += 1;
         let choice = || PricedGroupedLayout { seconds, full, layout: layout.clone() };

@@ -1,4 +1,4 @@
-//! Prices every layout of a mixture, with a bound: for small mixtures, and to check what annealing finds.
+//! Prices every layout of a small heterogeneous cluster, with a lower bound; also checks the annealing.
 
 use super::best_n::{BestN, GroupedSearchResult};
 use super::grouped_layout::GroupedLayout;
@@ -6,7 +6,7 @@ use super::price::Pricer;
 use super::space::{GroupedProblem, SharedDegree};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
-/// The best `keep` of all layouts.
+/// Returns the best `keep` of all layouts.
 pub fn search_exhaustively(grouped: &GroupedProblem, keep: usize) -> GroupedSearchResult {
     let pricer = Pricer::new(grouped);
     let mut kept = BestN::new(keep);
@@ -30,7 +30,7 @@ pub fn search_exhaustively(grouped: &GroupedProblem, keep: usize) -> GroupedSear
 }
 
 impl GroupedProblem {
-    /// Layouts in all, without their orders of passes and what replicas shard; `most` where there are at least so many.
+    /// Counts layouts without their schedules and ZeRO stages, up to `most`.
     pub(super) fn layouts(&self, most: u64) -> u64 {
         let mut count = 0;
         walk(self, &mut |_| {
@@ -41,7 +41,7 @@ impl GroupedProblem {
     }
 }
 
-/// Visits all layouts but for order of passes and sharding, until a visit says no.
+/// Visits all layouts, without their schedules and ZeRO stages, until a visit returns false.
 fn walk(grouped: &GroupedProblem, visit: &mut impl FnMut(&GroupedLayout) -> bool) {
     let mut layout = single_rank_layout();
     for tensor in grouped.values(SharedDegree::Tensor, &layout) {
@@ -62,7 +62,7 @@ fn walk(grouped: &GroupedProblem, visit: &mut impl FnMut(&GroupedLayout) -> bool
     }
 }
 
-/// Visits what is open beside degrees and runs.
+/// Visits the choices that remain for fixed degrees and runs of stages.
 fn units(
     grouped: &GroupedProblem,
     layout: &mut GroupedLayout,
@@ -89,7 +89,7 @@ fn units(
     true
 }
 
-/// A layout to be filled in.
+/// Returns a layout of one rank, to be filled in.
 pub(super) fn single_rank_layout() -> GroupedLayout {
     GroupedLayout {
         tensor: 1,

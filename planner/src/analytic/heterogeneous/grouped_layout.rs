@@ -1,4 +1,4 @@
-//! A layout of a mixed cluster.
+//! A layout of a heterogeneous cluster.
 
 use crate::analytic::{Degrees, StepConfig};
 use dtrain_protocol::{Arrangement, DeviceKind};
@@ -8,64 +8,65 @@ use serde::Serialize;
 /// Consecutive stages on one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupStages {
-    /// The group, by its place in the cluster.
+    /// Index of the group in the cluster.
     pub group: usize,
-    /// Stages, at least one.
+    /// Number of stages, at least one.
     pub stages: u32,
 }
 
-/// How a step is cut among groups of equal hosts.
+/// A layout whose pipeline stages are spread over groups of equal hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupedLayout {
-    /// Ranks that share a matrix.
+    /// Tensor-parallel degree: ranks that share a matrix.
     pub tensor: u32,
-    /// Ranks that share a sequence.
+    /// Context-parallel degree: ranks that share a sequence.
     pub context: u32,
-    /// Ranks that share a layer's experts.
+    /// Expert-parallel degree: ranks that share a layer's experts.
     pub expert: u32,
-    /// Replicas, as many of every stage.
+    /// Data-parallel degree, the same for every stage.
     pub data: u32,
-    /// Samples of one forward pass.
+    /// Samples per micro-batch.
     pub micro: u32,
-    /// Whether ranks that share matrices hold a part of the sequence each between them.
+    /// True if tensor-parallel ranks split activations along the sequence.
     pub is_sequence_parallel: bool,
-    /// What a backward computes again, and of how many layers one.
+    /// Recompute mode, and the interval of layers at which it applies.
     pub recompute: (Recompute, u32),
-    /// What the replicas shard among them.
+    /// ZeRO stage of the replicas.
     pub zero: ZeroStage,
-    /// Order of the passes in the pipeline.
+    /// Pipeline schedule.
     pub schedule: PipelineSchedule,
-    /// Runs of layers of each stage: 1, or more where they are interleaved.
+    /// Chunks (runs of layers) per stage; more than 1 for interleaved schedules.
     pub chunks: u32,
-    /// Groups with their stages, from the first stage to the last; each group at most once.
+    /// Runs of stages in pipeline order, each group at most once.
     pub runs: Vec<GroupStages>,
 }
 
 impl GroupedLayout {
-    /// Devices of one stage.
+    /// Devices per stage.
     pub fn width(&self) -> u32 {
         self.tensor * self.context * self.data
     }
 
-    /// Stages in all.
+    /// Number of stages.
     pub fn depth(&self) -> u32 {
         self.runs.iter().map(|run| run.stages).sum()
     }
 
-    /// Devices that work.
+    /// Number of busy devices.
     pub fn devices(&self) -> u32 {
         self.width() * self.depth()
     }
 
-    /// The group of every stage, from the first to the last.
+    /// Returns the group index of every stage, in pipeline order.
     pub fn groups(&self) -> impl Iterator<Item = usize> {
         self.runs.iter().flat_map(|run| (0..run.stages).map(|_| run.group))
     }
 
-    /// What all stages have in common, for steps of `batch` samples. Replicas shard among all of them.
+    /// Returns the configuration common to all stages, for `batch` samples per step; state is sharded among
+    /// all replicas.
     ///
     /// # Panics
-    /// Where experts cannot be spread over the ranks of a stage.
+    /// If the experts cannot be spread over the ranks of a stage.
     pub fn config(&self, batch: u32) -> StepConfig {
         let (recompute, recompute_every) = self.recompute;
         let arrangement = Arrangement {

@@ -1,8 +1,9 @@
-//! Layouts of clusters whose hosts are not alike: every group of equal hosts has stages of one pipeline, each with as many layers
-//! as it has time and memory for.
+//! Searches layouts of heterogeneous clusters: each group of equal hosts runs stages of one pipeline, with
+//! layers in proportion to its speed and memory.
 //!
-//! A stage is wholly on one group, and all stages have the same tensor, context, expert and data degrees; devices that help
-//! nobody stay idle. Shares of the batch by speed, where replicas and not stages are on different groups, are not searched.
+//! A stage lies on one group; tensor, context, expert and data degrees are the same for all stages. Devices
+//! that do not speed up a step stay idle. Data parallelism across groups (unequal shares of the batch) is not
+//! searched.
 
 mod anneal;
 mod best_n;
@@ -24,11 +25,11 @@ pub use partition::{StageCapacity, partition};
 pub use price::{PricedStages, Pricer};
 pub use space::GroupedProblem;
 
-/// Layouts up to which all of them are priced.
+/// Number of layouts below which all of them are priced.
 const FEW: u64 = 20_000;
 
-/// The best `keep` layouts of a grouped: of all layouts where they are few, otherwise of those that annealing with `seed`
-/// comes across.
+/// Returns the best `keep` layouts: by exhaustive search of small spaces, otherwise by simulated annealing
+/// from `seed`.
 pub fn search(grouped: &GroupedProblem, seed: u64, keep: usize) -> GroupedSearchResult {
     if grouped.layouts(FEW) < FEW {
         search_exhaustively(grouped, keep)

@@ -1,50 +1,50 @@
-//! Steps from a layout to others near it.
+//! Moves of simulated annealing: small changes that turn one layout into a neighbour.
 
 use super::grouped_layout::{GroupStages, GroupedLayout};
 use super::space::{GroupedProblem, SharedDegree};
 use dtrain_recipes::{Recompute, ZeroStage};
 
-/// One step in the space of layouts.
+/// One move in the space of layouts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LayoutMove {
-    /// The next value of a degree. Stages become fewer as they become wider.
+    /// Raises a degree to its next value; the number of stages shrinks as they become wider.
     Up(SharedDegree),
-    /// The one before.
+    /// Lowers a degree to its previous value.
     Down(SharedDegree),
-    /// The one before, with as many stages as there are: devices become idle.
+    /// Lowers a degree and keeps the number of stages: devices become idle.
     Narrow(SharedDegree),
-    /// A degree up and another down.
+    /// Raises the first degree and lowers the second.
     Trade(SharedDegree, SharedDegree),
-    /// Sequences in parts, or not.
+    /// Toggles sequence parallelism.
     Sequence,
-    /// What is computed again.
+    /// Sets the recompute mode.
     Recompute((Recompute, u32)),
-    /// What replicas shard.
+    /// Sets the ZeRO stage.
     Zero(ZeroStage),
-    /// The next order of passes.
+    /// Switches to the next pipeline schedule.
     Order,
-    /// The one before.
+    /// Switches to the previous pipeline schedule.
     OrderBack,
-    /// A stage more on a group; its first stands behind the others.
+    /// Adds a stage on a group; a group without stages is appended behind the others.
     More(usize),
-    /// A stage less on a group.
+    /// Removes a stage from a group.
     Fewer(usize),
-    /// As many stages on a group as it has room for.
+    /// Gives a group as many stages as it has devices for.
     Fill(usize),
-    /// No stage on a group.
+    /// Removes all stages of a group.
     Leave(usize),
-    /// A stage from a group to another.
+    /// Moves a stage from the first group to the second.
     Shift(usize, usize),
-    /// Half of the stages of every group.
+    /// Halves the stages of every group.
     Halve,
-    /// Twice the stages of every group.
+    /// Doubles the stages of every group.
     Double,
-    /// A run and the next change places.
+    /// Swaps the run of stages at this index with the next.
     Swap(usize),
 }
 
 impl GroupedProblem {
-    /// All steps there are, whatever the layout.
+    /// Returns all moves, whatever the layout.
     pub(super) fn moves(&self) -> Vec<LayoutMove> {
         const DEGREES: [SharedDegree; 5] = [
             SharedDegree::Tensor,
@@ -84,7 +84,7 @@ impl GroupedProblem {
         moves
     }
 
-    /// The layout that a step leads to; `None` where it leads nowhere.
+    /// Applies a move; `None` if it leads to no valid layout.
     pub(super) fn apply_move(&self, layout: &GroupedLayout, step: LayoutMove) -> Option<GroupedLayout> {
         let mut next = layout.clone();
         match step {
@@ -123,7 +123,7 @@ impl GroupedProblem {
         self.nearest_valid(next).filter(|settled| settled != layout)
     }
 
-    /// The next value of a degree up or down.
+    /// Moves a degree to its next or previous value.
     fn set(&self, layout: &mut GroupedLayout, degree: SharedDegree, is_up: bool) -> Option<()> {
         let values = self.values(degree, layout);
         let now = of(layout, degree);
@@ -136,7 +136,7 @@ impl GroupedProblem {
         Some(())
     }
 
-    /// The order of passes that stands `by` places further in their list.
+    /// Moves `by` entries further in the list of pipeline schedules.
     fn order(&self, layout: &mut GroupedLayout, by: usize) {
         let orders = self.schedules(layout);
         let now = orders.iter().position(|order| *order == (layout.schedule, layout.chunks));
@@ -145,7 +145,8 @@ impl GroupedProblem {
         }
     }
 
-    /// A layout with what does not divide or has no room changed to the nearest that does; `None` where there is none.
+    /// Returns the nearest valid layout: changes what does not divide or has no devices; `None` if there is
+    /// none.
     pub(super) fn nearest_valid(&self, mut layout: GroupedLayout) -> Option<GroupedLayout> {
         for degree in [
             SharedDegree::Tensor,
@@ -174,7 +175,7 @@ impl GroupedProblem {
         Some(layout)
     }
 
-    /// Stages that there is room for, and as many in all as there may be.
+    /// Reduces the stages to those that the groups have devices for and the pipeline depth may have.
     fn clamp_stages(&self, layout: &mut GroupedLayout) -> Option<()> {
         let width = layout.width();
         for run in &mut layout.runs {
@@ -204,7 +205,7 @@ fn of(layout: &mut GroupedLayout, degree: SharedDegree) -> &mut u32 {
     }
 }
 
-/// Changes the stages of a group.
+/// Changes the number of stages of a group.
 fn stages(runs: &mut Vec<GroupStages>, group: usize, change: impl Fn(u32) -> u32) {
     if !runs.iter().any(|run| run.group == group) {
         runs.push(GroupStages { group, stages: 0 });
@@ -215,7 +216,8 @@ fn stages(runs: &mut Vec<GroupStages>, group: usize, change: impl Fn(u32) -> u32
     runs.retain(|run| run.stages > 0);
 }
 
-/// Keeps about as many devices at work where stages become wider or narrower.
+/// Scales the number of stages by `from / to`, so that about as many devices stay busy at the new stage
+/// width.
 fn rescale(runs: &mut [GroupStages], from: u32, to: u32) {
     if from == to {
         return;

@@ -1,23 +1,23 @@
-//! How many layers each stage holds, so that the slowest takes as little time as can be.
+//! Partitions the layers of a model among unequal stages, so that the slowest stage is as fast as possible.
 
-/// What a stage has room for.
+/// The time and the memory limit of one stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCapacity {
-    /// Seconds of a layer.
+    /// Seconds per layer.
     pub layer: f64,
-    /// Seconds of what the stage has beside layers: the embedding, the head.
+    /// Seconds of the embedding or the head on this stage.
     pub extra: f64,
-    /// Layers that its memory holds.
+    /// Limit on layers, from the stage's memory.
     pub most: u32,
 }
 
 impl StageCapacity {
-    /// Seconds with so many layers.
+    /// Returns the stage's seconds with this many layers.
     pub(super) fn seconds(&self, layers: u32) -> f64 {
         f64::from(layers) * self.layer + self.extra
     }
 
-    /// Layers that take at most `longest` seconds; one at least, and no more than there is room for.
+    /// Returns the layers that take at most `longest` seconds: at least one, at most `most`.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -30,8 +30,8 @@ impl StageCapacity {
     }
 }
 
-/// Lays `layers` on stages, at least one on each: the slowest stage takes the least time there is, and of all ways with that
-/// time it is one with the least seconds in all stages together. `None` where there is no room.
+/// Partitions `layers` among stages, at least one on each. Minimises the slowest stage, then the sum of all
+/// stages. `None` if memory does not suffice.
 pub fn partition(layers: u32, rooms: &[StageCapacity]) -> Option<Vec<u32>> {
     let room: u64 = rooms.iter().map(|room| u64::from(room.most.min(layers))).sum();
     let is_full = rooms.iter().any(|room| room.most == 0);
@@ -40,7 +40,8 @@ pub fn partition(layers: u32, rooms: &[StageCapacity]) -> Option<Vec<u32>> {
     }
     let longest = longest(layers, rooms);
     let mut laid: Vec<u32> = rooms.iter().map(|room| room.within(longest)).collect();
-    // What is too much is taken from where it saves most; of equal stages from the fullest, and of those from the first.
+    // Takes surplus layers from where that saves most; among equals from the fullest stage, then from the
+    // first.
     for _ in layers..laid.iter().sum() {
         let stages = (0..laid.len()).rev().filter(|stage| laid[*stage] > 1);
         let from =
@@ -50,11 +51,10 @@ pub fn partition(layers: u32, rooms: &[StageCapacity]) -> Option<Vec<u32>> {
     Some(laid)
 }
 
-/// Seconds of the slowest stage when layers are laid one by one, each where it ends soonest.
+/// Returns the seconds of the slowest stage if each layer in turn goes where it ends soonest.
 ///
-/// No way is better: a stage takes longer with every layer, so what is laid are the layers that end soonest, and any other way
-/// has one that ends no sooner than the latest of them. For the same reason all layers that end before some moment can be laid
-/// at once, as long as they are not too many.
+/// This greedy choice is optimal, as a stage's time grows with every layer: any other partition includes a
+/// layer that ends no sooner. So all layers that end before a given time can be placed at once.
 fn longest(layers: u32, rooms: &[StageCapacity]) -> f64 {
     let even = even(layers.into(), rooms);
     let mut laid: Vec<u32> = rooms.iter().map(|room| room.within(even)).collect();
@@ -70,7 +70,7 @@ fn longest(layers: u32, rooms: &[StageCapacity]) -> f64 {
     laid.iter().zip(rooms).map(|(layers, room)| room.seconds(*layers)).fold(0.0, f64::max)
 }
 
-/// Seconds of every stage if layers could be laid in parts and took no memory; no partition is faster.
+/// Returns a lower bound on the slowest stage: fractional layers, no memory limit.
 pub(super) fn even(layers: f64, rooms: &[StageCapacity]) -> f64 {
     let (extra, speed) = rooms
         .iter()
@@ -83,13 +83,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Seconds of the slowest stage and of all of them.
+    /// Returns the seconds of the slowest stage, and of all stages together.
     fn seconds(laid: &[u32], rooms: &[StageCapacity]) -> (f64, f64) {
         let each = laid.iter().zip(rooms).map(|(layers, room)| room.seconds(*layers));
         each.fold((0.0, 0.0), |(slowest, sum), one| (one.max(slowest), sum + one))
     }
 
-    /// Every way to lay `layers` on stages.
+    /// Returns every partition of `layers` among the stages.
     fn every(layers: u32, rooms: &[StageCapacity]) -> Vec<Vec<u32>> {
         let Some((first, others)) = rooms.split_first() else {
             return if layers == 0 { vec![Vec::new()] } else { Vec::new() };

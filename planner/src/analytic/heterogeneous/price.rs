@@ -1,4 +1,4 @@
-//! Seconds of a step whose stages are on different groups, and bytes of every stage, from the formulas of equal devices.
+//! Prices steps whose stages are on different groups of hosts, with the cost formulas of equal devices.
 
 use super::exhaustive;
 use super::grouped_layout::{GroupStages, GroupedLayout};
@@ -14,41 +14,42 @@ use dtrain_recipes::Recompute;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Prices layouts of a mixture.
+/// Computes step times and memory of layouts on a heterogeneous cluster.
 #[derive(Debug)]
 pub struct Pricer<'a> {
     grouped: &'a GroupedProblem,
-    /// A case of each group.
+    /// Cost inputs of each group.
     cases: Vec<StepInputs<'a>>,
-    /// Units of each group, by tensor, context and expert degrees, micro-batch, sequence and what is computed again.
+    /// Cached micro-batch times of each group, by tensor, context, expert and micro-batch sizes, sequence
+    /// parallelism and recompute mode.
     units: RefCell<BTreeMap<([u32; 4], bool, (Recompute, u32)), Vec<MicroBatchTimes>>>,
 }
 
-/// The stages of a layout with their price.
+/// The stages of one layout with their time and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PricedStages {
-    /// The group of each stage, from the first to the last.
+    /// Group index of each stage, in pipeline order.
     pub groups: Vec<usize>,
     /// Layers of each stage.
     pub layers: Vec<u32>,
-    /// Seconds of each stage for one micro-batch.
+    /// Seconds of one micro-batch on each stage.
     pub seconds: Vec<f64>,
-    /// Seconds of a step.
+    /// Seconds of a step, by cause.
     pub step: StepTimes,
-    /// Bytes of a rank of each stage at its peak.
+    /// Peak bytes of a rank of each stage.
     pub peaks: Vec<PeakMemory>,
 }
 
-/// What one layout asks of the formulas: a case and a unit of each group.
+/// Cost inputs and micro-batch times of each group for one layout.
 struct GroupCosts<'a> {
     cases: Vec<StepInputs<'a>>,
     units: Vec<MicroBatchTimes>,
-    /// Seconds of a layer of each group.
+    /// Mean seconds of a layer on each group.
     means: Vec<f64>,
 }
 
 impl<'a> Pricer<'a> {
-    /// Prices layouts of `grouped`.
+    /// Creates a pricer for `grouped`.
     pub fn new(grouped: &'a GroupedProblem) -> Self {
         let cases = {
             let one = GroupedLayout {
@@ -61,7 +62,7 @@ impl<'a> Pricer<'a> {
         Self { grouped, cases, units: RefCell::default() }
     }
 
-    /// The case of a layout on one of its groups.
+    /// Returns the cost inputs of a layout on one of its groups.
     pub fn case(&self, layout: &GroupedLayout, group: usize) -> StepInputs<'a> {
         StepInputs { config: layout.config(self.grouped.batch()), ..self.cases[group] }
     }
@@ -80,12 +81,13 @@ impl<'a> Pricer<'a> {
         GroupCosts { means: means.collect(), units, cases }
     }
 
-    /// Whether the engine can run a layout.
+    /// Returns `true` if the engine can run the layout.
     pub(super) fn allows(&self, layout: &GroupedLayout) -> bool {
         self.grouped.first().allows(&layout.config(self.grouped.batch()))
     }
 
-    /// Seconds of a step, and bytes of the heaviest rank over the memory of its device; above 1 it does not fit.
+    /// Returns the seconds of a step, and the highest memory use as a share of the device's memory (above 1:
+    /// does not fit).
     pub fn price(&self, layout: &GroupedLayout) -> (f64, f64) {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
@@ -104,7 +106,7 @@ impl<'a> Pricer<'a> {
         (terms.step(&groups, &layers).total(), full.fold(0.0, f64::max))
     }
 
-    /// Seconds that no order of passes and no sharding goes below: all micro-batches through equally slow stages.
+    /// Returns a lower bound on the step time for any schedule and sharding: equally slow stages, no bubble.
     pub(super) fn lower_bound(&self, layout: &GroupedLayout) -> f64 {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
@@ -113,7 +115,7 @@ impl<'a> Pricer<'a> {
         config.micro_batches() * even(terms.cases[0].model.layers, &rooms)
     }
 
-    /// The stages of a layout, laid as fast as memory allows; where it allows no way, so that the least is missing.
+    /// Prices a layout with its fastest partition; if none fits, with the one that exceeds memory least.
     pub fn stages(&self, layout: &GroupedLayout) -> PricedStages {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
@@ -122,10 +124,10 @@ impl<'a> Pricer<'a> {
         self.stages_of(layout, &layers)
     }
 
-    /// The stages of a layout with so many layers each.
+    /// Prices a layout with the given layers on each stage.
     ///
     /// # Panics
-    /// Where there are not as many numbers as stages.
+    /// If `layers` has not one entry per stage.
     pub fn stages_of(&self, layout: &GroupedLayout, layers: &[u32]) -> PricedStages {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
@@ -151,7 +153,7 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// What every stage has room for, and how its memory fills with its layers.
+    /// Returns the time and the memory limit of every stage, and its memory use by number of layers.
     fn rooms(&self, terms: &GroupCosts<'_>, groups: &[usize]) -> (Vec<StageCapacity>, Vec<LinearMemory>) {
         let mut inner: Vec<Option<StageMemoryGrowth>> = vec![None; terms.cases.len()];
         let end = groups.len() - 1;
@@ -170,8 +172,8 @@ impl<'a> Pricer<'a> {
     }
 }
 
-/// Layers of each stage, in whole runs of every chunk: as fast as memory allows, and where it allows no way so that the
-/// fullest stage is as little full as can be.
+/// Partitions the layers in whole chunks: the fastest partition that fits, or the one that minimises the
+/// highest memory use if none fits.
 fn laid(layout: &GroupedLayout, rooms: &[StageCapacity], lines: &[LinearMemory], layers: u32) -> Vec<u32> {
     let chunks = layout.chunks;
     let by =
@@ -190,13 +192,13 @@ fn position(stage: usize) -> f64 {
     u32::try_from(stage).expect("stages are few").into()
 }
 
-/// A stage in memory.
+/// Returns the memory load of one stage.
 fn place(case: &StepInputs<'_>, groups: &[usize], stage: usize, layers: f64) -> StageLoad {
     let alive = in_flight(&case.config, position(stage));
     StageLoad { layers, alive, is_first: stage == 0, is_last: stage + 1 == groups.len() }
 }
 
-/// How bytes of a stage grow: with its layers, and with the micro-batches that are alive in each.
+/// Memory of a stage: fixed bytes, bytes per layer, and bytes per layer and live micro-batch.
 #[derive(Clone, Copy, Debug)]
 struct StageMemoryGrowth {
     fixed: f64,
@@ -204,7 +206,7 @@ struct StageMemoryGrowth {
     alive: f64,
 }
 
-/// How the memory of a stage fills with its layers, as shares of it.
+/// Share of a device's memory that a stage uses: a fixed part and a part per layer.
 #[derive(Clone, Copy, Debug)]
 struct LinearMemory {
     fixed: f64,
@@ -230,7 +232,7 @@ impl LinearMemory {
         self.fixed + f64::from(layers) * self.layer
     }
 
-    /// Layers that fit.
+    /// Returns the number of layers that fit.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what is negative becomes 0")]
     fn most(&self) -> u32 {
         let about = ((1.0 - self.fixed) / self.layer).floor() as u32;
@@ -239,7 +241,7 @@ impl LinearMemory {
 }
 
 impl GroupCosts<'_> {
-    /// What a stage costs, whatever its memory.
+    /// Returns the time of a stage, without a memory limit.
     fn room(&self, groups: &[usize], stage: usize) -> StageCapacity {
         let (group, unit) = (groups[stage], &self.units[groups[stage]]);
         let before = if stage == 0 { unit.embedding } else { 0.0 };
@@ -247,7 +249,7 @@ impl GroupCosts<'_> {
         StageCapacity { layer: self.means[group], extra: before + behind, most: u32::MAX }
     }
 
-    /// The step of a pipeline of two stages or more.
+    /// Returns the step times of a pipeline of at least two stages.
     fn step(&self, groups: &[usize], layers: &[u32]) -> StepTimes {
         let end = groups.len() - 1;
         let model = self.cases[0].model;
@@ -278,7 +280,8 @@ impl GroupCosts<'_> {
         }
     }
 
-    /// Messages between stages: between groups over the slower of both networks. In the steady phase the slowest are waited for.
+    /// Returns the seconds of messages between stages; the slower network counts between groups, the slowest
+    /// hop in the steady phase.
     fn messages(&self, groups: &[usize]) -> f64 {
         let each: Vec<f64> = self.cases.iter().map(stage_message_seconds).collect();
         let hops = groups.windows(2).map(|pair| each[pair[0]].max(each[pair[1]]));
@@ -286,7 +289,7 @@ impl GroupCosts<'_> {
         2.0 * (slowest * (steady_messages(&self.cases[0]) + 1.0) + sum)
     }
 
-    /// Exchange among replicas and the optimizer, of the stage that ends both last.
+    /// Returns the seconds of gradient sync and of the optimizer, on the stage that finishes them last.
     fn after(&self, groups: &[usize], layers: &[u32], slowest: f64) -> (f64, f64) {
         let end = groups.len() - 1;
         let mut fullest: Vec<Option<LocalParameters>> = vec![None; self.cases.len()];

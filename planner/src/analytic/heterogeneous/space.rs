@@ -1,20 +1,21 @@
-//! The layouts of a mixed cluster: degrees that all stages share, and stages of every group.
+//! The search space of a heterogeneous cluster: degrees shared by all stages, and the stages of every group.
 
 use super::grouped_layout::{GroupStages, GroupedLayout};
 use crate::analytic::Degrees;
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, divisors_of, to_count};
 use dtrain_recipes::{PipelineSchedule, Recompute};
 
-/// A shape of one rank, for cases whose cut is filled in later.
+/// Degrees of one rank; a placeholder until a layout is filled in.
 pub(super) const ONE: Degrees = Degrees::ONE;
 
-/// What is to be trained on groups of equal hosts: a problem for each, which differ in nothing but the cluster.
+/// A training problem on several groups of hosts: one [`SearchProblem`] per group, different only in its
+/// cluster.
 #[derive(Clone, Debug)]
 pub struct GroupedProblem {
     problems: Vec<SearchProblem>,
 }
 
-/// A degree that all stages share.
+/// A degree that is the same for all stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SharedDegree {
     Tensor,
@@ -25,54 +26,55 @@ pub(super) enum SharedDegree {
 }
 
 impl GroupedProblem {
-    /// What `problem` asks, on these groups rather than on its own cluster.
+    /// Applies `problem` to these groups instead of its own cluster.
     ///
     /// # Panics
-    /// Where there is no group.
+    /// If there is no group.
     pub fn of(problem: &SearchProblem, groups: &[HomogeneousCluster]) -> Self {
         assert!(!groups.is_empty(), "a cluster has devices");
         let on = |cluster: &HomogeneousCluster| SearchProblem { cluster: *cluster, ..problem.clone() };
         Self { problems: groups.iter().map(on).collect() }
     }
 
-    /// The problem of every group.
+    /// Returns the problem of every group.
     pub fn problems(&self) -> &[SearchProblem] {
         &self.problems
     }
 
-    /// Samples of a step.
+    /// Samples per step.
     pub fn batch(&self) -> u32 {
         self.first().batch
     }
 
-    /// Layers that stages hold.
+    /// Returns the model's number of layers.
     pub fn layers(&self) -> u32 {
         to_count(self.first().model.layers)
     }
 
-    /// Devices in all.
+    /// Number of devices of all groups.
     pub fn devices(&self) -> u32 {
         self.problems.iter().map(|problem| problem.cluster.devices).sum()
     }
 
-    /// The problem of the first group, for what all have in common.
+    /// Returns the problem of the first group, for properties that all groups share.
     pub(super) fn first(&self) -> &SearchProblem {
         &self.problems[0]
     }
 
-    /// What a backward may compute again: of all layers, unless a part of them is pinned.
+    /// Returns the recompute modes to try, each with its interval in layers: 1 unless pinned.
     pub(super) fn modes(&self) -> Vec<(Recompute, u32)> {
         let problem = self.first();
         let every = problem.pins.recompute_every.unwrap_or(1);
         problem.modes().into_iter().filter(|(mode, of)| *of == every || *mode != Recompute::Full).collect()
     }
 
-    /// Stages of `width` devices that a group has room for.
+    /// Returns the number of stages of `width` devices that a group has devices for.
     pub(super) fn room(&self, group: usize, width: u32) -> u32 {
         (self.problems[group].cluster.devices / width).min(self.layers())
     }
 
-    /// Values of a degree, ascending; those of the micro-batch depend on the replicas of `layout`.
+    /// Returns the values of a degree, ascending; those of the micro-batch depend on the replicas of
+    /// `layout`.
     pub(super) fn values(&self, degree: SharedDegree, layout: &GroupedLayout) -> Vec<u32> {
         let problem = self.first();
         let (model, pins) = (&problem.model, &problem.pins);
@@ -92,13 +94,13 @@ impl GroupedProblem {
         all.into_iter().filter(keep).collect()
     }
 
-    /// Whether sequences are held in parts, where that is open.
+    /// Returns the settings of sequence parallelism to try.
     pub(super) fn sequences(&self, layout: &GroupedLayout) -> &'static [bool] {
         self.first().sequence_modes(&Degrees { tensor: layout.tensor, ..ONE })
     }
 
-    /// Orders of the passes with the runs of layers of each stage; none where the pins cannot be met. GPipe is only taken where
-    /// it is pinned: it takes as long as 1F1B and more memory.
+    /// Returns the pipeline schedules with their chunks per stage; none if the pins cannot be met. GPipe is
+    /// included only if pinned: it takes as long as 1F1B and more memory.
     pub(super) fn schedules(&self, layout: &GroupedLayout) -> Vec<(PipelineSchedule, u32)> {
         let plain = (PipelineSchedule::OneForwardOneBackward, 1);
         let (depth, layers, pins) = (layout.depth(), self.layers(), &self.first().pins);
@@ -119,7 +121,7 @@ impl GroupedProblem {
         all
     }
 
-    /// A layout in every order of passes, and with all that replicas may shard.
+    /// Returns a layout with every schedule and ZeRO stage.
     pub(super) fn variants(&self, layout: &GroupedLayout) -> Vec<GroupedLayout> {
         let zeros = self.first().zeros();
         let orders = self.schedules(layout).into_iter();
@@ -129,8 +131,8 @@ impl GroupedProblem {
         all.collect()
     }
 
-    /// Visits all ways to order groups and to give them stages of `width` devices behind those of `runs`, until a visit says
-    /// no.
+    /// Visits all orders of groups with all numbers of stages of `width` devices behind `runs`, until a visit
+    /// returns false.
     pub(super) fn ways(
         &self,
         width: u32,
@@ -157,19 +159,19 @@ impl GroupedProblem {
         true
     }
 
-    /// Whether a pipeline may have so many stages.
+    /// Returns `true` if a pipeline may have this many stages.
     pub(super) fn has_depth(&self, depth: u32) -> bool {
         let pin = self.first().pins.pipeline;
         depth >= 1 && depth <= self.layers() && pin.is_none_or(|pin| pin == depth)
     }
 
-    /// Whether the ranks of a stage can share experts as `layout` says.
+    /// Returns `true` if the expert degree divides the ranks of a stage.
     pub(super) fn shares_experts(&self, layout: &GroupedLayout) -> bool {
         (layout.data * layout.context).is_multiple_of(layout.expert)
     }
 }
 
-/// Ranks that can share a sequence: an early and a late piece for each.
+/// Returns the context degrees that split a sequence into two equal pieces per rank.
 fn cuts_of(sequence: u32) -> Vec<u32> {
     let mut cuts: Vec<u32> = divisors_of(sequence).filter(|c| sequence.is_multiple_of(2 * c)).collect();
     if cuts.is_empty() {

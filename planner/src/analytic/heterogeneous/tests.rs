@@ -109,7 +109,7 @@ fn a_faster_group_has_more_layers_and_every_stage_fits() {
     assert_eq!(found.layers.iter().sum::<u32>(), 24);
     assert!(found.layers[..2].iter().min() > found.layers[2..].iter().max(), "{:?}", found.layers);
     assert!((found.step.total() - seconds).abs() <= 1e-12 * seconds && full <= 1.0);
-    // With memory for few layers the fast group takes no more than it can hold.
+    // If the fast group has little memory, it takes only the layers that fit.
     let mut small = on("H100", 1, 8);
     small.memory =
         1.001 * (found.peaks[0].total() - 2.0 * (found.peaks[0].total() / f64::from(found.layers[0])));
@@ -142,7 +142,7 @@ fn a_bound_changes_nothing_and_what_cannot_fit_is_said() {
     assert!(none.best.is_empty() && none.nearest.is_some_and(|nearest| nearest.full > 1.0));
 }
 
-/// A small cluster of one to three groups with a decoder for it.
+/// Returns a random cluster of one to three groups with a decoder for it.
 fn small(random: &mut SearchRng) -> GroupedProblem {
     let parts = ["H100", "A100-80GB", "A100-40GB", "V100", "B200"];
     let heads = [2, 4, 6, 8][random.pick(4)];
@@ -161,7 +161,7 @@ fn small(random: &mut SearchRng) -> GroupedProblem {
     grouped(model, &groups, [4, 6, 8, 12, 16][random.pick(5)])
 }
 
-/// How much slower what annealing finds in a case is than the best of all layouts.
+/// Returns the relative slowdown of the annealing result over the optimum of all layouts.
 fn gap(seed: u64) -> f64 {
     let grouped = small(&mut SearchRng::new(seed));
     let best = |found: GroupedSearchResult| found.best.first().map_or(f64::INFINITY, |choice| choice.seconds);
@@ -172,8 +172,8 @@ fn gap(seed: u64) -> f64 {
         return f64::INFINITY;
     }
     if let ([problem], true) = (grouped.problems(), all.is_finite()) {
-        // A mixture shards among all replicas, computes all layers again or none, has rings and one order of ranks, and
-        // interleaves equal runs.
+        // Heterogeneous layouts recompute all layers or none, use ring exchange and one rank order, and
+        // interleave equal chunks.
         let has = |choice: &&PricedLayout| {
             let Arrangement { shard, recompute_every, order, context_exchange, chunks, ends, .. } =
                 choice.config.arrangement;
@@ -191,10 +191,10 @@ fn gap(seed: u64) -> f64 {
     if all.is_finite() { annealed / all - 1.0 } else { 0.0 }
 }
 
-/// It should be all cases; the worst of those it misses is 31 % slower, where hardly a layout fits (case 2039).
+/// The target is all cases; the worst miss is 31 % slower, in case 2039, where few layouts fit.
 #[test]
 fn annealing_is_within_half_a_percent_of_all_layouts_in_49_of_50_cases() {
-    // The first were missed once: most devices idle, several changes at once, one way to fit.
+    // The first seeds are regressions: most devices idle, several changes at once, one layout that fits.
     let seeds = [129, 156, 1145, 1222, 2039, 2194, 2336, 2485].into_iter().chain(5000..5192);
     let gaps: Vec<(f64, u64)> = seeds.map(|seed| (gap(seed), seed)).collect();
     let worst = gaps.iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are cases");
@@ -213,7 +213,7 @@ fn the_same_seed_finds_the_same() {
     assert_ne!(find(3).layouts, 0);
 }
 
-/// Prints how long a search takes; says nothing about how long it may take.
+/// Prints the duration of a search, without a limit on it.
 #[test]
 fn the_time_to_search_two_groups_of_512_is_printed() {
     let mut model = decoder(126, 16384, 128);

@@ -1,18 +1,18 @@
-//! Bytes that layouts of a placement take at least, for a search that must not price them all.
+//! A lower bound on the memory of a placement's layouts, for the branch-and-bound search.
 
 use super::{LayerMemory, StageLoad, StagePartition, StepConfig, StepInputs, process, stages, state};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::ZeroStage;
 
-/// State and gathered weights of some stages, which no micro-batch changes.
+/// State and gathered weights of the heaviest stages, independent of the micro-batch.
 pub(in crate::analytic) struct MemoryLowerBound {
     division: StagePartition,
-    /// Bytes of each stage, for each way to shard.
+    /// Bytes of each stage, for each sharding.
     states: Vec<[f64; 4]>,
 }
 
 impl MemoryLowerBound {
-    /// Of stages that have so many layers, where replicas shard one of `shards`.
+    /// Computes the bound for a stage partition and the shardings `shards`.
     pub(in crate::analytic) fn of(
         case: &StepInputs<'_>,
         shards: &[(ZeroStage, u32)],
@@ -30,7 +30,7 @@ impl MemoryLowerBound {
         Self { division, states: shards.iter().map(of).collect() }
     }
 
-    /// Bytes of the heaviest of these stages with the micro-batch of a case, where replicas shard what takes least.
+    /// Returns the bytes of the heaviest stage with the micro-batch of a case, under the best sharding.
     pub(in crate::analytic) fn bytes(&self, case: &StepInputs<'_>, shared: &LayerMemory) -> f64 {
         let alive = stages(case, self.division)
             .map(|stage| stage.map_or(0.0, |stage| shared.alive(case, stage).iter().sum::<f64>()));

@@ -1,4 +1,4 @@
-//! The best layouts so far, and the best of every value along every axis.
+//! Collects the best layouts of a search, and the best for every value along every axis.
 
 use super::space::{SearchProblem, to_count};
 use crate::analytic::StepConfig;
@@ -8,33 +8,33 @@ use dtrain_protocol::{ContextExchange, RankOrder};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 use serde::Serialize;
 
-/// A layout with its price.
+/// A layout with its time and memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PricedLayout {
-    /// Seconds of a step.
+    /// Seconds per step.
     pub seconds: f64,
-    /// Bytes of the heaviest rank at its peak.
+    /// Peak bytes of the heaviest rank.
     pub bytes: f64,
     /// The layout.
     pub config: StepConfig,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayoutSearchResult {
-    /// Fastest first, equal ones in the order of the space; all of them fit.
+    /// The best layouts that fit, fastest first; ties in the order of the space.
     pub best: Vec<PricedLayout>,
-    /// The best of every value along every axis that has one that fits.
+    /// The best layout that fits for each value of each axis.
     pub best_per_axis: Vec<(SearchAxis, u32, PricedLayout)>,
-    /// Layouts in all.
+    /// Number of layouts in the space.
     pub layouts: u64,
-    /// Of them, those that a bound showed to gain nothing.
+    /// Layouts that the lower bound excluded.
     pub bounded: u64,
-    /// Of the others, those that the engine cannot run.
+    /// Layouts that the engine cannot run.
     pub refused: u64,
-    /// The layout that came nearest to fitting, where one that would have gained did not.
+    /// The layout closest to fitting, if one did not fit that would have been kept.
     pub nearest: Option<PricedLayout>,
-    /// What nothing betters in time, memory and money at once, fastest first, where it was asked for.
+    /// Pareto front of time, memory and cost, fastest first, if requested.
     pub front: Vec<ParetoPoint<StepConfig>>,
 }
 
@@ -42,35 +42,35 @@ pub struct LayoutSearchResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchAxis {
-    /// Ranks that share matrices.
+    /// Tensor-parallel degree.
     Tensor,
-    /// Ranks that share a sequence.
+    /// Context-parallel degree.
     Context,
-    /// Ranks that share experts.
+    /// Expert-parallel degree.
     Expert,
-    /// Stages.
+    /// Pipeline stages.
     Pipeline,
-    /// Replicas.
+    /// Data-parallel degree.
     Data,
-    /// Samples of a micro-batch.
+    /// Samples per micro-batch.
     MicroBatch,
-    /// Whether the sequence is held in parts.
+    /// Sequence parallelism: 0 off, 1 on.
     Sequence,
-    /// What is computed again: 0 nothing, 1 what is selected, and above that all of every so many layers, less one.
+    /// Recompute: 0 none, 1 selective, `n + 1` full at every `n`-th layer.
     Recompute,
-    /// How keys and values are exchanged, as in [`ContextExchange`].
+    /// Exchange of keys and values, as in [`ContextExchange`].
     Exchange,
-    /// Which ranks are neighbours, as in [`RankOrder`].
+    /// Order of ranks, as in [`RankOrder`].
     Order,
-    /// What replicas shard.
+    /// ZeRO stage.
     Zero,
-    /// Among how many of them.
+    /// Replicas among which state is sharded.
     Shard,
-    /// Runs of layers of a stage; 0 for the zero-bubble schedule, [`GPIPE`] for GPipe.
+    /// Chunks per stage; 0 for the zero-bubble schedule, [`GPIPE`] for GPipe.
     Schedule,
 }
 
-/// Axes whose values a shape and a unit decide, before schedule and sharding; as in [`SearchAxis`], the others follow.
+/// Axes fixed by shape and micro-batch mode, before schedule and sharding; in the order of [`SearchAxis`].
 const OUTER: [SearchAxis; 10] = [
     SearchAxis::Tensor,
     SearchAxis::Context,
@@ -84,19 +84,19 @@ const OUTER: [SearchAxis; 10] = [
     SearchAxis::Order,
 ];
 
-/// The value of GPipe along the axis of schedules.
+/// Value of GPipe on the schedule axis.
 pub const GPIPE: u32 = u32::MAX;
 
 const INNER: [SearchAxis; 3] = [SearchAxis::Zero, SearchAxis::Shard, SearchAxis::Schedule];
 
-/// Champions along one axis, by value.
+/// Best layouts along one axis, by value.
 #[derive(Clone, Debug, Default)]
 struct BestByValue {
     values: Vec<(u32, PricedLayout)>,
 }
 
 impl BestByValue {
-    /// Seconds of the champion of a value; infinite where it has none.
+    /// Returns the seconds of the best layout with a value; infinity if there is none.
     fn seconds(&self, value: u32) -> f64 {
         let champion = self.values.iter().find(|(known, _)| *known == value);
         champion.map_or(f64::INFINITY, |(_, choice)| choice.seconds)
@@ -110,15 +110,15 @@ impl BestByValue {
     }
 }
 
-/// The best so far.
+/// The best layouts so far.
 #[derive(Clone, Debug)]
 pub(super) struct BestLayouts {
     keep: usize,
-    /// What takes as long is not kept.
+    /// Seconds from which on layouts are not kept.
     limit: f64,
-    /// Whether the best of every value of every axis is kept.
+    /// True if the best layout of every axis value is kept.
     has_axes: bool,
-    /// How often what is kept changed.
+    /// Number of changes to the kept layouts.
     changes: u64,
     memory: f64,
     best: Vec<PricedLayout>,
@@ -132,7 +132,7 @@ pub(super) struct BestLayouts {
 }
 
 impl SearchAxis {
-    /// In words.
+    /// Name of the axis in messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -151,7 +151,7 @@ impl SearchAxis {
         }
     }
 
-    /// The value of a layout along the axis.
+    /// Returns the value of a layout along the axis.
     pub fn value(self, config: &StepConfig) -> u32 {
         let (arrangement, degrees) = (&config.arrangement, config.degrees());
         match self {
@@ -211,22 +211,22 @@ impl BestLayouts {
         }
     }
 
-    /// One that keeps nothing but the fastest, where it takes less than `limit` seconds.
+    /// Creates a table of the single fastest layout below `limit` seconds.
     pub(super) fn fastest(problem: &SearchProblem, limit: f64) -> Self {
         Self { limit, has_axes: false, ..Self::new(problem, 1) }
     }
 
-    /// The same, which also keeps the front of all layouts.
+    /// Like `new`, with the Pareto front of all layouts.
     pub(super) fn with_front(problem: &SearchProblem, keep: usize) -> Self {
         Self { front: Some(ParetoFront::default()), ..Self::new(problem, keep) }
     }
 
-    /// Seconds of the best so far.
+    /// Returns the seconds of the best layout so far.
     pub(super) fn best(&self) -> f64 {
         self.best.first().map_or(f64::INFINITY, |choice| choice.seconds)
     }
 
-    /// The slowest that is kept; the limit while there is room, and 0 where none is kept.
+    /// Returns the seconds of the slowest kept layout; the limit while there is room, 0 if none is kept.
     fn last(&self) -> f64 {
         if self.best.len() < self.keep {
             self.limit
@@ -235,32 +235,32 @@ impl BestLayouts {
         }
     }
 
-    /// Whether layouts are counted, and the best of every value of every axis is kept.
+    /// Returns `true` if the best layout of every axis value is kept.
     pub(super) fn has_axes(&self) -> bool {
         self.has_axes
     }
 
-    /// Whether the front of all layouts is kept.
+    /// Returns `true` if the Pareto front is kept.
     pub(super) fn has_front(&self) -> bool {
         self.front.is_some()
     }
 
-    /// How often what is kept changed.
+    /// Returns the number of changes to the kept layouts.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Whether one that takes so long may be kept, whatever it is.
+    /// Returns `true` if a layout that takes this long may be kept.
     pub(super) fn may_keep(&self, seconds: f64) -> bool {
         self.has_axes || seconds < self.last()
     }
 
-    /// Whether one that does not fit is of interest: nothing else was found.
+    /// Returns `true` if the layout closest to fitting matters: none fits so far.
     pub(super) fn wants_nearest(&self) -> bool {
         self.has_axes && self.best.is_empty() && self.front.as_ref().is_none_or(ParetoFront::is_empty)
     }
 
-    /// Seconds from which on no layout is kept whose values along some axes are among these.
+    /// Returns the seconds beyond which no layout with these axis values is kept.
     pub(super) fn slowest(&self, values: impl IntoIterator<Item = (SearchAxis, u32)>) -> f64 {
         if self.keep == 0 || !self.has_axes {
             return self.last();
@@ -272,8 +272,8 @@ impl BestLayouts {
         values.into_iter().map(champion).fold(self.last(), f64::max)
     }
 
-    /// Whether layouts of a shape, unit and order of passes that take at least `bound` seconds may change
-    /// anything but the front.
+    /// Returns `true` if layouts of a shape, mode and schedule that take at least `bound` seconds may change
+    /// the kept layouts (without the front).
     pub(super) fn may_gain(&self, config: &StepConfig, shards: &[(ZeroStage, u32)], bound: f64) -> bool {
         if self.keep == 0 {
             return false;
@@ -288,26 +288,26 @@ impl BestLayouts {
             || bound < orders.seconds(SearchAxis::Schedule.value(config))
     }
 
-    /// Whether layouts that take at least `bound` seconds, and of memory at least what `bytes` says, may be of the front. All
-    /// layouts of a search have the same devices, so that a faster one costs less too.
+    /// Returns `true` if layouts of at least `bound` seconds and `bytes` of memory may be on the front. All
+    /// layouts of a search use the same devices, so a faster one is also cheaper.
     pub(super) fn may_better(&self, bound: f64, bytes: impl FnOnce() -> f64) -> bool {
         let Some(front) = &self.front else { return false };
         front.may_gain(bound, bytes() / self.memory)
     }
 
-    /// Takes note of layouts that need not be priced.
+    /// Counts layouts that the bound excluded.
     pub(super) fn skip(&mut self, layouts: usize) {
         self.layouts += layouts as u64;
         self.bounded += layouts as u64;
     }
 
-    /// Takes note of a layout that the engine cannot run.
+    /// Counts a layout that the engine cannot run.
     pub(super) fn refuse(&mut self) {
         self.layouts += 1;
         self.refused += 1;
     }
 
-    /// Takes note of a layout; its memory is asked for only where its time would gain.
+    /// Records a layout; computes its memory only if its time qualifies.
     pub(super) fn record(&mut self, config: &StepConfig, seconds: f64, bytes: impl FnOnce() -> f64) {
         self.layouts += 1;
         if !self.has_axes {
@@ -350,7 +350,7 @@ impl BestLayouts {
         }
     }
 
-    /// Keeps a choice if it fits, or if it comes nearest to it.
+    /// Keeps a layout that fits, or the one closest to fitting.
     fn keep_fitting(&mut self, choice: PricedLayout) {
         if choice.bytes <= self.memory {
             self.insert(choice);

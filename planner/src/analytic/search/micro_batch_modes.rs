@@ -1,4 +1,4 @@
-//! What a micro-batch costs in each way to compute it, whatever the stages and replicas.
+//! Costs of a micro-batch by recompute mode and sequence parallelism, independent of stages and replicas.
 
 use super::space::SearchProblem;
 use crate::analytic::layer::LayerTimesByKind;
@@ -10,21 +10,21 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A way to compute a micro-batch, with its fastest exchange of keys and values.
+/// Recompute mode and sequence parallelism of a micro-batch, with the fastest context exchange.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MicroBatchMode {
     sequence: bool,
     pub(super) recompute: (Recompute, u32),
     exchange: ContextExchange,
     pub(super) unit: MicroBatchTimes,
-    /// Seconds in all stages together, at least.
+    /// Lower bound on the seconds in all stages together.
     pub(super) seconds: f64,
-    /// What forwards keep.
+    /// Memory of saved activations.
     pub(super) kept: LayerMemory,
 }
 
 impl MicroBatchMode {
-    /// A layout that computes in this way.
+    /// Returns a layout that uses this mode.
     pub(super) fn of(&self, open: &StepConfig) -> StepConfig {
         let (recompute, recompute_every) = self.recompute;
         let arrangement = Arrangement {
@@ -38,17 +38,17 @@ impl MicroBatchMode {
     }
 }
 
-/// Ways of the latest tensor, context and expert degrees, by what experts are folded over and micro-batch.
+/// Cache of modes for the latest tensor, context and expert degrees, by expert fold and micro-batch.
 #[derive(Default)]
 pub(super) struct MicroBatchModeCache {
     of: Option<[u32; 3]>,
     known: BTreeMap<(u32, u32), Rc<[MicroBatchMode]>>,
-    /// What is kept where a backward computes all layers again.
+    /// Activation memory under full recompute.
     least: BTreeMap<(u32, u32), LayerMemory>,
 }
 
 impl MicroBatchModeCache {
-    /// The ways to compute the micro-batch of a case; none where the engine has no exchange of keys and values for it.
+    /// Returns the modes of a micro-batch; none if the engine lacks a context exchange for it.
     pub(super) fn of(
         ways: &RefCell<Self>,
         problem: &SearchProblem,
@@ -60,7 +60,8 @@ impl MicroBatchModeCache {
         Rc::clone(ways.known.entry(key).or_insert_with(|| all(problem, case, modes)))
     }
 
-    /// The layout of a case that keeps least for its backward, and what that is. Cheap beside [`MicroBatchModeCache::of`], which prices.
+    /// Returns the layout with the fewest saved activations, and their memory. Cheaper than
+    /// [`MicroBatchModeCache::of`], which prices modes.
     pub(super) fn lower_bound(
         ways: &RefCell<Self>,
         problem: &SearchProblem,
@@ -79,7 +80,7 @@ impl MicroBatchModeCache {
         (config, *ways.least.entry(key).or_insert_with(|| LayerMemory::of(&StepInputs { config, ..*case })))
     }
 
-    /// What is known is forgotten at other degrees.
+    /// Returns the cache key; clears the cache if the degrees changed.
     fn key(&mut self, case: &StepInputs<'_>) -> (u32, u32) {
         let degrees = case.config.degrees();
         let of = Some([degrees.tensor, degrees.context, degrees.expert]);

@@ -1,4 +1,4 @@
-//! Orders of the passes of a step, and how its layers are divided among the stages.
+//! Pipeline schedules of a step, with the division of layers among stages.
 
 use super::space::{SearchProblem, divisors_of, to_count};
 use crate::analytic::{MicroBatchTimes, StagePartition, StepConfig, Transformer};
@@ -7,9 +7,9 @@ use dtrain_recipes::PipelineSchedule;
 use std::collections::BTreeMap;
 
 impl SearchProblem {
-    /// Orders of the passes, with the runs of layers of each stage and what the ends count as. Layers that do not divide are
-    /// interleaved where they do with the ends. GPipe is only there where it is pinned: it takes as long as 1F1B and more
-    /// memory.
+    /// Returns the schedules with their chunks per stage and the layer equivalents of embedding and head. If
+    /// the layers alone do not divide, they are interleaved together with these. GPipe is included only if
+    /// pinned: it takes as long as 1F1B and more memory.
     pub fn schedules(&self, config: &StepConfig) -> Vec<PipelineOption> {
         let plain = PipelineOption {
             schedule: PipelineSchedule::OneForwardOneBackward,
@@ -49,8 +49,7 @@ impl SearchProblem {
         all
     }
 
-    /// The layout with the layers of its stages divided so that the slowest is as fast as can be, where the schedule leaves that
-    /// open.
+    /// Returns the layout with its fastest stage partition, if the schedule leaves that open.
     pub(in crate::analytic) fn divided(
         &self,
         config: &StepConfig,
@@ -84,7 +83,7 @@ impl SearchProblem {
     }
 }
 
-/// What ends may count as where stages have one run each.
+/// Layer equivalents of embedding and head for stages of one chunk.
 pub(super) const PLAIN_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost { embedding: 0, head: 1 },
     EmbeddingHeadCost { embedding: 1, head: 1 },
@@ -92,7 +91,7 @@ pub(super) const PLAIN_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost { embedding: 1, head: 2 },
 ];
 
-/// What ends may count as where runs are interleaved.
+/// Layer equivalents of embedding and head for interleaved schedules.
 const INTERLEAVED_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost::FREE,
     EmbeddingHeadCost { embedding: 1, head: 1 },
@@ -100,26 +99,26 @@ const INTERLEAVED_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost { embedding: 1, head: 0 },
 ];
 
-/// How the passes of a step are ordered, and its layers divided into runs.
+/// A pipeline schedule with its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineOption {
     /// Order of the passes.
     pub schedule: PipelineSchedule,
-    /// Runs of layers of each stage.
+    /// Chunks (runs of layers) per stage.
     pub chunks: u32,
-    /// What the ends of the model count as.
+    /// Layer equivalents of embedding and head.
     pub ends: EmbeddingHeadCost,
 }
 
 impl PipelineOption {
-    /// A layout with these.
+    /// Returns a layout with this schedule.
     pub fn of(self, config: &StepConfig) -> StepConfig {
         let Self { schedule, chunks, ends } = self;
         StepConfig { arrangement: Arrangement { schedule, chunks, ends, ..config.arrangement }, ..*config }
     }
 }
 
-/// Divisions that were asked for before.
+/// Cache of stage partitions.
 #[derive(Debug, Default)]
 pub(in crate::analytic) struct StagePartitionCache(BTreeMap<(u32, u32, EmbeddingHeadCost), StagePartition>);
 

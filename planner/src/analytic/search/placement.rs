@@ -1,4 +1,4 @@
-//! What all layouts of a placement have in common.
+//! Bounds and options shared by all layouts of one rank placement.
 
 use super::best_layouts::{BestLayouts, SearchAxis};
 use super::micro_batch_modes::MicroBatchMode;
@@ -10,21 +10,21 @@ use dtrain_protocol::{Arrangement, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use std::cell::{Cell, OnceCell};
 
-/// An order of passes, and what replicas may shard with it.
+/// A schedule, with the shardings (ZeRO stage, replicas) that the engine supports with it.
 type SupportedPasses = (PipelineOption, Vec<(ZeroStage, u32)>);
 
-/// Degrees and their places, everything else open.
+/// Fixed degrees and rank order, everything else open.
 pub(super) struct RankPlacement<'a> {
     problem: &'a SearchProblem,
     pub(super) config: StepConfig,
-    /// What replicas may shard.
+    /// ZeRO stages, each with the number of replicas that share a shard set.
     pub(super) shards: Vec<(ZeroStage, u32)>,
-    /// Orders of the passes of micro-batches of one sample; those that interleave come last.
+    /// Schedules for micro-batches of one sample; interleaved ones come last.
     schedules: Vec<PipelineOption>,
     able: OnceCell<Vec<SupportedPasses>>,
     least: OnceCell<MemoryLowerBound>,
     least_of_ends: OnceCell<MemoryLowerBound>,
-    /// Seconds from which on nothing is gained, for a state of the table.
+    /// Seconds beyond which no layout is kept, with the change count of the table they were computed for.
     slowest: Cell<Option<(u64, f64)>>,
 }
 
@@ -42,15 +42,15 @@ impl<'a> RankPlacement<'a> {
         }
     }
 
-    /// Orders of the passes of a micro-batch, by their number.
+    /// Returns the schedules that the number of micro-batches allows.
     pub(super) fn schedules(&self, open: &StepConfig) -> &[PipelineOption] {
         let is_even = to_count(open.micro_batches()).is_multiple_of(open.arrangement.layout.pipeline.get());
         let plain = |passes: &&PipelineOption| is_even || passes.schedule != PipelineSchedule::Interleaved;
         &self.schedules[..self.schedules.iter().take_while(plain).count()]
     }
 
-    /// Orders of the passes with what replicas may shard, where the engine can run some layout with both. Not asked of all
-    /// micro-batches: whatever an engine has, it has with the smallest.
+    /// Returns the schedules with the shardings that the engine supports for some layout. Asked for the
+    /// smallest micro-batch only: an engine supports it wherever it supports larger ones.
     pub(super) fn able(&self) -> &[SupportedPasses] {
         let of = |passes: &PipelineOption| {
             let can = |shard: &&(ZeroStage, u32)| self.problem.may_run(&passes.of(&self.config), **shard);
@@ -59,21 +59,21 @@ impl<'a> RankPlacement<'a> {
         self.able.get_or_init(|| self.schedules.iter().map(of).collect())
     }
 
-    /// Whether the engine can run any layout.
+    /// Returns `true` if the engine can run some layout.
     pub(super) fn may_run(&self) -> bool {
         self.able().iter().any(|(_, shards)| !shards.is_empty())
     }
 
-    /// What replicas may shard with some order of passes.
+    /// Returns the shardings supported with some schedule.
     fn able_shards(&self) -> Vec<(ZeroStage, u32)> {
         let able = self.able();
         let can = |shard: &&(ZeroStage, u32)| able.iter().any(|(_, shards)| shards.contains(shard));
         self.shards.iter().filter(can).copied().collect()
     }
 
-    /// Whether a micro-batch may fit in the layout that keeps least.
+    /// Returns `true` if a micro-batch may fit in the layout that saves the fewest activations.
     pub(super) fn may_fit(&self, case: &StepInputs<'_>, (config, kept): (StepConfig, LayerMemory)) -> bool {
-        // No end has fewer layers, whatever it counts as.
+        // No first or last stage has fewer layers.
         let fewest = to_count((case.model.layers / case.config.pipeline()).floor() - 2.0);
         let ends = StagePartition { first: fewest, last: fewest, second: 0, most: 0, most_at: 0 };
         let case = StepInputs { config, ..*case };
@@ -81,7 +81,7 @@ impl<'a> RankPlacement<'a> {
         least.bytes(&case, &kept) <= self.problem.cluster.memory
     }
 
-    /// Bytes of the heaviest rank, at least.
+    /// Returns a lower bound on the bytes of the heaviest rank.
     fn bytes(&self, case: &StepInputs<'_>, way: &MicroBatchMode) -> f64 {
         let of = || {
             let stages = case.config.arrangement.layout.pipeline.get();
@@ -94,11 +94,11 @@ impl<'a> RankPlacement<'a> {
             };
             MemoryLowerBound::of(case, &self.able_shards(), division)
         };
-        // The last bits of sums differ.
+        // Tolerance for rounding errors of sums.
         self.least.get_or_init(of).bytes(case, &way.kept) * (1.0 - 1e-12)
     }
 
-    /// Whether layouts that compute in a way, with `schedules`, may change anything.
+    /// Returns `true` if layouts with this mode and these `schedules` may change the result.
     pub(super) fn may_change(
         &self,
         case: &StepInputs<'_>,
@@ -125,7 +125,7 @@ impl<'a> RankPlacement<'a> {
         is_faster || table.may_better(seconds, || bytes)
     }
 
-    /// Seconds from which on no layout is kept, whatever its micro-batch and how it is computed.
+    /// Returns the seconds beyond which no layout is kept, whatever its micro-batch and mode.
     fn slowest(&self, table: &BestLayouts) -> f64 {
         if let Some((changes, seconds)) = self.slowest.get()
             && changes == table.changes()
@@ -155,7 +155,7 @@ impl<'a> RankPlacement<'a> {
 }
 
 impl SearchProblem {
-    /// Whether the engine can run any layout of a placement with this order of passes, in which replicas shard so.
+    /// Returns `true` if the engine can run some layout of a placement with this schedule and sharding.
     fn may_run(&self, placed: &StepConfig, (zero, shard): (ZeroStage, u32)) -> bool {
         if self.runs_on.is_none() {
             return true;
@@ -181,7 +181,7 @@ impl SearchProblem {
                 })
             })
         };
-        // A distance of recompute that is pinned may need another division of the layers.
+        // A pinned recompute interval may need another stage partition.
         let is_open = self.pins.recompute_every.is_some() && placed.arrangement.chunks == 1;
         may_run(placed.arrangement.ends) || (is_open && PLAIN_ENDS.into_iter().any(may_run))
     }

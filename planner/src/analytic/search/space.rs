@@ -1,4 +1,4 @@
-//! The layouts of a cluster of equal devices: all divisors along every axis.
+//! The search space of a cluster of equal devices: all divisors along every axis.
 
 use crate::analytic::{
     AttentionKernel, Constants, Degrees, DeviceThroughput, GpuSpec, Interconnect, MatmulPrecision, Software,
@@ -9,54 +9,54 @@ use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
 use dtrain_recipes::{LayoutPins, Precision, Recompute, ZeroStage};
 
-/// Equal devices, equally spread over hosts.
+/// Equal devices, spread evenly over hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct HomogeneousCluster {
-    /// The part.
+    /// Data sheet of the device.
     pub gpu: &'static GpuSpec,
-    /// Devices in all.
+    /// Number of devices.
     pub devices: u32,
-    /// Devices of a host.
+    /// Devices per host.
     pub per_host: u32,
-    /// Bytes a second one way between a device and the others of its host, on the data sheet.
+    /// Data-sheet bytes/s, one way, between a device and the others of its host.
     pub link: f64,
-    /// Bytes a second of network for each device, on the data sheet.
+    /// Data-sheet bytes/s of network per device.
     pub network: f64,
-    /// Bytes of memory of a device that may be used.
+    /// Usable bytes of memory per device.
     pub memory: f64,
-    /// Watts that a device is limited to; `None` where it may take what its data sheet says.
+    /// Power limit in watts; `None` for that of the data sheet.
     pub watts: Option<f64>,
 }
 
-/// What is to be trained, and on what.
+/// A training problem: model, cluster, engine and pins.
 #[derive(Clone, Debug)]
 pub struct SearchProblem {
-    /// What is trained.
+    /// Dimensions of the model.
     pub model: Transformer,
-    /// The devices.
+    /// The cluster.
     pub cluster: HomogeneousCluster,
-    /// What the engine costs.
+    /// Cost profile of the engine.
     pub engine: Software,
-    /// What the engine can run; `None` where that is not asked.
+    /// Restrictions of the engine; `None` if any layout is allowed.
     pub runs_on: Option<EngineSupport>,
-    /// How attention is computed.
+    /// Attention kernel.
     pub kernel: AttentionKernel,
     /// Number format of linear layers.
     pub products: MatmulPrecision,
-    /// Samples of a step.
+    /// Samples per step.
     pub batch: u32,
-    /// Axes that are decided.
+    /// Axes with fixed values.
     pub pins: LayoutPins,
-    /// The constants of the model.
+    /// Constants of the cost model.
     pub constants: &'static Constants,
 }
 
-/// An engine that is to run a training.
+/// An engine with the training it is to run.
 #[derive(Clone, Debug)]
 pub struct EngineSupport {
     /// The engine.
     pub engine: &'static dyn engine::Engine,
-    /// The training.
+    /// The training, for the engine's checks.
     pub training: engine::TrainingSpec,
 }
 
@@ -74,7 +74,7 @@ pub(in crate::analytic) fn divisors_of(n: u32) -> impl Iterator<Item = u32> {
 }
 
 impl HomogeneousCluster {
-    /// `hosts` of `per_host` devices each, as the part is usually sold.
+    /// Returns `hosts` of `per_host` devices each, with the GPU's usual memory and links.
     pub fn of(gpu: &'static GpuSpec, hosts: u32, per_host: u32) -> Self {
         Self {
             gpu,
@@ -87,7 +87,7 @@ impl HomogeneousCluster {
         }
     }
 
-    /// Name of its devices: words of the table, and the power limit.
+    /// Name of its devices, with the power limit.
     pub fn part(&self) -> String {
         let words = self.gpu.words.join(" ").to_uppercase();
         self.watts.map_or_else(|| words.clone(), |watts| format!("{words} {watts}W"))
@@ -95,7 +95,8 @@ impl HomogeneousCluster {
 }
 
 impl SearchProblem {
-    /// All degrees that divide what they cut, in a fixed order: those that share units follow each other.
+    /// Returns all degrees that divide their dimension, in a fixed order: those with equal micro-batch costs
+    /// are adjacent.
     pub fn shapes(&self) -> Vec<Degrees> {
         let devices = self.cluster.devices;
         let heads = to_count(self.model.heads);
@@ -110,7 +111,7 @@ impl SearchProblem {
         shapes
     }
 
-    /// An early and a late piece of the sequence for each rank.
+    /// Returns `true` if the sequence divides into an early and a late piece per rank.
     fn cuts_sequence(&self, context: u32) -> bool {
         context == 1 || to_count(self.model.sequence).is_multiple_of(2 * context)
     }
@@ -120,7 +121,7 @@ impl SearchProblem {
         divisors_of(count).filter(|expert| most.is_multiple_of(*expert)).collect()
     }
 
-    /// The shapes of these degrees, by number of stages.
+    /// Returns the shapes of these degrees, by number of stages.
     fn stages(&self, tensor: u32, context: u32, expert: u32) -> impl Iterator<Item = Degrees> + '_ {
         let rest = self.cluster.devices / (tensor * context);
         let deep = move |stages: &u32| *stages <= to_count(self.model.layers);
@@ -131,7 +132,7 @@ impl SearchProblem {
         })
     }
 
-    /// Whether a shape is what the pins ask for.
+    /// Returns `true` if a shape satisfies the pins.
     fn is_wanted(&self, shape: &Degrees) -> bool {
         let pins = &self.pins;
         let pinned = [
@@ -143,8 +144,8 @@ impl SearchProblem {
         pinned.into_iter().all(|(pin, degree)| pin.is_none_or(|pin| pin == degree))
     }
 
-    /// The ways to place a shape: experts over replicas alone or folded over other ranks, and both orders of ranks where they
-    /// differ.
+    /// Returns the rank placements of a shape: experts over replicas alone or folded over other ranks, and
+    /// both rank orders if they differ.
     pub fn placements(&self, shape: &Degrees) -> Vec<StepConfig> {
         let can_fold = shape.expert > 1 && shape.tensor * shape.context > 1;
         let folds: &[bool] = if can_fold { &[false, true] } else { &[false] };
@@ -168,7 +169,7 @@ impl SearchProblem {
         all
     }
 
-    /// The ways to exchange keys and values that the engine has for these degrees. They differ in time alone.
+    /// Returns the context exchanges that the engine supports for these degrees; they differ in time alone.
     pub fn exchanges(&self, config: &StepConfig) -> Vec<ContextExchange> {
         let degrees = config.degrees();
         if degrees.context == 1 {
@@ -180,7 +181,7 @@ impl SearchProblem {
         known.iter().copied().filter(|kind| *kind != ContextExchange::AllToAll || has_heads).collect()
     }
 
-    /// What is the same in all layouts.
+    /// Returns the arrangement common to all layouts.
     fn arrangement(&self) -> Arrangement {
         Arrangement { precision: self.precision(), device: DeviceKind::Cuda, ..Arrangement::SINGLE }
     }
@@ -193,7 +194,7 @@ impl SearchProblem {
         }
     }
 
-    /// What a backward may compute again, and of how many layers one.
+    /// Returns the recompute modes to try, each with its interval in layers.
     pub fn modes(&self) -> Vec<(Recompute, u32)> {
         const MODES: [(Recompute, u32); 5] = [
             (Recompute::None, 1),
@@ -212,13 +213,14 @@ impl SearchProblem {
         .collect()
     }
 
-    /// What replicas may shard.
+    /// Returns the ZeRO stages to try.
     pub fn zeros(&self) -> Vec<ZeroStage> {
         const ALL: [ZeroStage; 4] = [ZeroStage::Zero0, ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3];
         ALL.into_iter().filter(|zero| self.pins.zero.is_none_or(|pin| pin == *zero)).collect()
     }
 
-    /// What the replicas of a placement may shard, and among how many of them: all, or those of a host.
+    /// Returns the shardings of a placement: a ZeRO stage, and the replicas that share state (all, or those
+    /// of a host).
     pub fn shards(&self, config: &StepConfig) -> Vec<(ZeroStage, u32)> {
         let replicas = config.arrangement.replicas();
         let of_host = (self.cluster.per_host / config.arrangement.layout.tensor.get()).max(1);
@@ -238,7 +240,7 @@ impl SearchProblem {
         self.zeros().into_iter().flat_map(of_stage).collect()
     }
 
-    /// A case of a layout.
+    /// Returns the cost inputs of a layout.
     pub fn at(&self, config: &StepConfig) -> StepInputs<'_> {
         let HomogeneousCluster { gpu, per_host, watts, .. } = self.cluster;
         let power = watts.map_or(1.0, |watts| gpu.clock_at(watts));
@@ -262,8 +264,8 @@ impl SearchProblem {
         }
     }
 
-    /// Why the engine can run nothing of what is open: of its reasons the most frequent. `None` where the pins, and what
-    /// must divide, leave nothing to ask it about.
+    /// Returns the engine's most frequent reason to reject a layout. `None` if pins and divisibility leave no
+    /// layout to ask about.
     pub fn infeasible_reason(&self) -> Option<UnsupportedLayout> {
         let mut reasons: Vec<(u32, UnsupportedLayout)> = Vec::new();
         for placed in self.shapes().iter().flat_map(|shape| self.placements(shape)) {
@@ -279,7 +281,8 @@ impl SearchProblem {
         reasons.into_iter().max_by_key(|(count, _)| *count).map(|(_, reason)| reason)
     }
 
-    /// Whether `test` holds of a layout of a placement; they differ in what one engine has and another has not.
+    /// Returns `true` if `test` holds for some layout of a placement, over the options that differ between
+    /// engines.
     fn any(
         &self,
         placed: &StepConfig,
@@ -312,7 +315,7 @@ impl SearchProblem {
         })
     }
 
-    /// Whether the engine can train the model at all.
+    /// Returns `true` if the engine can train the model at all.
     pub fn can_train(&self) -> bool {
         let refused = |runs: &EngineSupport| {
             runs.engine.unsupported_training(&runs.training, self.precision()).is_some()
@@ -320,24 +323,24 @@ impl SearchProblem {
         !self.runs_on.as_ref().is_some_and(refused)
     }
 
-    /// Whether the engine can run a layout.
+    /// Returns `true` if the engine can run a layout.
     pub fn allows(&self, config: &StepConfig) -> bool {
         self.unsupported(config).is_none()
     }
 
-    /// Why the engine cannot run a layout.
+    /// Returns the reason why the engine cannot run a layout.
     fn unsupported(&self, config: &StepConfig) -> Option<UnsupportedLayout> {
         let EngineSupport { engine, training } = self.runs_on.as_ref()?;
         engine.unsupported_layout(training, &config.arrangement, to_count(config.micro_batches()))
     }
 
-    /// Micro-batches of a shape.
+    /// Returns the micro-batch sizes to try for a shape.
     pub fn micro_batches(&self, shape: &Degrees) -> Vec<u32> {
         let is_wanted = |micro: &u32| self.pins.micro_batch.is_none_or(|pin| pin == *micro);
         divisors_of(self.batch / shape.data).filter(is_wanted).collect()
     }
 
-    /// Whether ranks that share matrices may hold the sequence in parts.
+    /// Returns the settings of sequence parallelism to try.
     pub fn sequence_modes(&self, shape: &Degrees) -> &'static [bool] {
         match self.pins.sequence {
             _ if shape.tensor == 1 => &[false],

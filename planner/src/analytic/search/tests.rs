@@ -9,7 +9,7 @@ use crate::{engine, fixtures, what_if};
 use dtrain_recipes::{Decoder, LayoutPins, Model, PipelineSchedule, Recompute, ZeroStage};
 use proptest::prelude::*;
 
-/// A decoder of `billions` parameters or so.
+/// Returns a decoder of these dimensions.
 fn decoder(layers: u32, hidden: u32, heads: u32) -> Transformer {
     Transformer {
         layers: layers.into(),
@@ -80,7 +80,7 @@ proptest! {
     }
 }
 
-/// All layouts of a problem.
+/// Returns all layouts of a problem.
 fn every(problem: &SearchProblem) -> Vec<StepConfig> {
     let mut all = Vec::new();
     let shapes = problem.shapes();
@@ -140,7 +140,7 @@ fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
     assert!(found.best.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
 }
 
-/// One by one, what each engine can run of a dense model and of one with experts.
+/// For each engine, checks the layouts of a dense model and of one with experts.
 #[test]
 fn what_is_found_for_an_engine_is_the_best_of_all_that_it_can_run() {
     let mut found = 0;

@@ -1,5 +1,5 @@
-//! Three published rows, recomputed in straight lines from what `docs/cost-model.md` says, beside what the code says and
-//! what the page prints. Whoever changes a formula or a constant changes all three.
+//! Recomputes three published rows from the formulas of `docs/cost-model.md`, and compares them with the code
+//! and with the printed tables. A change of a formula or constant must update all three.
 
 mod arithmetic;
 mod code;
@@ -44,7 +44,7 @@ fn check(id: &str, notes: &Notes) {
     assert!(wrong.is_empty(), "{id}:\n{}", wrong.join("\n"));
 }
 
-/// What the code computes otherwise than by hand.
+/// Lists the values that the code computes differently.
 fn against_code(id: &str, notes: &Notes) -> Vec<String> {
     let code = code::values(&published::row(id));
     let other = |(name, hand): &(&'static str, f64)| match code.get(name) {
@@ -55,7 +55,7 @@ fn against_code(id: &str, notes: &Notes) -> Vec<String> {
     notes.0.iter().filter_map(other).collect()
 }
 
-/// What the page prints otherwise than it is by hand, leaves out, or has beside it.
+/// Lists the values that the page prints differently, lacks, or has in excess.
 fn against_page(id: &str, notes: &Notes) -> Vec<String> {
     let printed = page::table(id);
     let other = |(name, hand): &(&'static str, f64)| match printed.get(*name) {

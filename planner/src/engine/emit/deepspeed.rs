@@ -1,6 +1,6 @@
-//! DeepSpeed: `ds_config.json`, the model for transformers, and a script with the command.
+//! Emits DeepSpeed's `ds_config.json`, the model for transformers, and a start script.
 //!
-//! JSON has no comments, so the notes stand at the head of the script.
+//! JSON has no comments, so the notes are at the head of the script.
 
 use super::hosts::HostShape;
 use super::hugging_face::{self, DecoderArchitecture};
@@ -10,10 +10,10 @@ use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::Axis;
 use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
-/// The version whose names were checked.
+/// Version against which the names were checked.
 pub(crate) const VERSION: &str = "0.19.8";
 
-/// `ds_config.json`, `config.json` and `deepspeed.sh`.
+/// Emits `ds_config.json`, `config.json` and `deepspeed.sh`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let family = DecoderArchitecture::of(source.model);
     let mut notes = source.notes();
@@ -65,7 +65,7 @@ fn configuration(source: &DecoderPlan) -> OrderedObject {
     object = match source.arrangement.precision {
         Precision::F32 => object,
         Precision::Bf16 => object.object("bf16", enabled()),
-        // Zero is a scale that adapts itself.
+        // Zero selects a dynamic loss scale.
         Precision::Fp8 => unreachable!("no family of models has fp8"),
         Precision::F16 => object.object("fp16", enabled().with("loss_scale", 0)),
     };
@@ -152,7 +152,7 @@ fn script(source: &DecoderPlan, notes: &[String]) -> String {
     )
 }
 
-/// What the sums on the wire are called, where they are only rounded.
+/// Returns DeepSpeed's name of the gradient precision on the wire, if it is reduced.
 fn compress_word(source: &DecoderPlan) -> Option<&'static str> {
     let sync = &source.arrangement.sync;
     match sync.compress {

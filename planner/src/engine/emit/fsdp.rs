@@ -1,4 +1,5 @@
-//! PyTorch's FSDP2 by Hugging Face accelerate: its configuration, training arguments of transformers, and the model.
+//! Emits PyTorch FSDP2 configuration for Hugging Face accelerate: its YAML, training arguments of
+//! transformers, and the model.
 
 use super::hosts::HostShape;
 use super::hugging_face::{self, DecoderArchitecture};
@@ -8,10 +9,10 @@ use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
-/// The version whose names were checked.
+/// Version against which the names were checked.
 pub(crate) const VERSION: &str = "1.15.0";
 
-/// `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
+/// Emits `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let family = DecoderArchitecture::of(source.model);
     let mut notes = source.notes();
@@ -32,12 +33,12 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     ConfigFiles { files, notes, start: start.into(), checkout: None }
 }
 
-/// Whether anything is sharded or cut; otherwise replicas are those of DistributedDataParallel.
+/// Returns `true` if state is sharded; otherwise replicas use DistributedDataParallel.
 fn is_fsdp(source: &DecoderPlan) -> bool {
     source.arrangement.zero != ZeroStage::Zero0
 }
 
-/// Whether ranks are cut along any axis but `data`, or sharded in groups.
+/// Returns `true` if there are other axes than `data`, or several shard groups.
 fn is_parallel(source: &DecoderPlan) -> bool {
     source.degree(Axis::Tensor) * source.degree(Axis::Context) > 1 || is_fsdp(source) && source.copies() > 1
 }
@@ -120,7 +121,7 @@ fn parallelism(source: &DecoderPlan) -> String {
         source.degree(Axis::Tensor)
     );
     if context > 1 {
-        // The ring of PyTorch passes keys and values on by all-to-all.
+        // PyTorch's ring passes keys and values by all-to-all.
         let strategy = match source.arrangement.context_exchange {
             ContextExchange::AllGather => "allgather",
             ContextExchange::Ring | ContextExchange::AllToAll => "alltoall",
@@ -130,7 +131,7 @@ fn parallelism(source: &DecoderPlan) -> String {
     text
 }
 
-/// Training arguments, one a line.
+/// Writes the training arguments, one per line.
 fn arguments(source: &DecoderPlan) -> String {
     let (train, rule, pace) = (source.train(), source.optimizer(), &source.plan.best().run_length);
     let mut lines = vec![
@@ -177,7 +178,7 @@ fn arguments(source: &DecoderPlan) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Whether transformers compute blocks again, because nothing of FSDP does.
+/// Returns `true` if transformers recompute blocks, as FSDP is not used.
 fn recomputes_alone(source: &DecoderPlan) -> bool {
     source.arrangement.recompute == Recompute::Full && !is_fsdp(source) && !is_parallel(source)
 }

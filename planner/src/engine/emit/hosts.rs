@@ -1,17 +1,17 @@
-//! On how many hosts a plan trains.
+//! Number of hosts and ranks per host of a plan.
 
 use crate::Plan;
 
-/// Hosts of a plan, with as many ranks each.
+/// Number of hosts, with equally many ranks each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostShape {
     pub(super) count: u32,
-    /// Ranks of one host.
+    /// Ranks per host.
     pub(super) each: u32,
 }
 
 impl HostShape {
-    /// Those that `plan` was made for. Ranks that they cannot share evenly are on one.
+    /// Returns the hosts that `plan` was made for; one host if they cannot share the ranks evenly.
     pub(super) fn of(plan: &Plan) -> Self {
         let (world, count) = (plan.best().candidate.arrangement.layout.world(), plan.host.hosts.get());
         if world.is_multiple_of(count) {

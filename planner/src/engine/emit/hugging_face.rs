@@ -1,4 +1,4 @@
-//! The model as Hugging Face transformers describe it: a `config.json`, which DeepSpeed and accelerate train alike.
+//! Emits the model as `config.json` of Hugging Face transformers, for DeepSpeed and accelerate.
 
 use super::ConfigFile;
 use super::json::OrderedObject;
@@ -6,24 +6,24 @@ use super::source::DecoderPlan;
 use crate::engine::rules;
 use dtrain_recipes::{Activation, Decoder, Experts, Positions};
 
-/// The version whose names were checked.
+/// Version against which the names were checked.
 pub(super) const VERSION: &str = "5.23.0";
 
-/// The architectures that the decoders of a recipe can be.
+/// Architectures of transformers that a recipe's decoder can have.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum DecoderArchitecture {
     /// Learned positions, layer norms, GELU, biases, as many key as query heads.
     Gpt2,
     /// Rotary positions, RMS norms, SwiGLU.
     Llama,
-    /// The same with biases of queries, keys and values alone.
+    /// Llama with biases of queries, keys and values.
     Qwen2,
-    /// As Llama with a mixture of experts.
+    /// Llama with a mixture of experts.
     Mixtral,
 }
 
 impl DecoderArchitecture {
-    /// The family of a model that transformers have.
+    /// Returns the architecture of a model.
     pub(super) fn of(model: &Decoder) -> Self {
         match (&model.experts, model.positions) {
             (Some(_), _) => Self::Mixtral,
@@ -33,7 +33,7 @@ impl DecoderArchitecture {
         }
     }
 
-    /// The class of a block.
+    /// Returns the class name of a block.
     pub(super) fn block(self) -> &'static str {
         match self {
             Self::Gpt2 => "GPT2Block",
@@ -44,7 +44,7 @@ impl DecoderArchitecture {
     }
 }
 
-/// `config.json`.
+/// Emits `config.json`.
 pub(super) fn config(source: &DecoderPlan, family: DecoderArchitecture) -> ConfigFile {
     let model = source.model;
     let object = match family {
@@ -66,7 +66,7 @@ pub(super) fn config(source: &DecoderPlan, family: DecoderArchitecture) -> Confi
     ConfigFile { name: "config.json".into(), text: object.text() }
 }
 
-/// What is told of the model.
+/// Returns the notes about the model.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = vec!["weights begin as transformers draw them, not as dtrain does".into()];
     let Some(experts) = source.model.experts else { return notes };

@@ -1,4 +1,4 @@
-//! JSON with the keys in the order in which they are written, as people read it.
+//! JSON objects that keep the order of their keys.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
@@ -26,7 +26,7 @@ impl OrderedObject {
         self
     }
 
-    /// The text, indented, with a final newline.
+    /// Returns the indented text, with a final newline.
     pub(super) fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("all keys are text") + "\n"
     }

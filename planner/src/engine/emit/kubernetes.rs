@@ -1,4 +1,4 @@
-//! An indexed job for Kubernetes with the service by which its pods find the first.
+//! Emits an indexed Kubernetes job, with the service through which its pods find the first.
 
 use super::hosts::HostShape;
 use super::slurm::name;
@@ -7,7 +7,7 @@ use crate::Plan;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Bytes;
 
-/// One manifest. Image, program and storage are the user's to set.
+/// Emits one manifest; the user sets image, program and storage.
 pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     let candidate = &plan.best().candidate;
     let notes =
@@ -42,7 +42,7 @@ fn job(plan: &Plan, world: u32, HostShape { count, each }: HostShape) -> String 
     )
 }
 
-/// What a pod asks for: a GPU for each rank, or the threads and the memory that the plan gives to ranks on CPUs.
+/// Returns the resource limits of a pod: a GPU per rank, or the threads and memory of CPU ranks in the plan.
 fn limits(plan: &Plan, each: u32) -> String {
     let best = plan.best();
     match best.candidate.arrangement.device {
@@ -64,7 +64,7 @@ fn mebibytes(bytes: Bytes) -> u64 {
     bytes.0.div_ceil(1 << 20)
 }
 
-/// NCCL and data loaders share memory; the default of 64 MiB is too little.
+/// NCCL and data loaders use shared memory; the default of 64 MiB is too little.
 const VOLUMES: &str = "          volumeMounts:
             - name: shared-memory
               mountPath: /dev/shm

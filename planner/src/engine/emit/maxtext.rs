@@ -1,4 +1,5 @@
-//! MaxText on JAX: a configuration in YAML over its `base.yml`, and a script that starts a process on each host.
+//! Emits MaxText (JAX) configuration: YAML over its `base.yml`, and a script that starts a process on each
+//! host.
 
 use super::hosts::HostShape;
 use super::source::DecoderPlan;
@@ -7,13 +8,13 @@ use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{Precision, Recompute, Schedule, ZeroStage};
 
-/// The version whose keys were checked.
+/// Version against which the keys were checked.
 pub(crate) const VERSION: &str = "0.2.5";
 
 /// Lines of keys and values.
 type Lines = Vec<String>;
 
-/// `maxtext.yml` and `maxtext.sh`.
+/// Emits `maxtext.yml` and `maxtext.sh`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
@@ -87,7 +88,7 @@ fn model(source: &DecoderPlan) -> Lines {
         "enable_dropout: false".into(),
     ];
     if let Some(experts) = &model.experts {
-        // Kernels of megablox are for TPUs. A capacity is counted by products with a mask.
+        // Megablox kernels are for TPUs. A capacity factor selects products with a mask.
         lines.extend([
             format!("base_moe_mlp_dim: {}", model.ffn),
             format!("num_experts: {}", experts.count),
@@ -104,7 +105,7 @@ fn model(source: &DecoderPlan) -> Lines {
 fn layout(source: &DecoderPlan) -> Lines {
     let arrangement = source.arrangement;
     let degree = |axis| source.degree(axis);
-    // Weights are sharded along context and expert ranks besides the axis `fsdp`.
+    // Weights are sharded along context and expert ranks as well as the axis `fsdp`.
     let inner = degree(Axis::Context) * degree(Axis::Expert);
     let fsdp = if arrangement.zero == ZeroStage::Zero3 { arrangement.shard / inner } else { 1 };
     let mut lines = vec![
@@ -118,7 +119,7 @@ fn layout(source: &DecoderPlan) -> Lines {
         format!("ici_tensor_sequence_parallelism: {}", degree(Axis::Tensor)),
     ];
     if degree(Axis::Expert) > 1 && degree(Axis::Tensor) * degree(Axis::Context) > 1 {
-        // As in the plan: tensor ranks are the nearest, then those of context, then those of experts.
+        // Order of the plan: tensor ranks innermost, then context, then expert ranks.
         lines.push(
             "mesh_axes: [diloco, data, stage, fsdp, fsdp_transpose, expert, context, context_usp_ulysses, \
              context_autoregressive, tensor, tensor_sequence, autoregressive]"
@@ -183,7 +184,7 @@ fn training(source: &DecoderPlan) -> Lines {
         lines.push(format!("wsd_decay_steps_fraction: {}", number(decay)));
         lines.push("wsd_decay_style: linear".into());
     }
-    // Fused attention of cuDNN is in 16 bits.
+    // cuDNN's fused attention needs 16 bits.
     let (products, attention) =
         if is_half { ("bfloat16", "cudnn_flash_te") } else { ("float32", "dot_product") };
     lines.extend([
@@ -196,7 +197,7 @@ fn training(source: &DecoderPlan) -> Lines {
     lines
 }
 
-/// `part` of `whole` as a fraction that gives `part` again when it is multiplied and rounded down.
+/// Returns `part / whole` such that `whole` times it, rounded down, is `part`.
 #[expect(clippy::cast_precision_loss, reason = "numbers of steps, far below 2^52")]
 fn fraction(part: u64, whole: u64) -> f64 {
     if part == 0 || whole == 0 {
@@ -205,8 +206,8 @@ fn fraction(part: u64, whole: u64) -> f64 {
     ((part as f64 + 0.5) / whole as f64).min(1.0)
 }
 
-/// `samples` over `devices`. MaxText multiplies by the devices again and rounds down: the least number that it does not take
-/// for less.
+/// Returns `samples / devices` such that MaxText, which multiplies by the devices and rounds down, gets
+/// `samples`.
 #[expect(clippy::cast_precision_loss, reason = "numbers of samples, far below 2^52")]
 fn per_device(samples: u64, devices: u32) -> String {
     let (whole, devices) = (samples as f64, f64::from(devices));
@@ -217,7 +218,7 @@ fn per_device(samples: u64, devices: u32) -> String {
     number(each)
 }
 
-/// Whether sequences may hold several documents: not where keys and values are gathered by Transformer Engine.
+/// Returns `true` if sequences may pack several documents: not if Transformer Engine gathers keys and values.
 fn is_packed(source: &DecoderPlan) -> bool {
     source.degree(Axis::Context) == 1 || source.arrangement.context_exchange == ContextExchange::Ring
 }
@@ -254,7 +255,7 @@ fn data(source: &DecoderPlan) -> Lines {
     lines
 }
 
-/// One process a host, which sees all its GPUs.
+/// Emits the script: one process per host, with all its GPUs.
 fn script(source: &DecoderPlan) -> String {
     let HostShape { count, each } = HostShape::of(source.plan);
     let meet = if count > 1 {

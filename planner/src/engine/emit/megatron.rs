@@ -1,4 +1,4 @@
-//! Megatron-LM: a shell script that calls `pretrain_gpt.py` with its arguments.
+//! Emits a shell script that calls Megatron-LM's `pretrain_gpt.py` with its arguments.
 
 mod model;
 
@@ -9,13 +9,13 @@ use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Axis, ContextExchange, RankOrder};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
-/// The version whose arguments were checked; `megatron-core` on PyPI carries them since it carries Megatron-LM.
+/// Version against which the arguments were checked; `megatron-core` on PyPI now includes Megatron-LM.
 pub(crate) const VERSION: &str = "0.19.2";
 
 /// An argument with its values, such as `--micro-batch-size 4`.
 type Argument = String;
 
-/// One script.
+/// Emits one script.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
@@ -60,12 +60,13 @@ fn groups(source: &DecoderPlan) -> [(&'static str, Vec<Argument>); 4] {
     ]
 }
 
-/// Whether the state is sharded by Megatron-FSDP, which is its only way to shard gradients and weights.
+/// Returns `true` if Megatron-FSDP shards the state: its only way to shard gradients and weights.
 fn is_fsdp(source: &DecoderPlan) -> bool {
     source.arrangement.zero >= ZeroStage::Zero2
 }
 
-/// Tensor and context ranks of older GPUs want one queue, so that communication starts first; Megatron-FSDP wants more.
+/// Returns the queue setting: tensor and context ranks on older GPUs need one queue, so that communication
+/// starts first; Megatron-FSDP needs more.
 fn connections(source: &DecoderPlan) -> &'static str {
     let cuts = source.degree(Axis::Tensor) > 1 || source.degree(Axis::Context) > 1;
     if cuts && !is_fsdp(source) { "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" } else { "" }
@@ -98,7 +99,7 @@ fn layout(source: &DecoderPlan) -> Vec<Argument> {
     ];
     if source.model.experts.is_some() {
         let fold = arrangement.expert_fold;
-        // Experts that are folded over the tensor ranks are whole on each of them.
+        // Experts folded over tensor ranks are whole on each of them.
         let cut = if fold > 1 { 1 } else { degree(Axis::Tensor) };
         arguments.push(format!("--expert-model-parallel-size {}", degree(Axis::Expert) * fold));
         arguments.push(format!("--expert-tensor-parallel-size {cut}"));
@@ -123,7 +124,8 @@ fn layout(source: &DecoderPlan) -> Vec<Argument> {
     arguments
 }
 
-/// Even runs of blocks by their number; uneven ones by a letter for each block, `t`, with `E` and `L` at the ends.
+/// Returns the stage layout: a number for even chunks; for uneven ones a letter per block, `t`, with `E` and
+/// `L` at the ends.
 fn stages(source: &DecoderPlan) -> Option<Argument> {
     let (stages, chunks) = (source.degree(Axis::Pipeline), source.arrangement.chunks);
     let blocks = source.model.layers;
@@ -235,7 +237,7 @@ fn training(source: &DecoderPlan) -> Vec<Argument> {
 fn data(source: &DecoderPlan) -> Vec<Argument> {
     let pace = &source.plan.best().run_length;
     let validations = pace.validate_samples.div_ceil(source.split.global()).max(1);
-    // In percent, without the dust of binary fractions.
+    // In percent, rounded to hide binary fractions.
     let valid = (1e8 * source.valid_fraction().unwrap_or(0.0)).round() / 1e6;
     vec![
         "--data-path \"$DATA\"".into(),

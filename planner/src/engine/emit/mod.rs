@@ -1,8 +1,8 @@
-//! Configuration for other engines, and launch manifests, from a plan's best choice.
+//! Emits configuration for other engines, and launch manifests, from a plan's best choice.
 //!
-//! Pure: text comes out, and nobody writes a file here. What an engine cannot say at all is an error; what it says
-//! differently, or leaves to the user, is a note. A note stands at the head of the file where the format has
-//! comments, and is returned for the caller to show. Nothing is left out without a word.
+//! Pure: returns text and writes no files. A setting that an engine cannot express is an error; one that it
+//! expresses differently, or leaves to the user, is a note. Notes are at the head of the file if the format
+//! has comments, and are returned for display. Nothing is dropped silently.
 
 pub(crate) mod deepspeed;
 pub(crate) mod dtrain;
@@ -24,18 +24,18 @@ use serde::Serialize;
 pub use source::DecoderPlan;
 use std::fmt::Write;
 
-/// What a plan can be turned into.
+/// A target format of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigFormat {
-    /// A config registry in Python for torchtitan.
+    /// A Python config registry for torchtitan.
     Torchtitan,
     /// A shell script with the arguments of Megatron-LM.
     Megatron,
-    /// A configuration in JSON for DeepSpeed, the model for Hugging Face transformers, and the command.
+    /// JSON configuration for DeepSpeed, the model for Hugging Face transformers, and a start script.
     Deepspeed,
-    /// A configuration of Hugging Face accelerate for PyTorch's FSDP2, training arguments and the model.
+    /// Hugging Face accelerate configuration for PyTorch FSDP2, training arguments and the model.
     Fsdp,
-    /// A configuration of MaxText (JAX), and a script that starts it.
+    /// MaxText (JAX) configuration, and a start script.
     Maxtext,
     /// A batch script for Slurm.
     Slurm,
@@ -43,32 +43,32 @@ pub enum ConfigFormat {
     Kubernetes,
 }
 
-/// A file: a name without a folder, and its text.
+/// An emitted file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConfigFile {
-    /// Its name.
+    /// File name without a folder.
     pub name: String,
-    /// Its text, with a final newline.
+    /// Contents, with a final newline.
     pub text: String,
 }
 
-/// The files of one format, and what they do not say as the plan does.
+/// The emitted files of one format, with notes on differences from the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConfigFiles {
-    /// At least one.
+    /// At least one file.
     pub files: Vec<ConfigFile>,
-    /// Sentences without their full stop.
+    /// Notes: sentences without their full stop.
     pub notes: Vec<String>,
-    /// The command that starts training, in the folder of the files or in the `checkout`.
+    /// Command that starts training, in the folder of the files or in the `checkout`.
     pub start: String,
-    /// What stands for the folder of the engine's own repository, where the command must run in its root.
+    /// Placeholder for the engine's repository, if the command must run in its root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkout: Option<&'static str>,
 }
 
 impl ConfigFiles {
-    /// The line for a shell that starts training with the files in `folder`, which is written as a word of a shell. Where a
-    /// checkout is needed, `folder` should be absolute.
+    /// Returns the shell line that starts training with the files in `folder`, which must be quoted for a
+    /// shell, and absolute if a checkout is needed.
     pub fn command(&self, folder: &str) -> String {
         let Self { files, start, checkout, .. } = self;
         let Some(checkout) = checkout else { return format!("cd {folder} && {start}") };
@@ -78,39 +78,39 @@ impl ConfigFiles {
     }
 }
 
-/// Why a plan cannot be turned into a format.
+/// Reasons why a plan cannot be emitted in a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
-    /// No format has this name.
+    /// The format is unknown.
     #[error("unknown format `{name}`; known are {}", ConfigFormat::names())]
     Unknown {
-        /// The name.
+        /// The unknown name.
         name: String,
     },
-    /// The engine trains other models only.
+    /// The engine trains only other kinds of models.
     #[error(
         "{engine} trains decoders, and model.kind is \"{kind}\"; `slurm` and `kubernetes` launch any program"
     )]
     OtherModel {
-        /// The engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// The kind of the model.
+        /// Kind of the model.
         kind: &'static str,
     },
-    /// The engine has no way to say something that changes what is trained, or that cannot run without.
+    /// The engine cannot express a setting that changes the training, or is required.
     #[error("{engine} does not support the plan: {what}; {instead}")]
     CannotSay {
-        /// The engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// What the plan says, with its numbers.
+        /// The setting in the plan, with its values.
         what: String,
-        /// What to do.
+        /// Suggested alternative.
         instead: &'static str,
     },
 }
 
 impl ConfigFormat {
-    /// All formats, in the order in which they are told.
+    /// All formats, in the order of messages.
     pub const ALL: [Self; 7] = [
         Self::Torchtitan,
         Self::Megatron,
@@ -121,7 +121,7 @@ impl ConfigFormat {
         Self::Kubernetes,
     ];
 
-    /// Its name on the command line.
+    /// Returns the format's name on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Torchtitan => "torchtitan",
@@ -134,7 +134,7 @@ impl ConfigFormat {
         }
     }
 
-    /// The engine that reads it; `None` for what launches any program.
+    /// Returns the engine that reads the format; `None` for launchers of any program.
     pub fn engine(self) -> Option<&'static dyn Engine> {
         match self {
             Self::Torchtitan => Some(&engine::TORCHTITAN),
@@ -146,7 +146,7 @@ impl ConfigFormat {
         }
     }
 
-    /// The format called `name`; `Err` names those that there are.
+    /// Parses the name of a format; `Err` lists the known ones.
     pub fn parse(name: &str) -> Result<Self, EmitError> {
         let known = Self::ALL.into_iter().find(|format| format.word() == name);
         known.ok_or_else(|| EmitError::Unknown { name: name.into() })
@@ -157,7 +157,7 @@ impl ConfigFormat {
     }
 }
 
-/// The best choice of `plan` in another engine's words. `Err` when the engine cannot train so.
+/// Emits the best choice of `plan`. `Err` if the engine cannot train it.
 pub fn emit(plan: &Plan, format: ConfigFormat) -> Result<ConfigFiles, EmitError> {
     match (format.engine(), format) {
         (Some(engine), _) => Ok(engine.emit(&DecoderPlan::of(plan, engine)?)),
@@ -166,7 +166,7 @@ pub fn emit(plan: &Plan, format: ConfigFormat) -> Result<ConfigFiles, EmitError>
     }
 }
 
-/// Comment lines at the head of a file: what it is for, where it comes from, and the notes.
+/// Returns comment lines for the head of a file: purpose, origin and notes.
 fn head(plan: &Plan, what: &str, notes: &[String]) -> String {
     let mut text = String::new();
     line(&mut text, what);
@@ -186,8 +186,8 @@ fn head(plan: &Plan, what: &str, notes: &[String]) -> String {
     text
 }
 
-/// One comment, broken between words at 110 columns. A path of the recipe may hold a line break: it must not end the
-/// comment, as the file may be a script.
+/// Appends a comment wrapped at 110 columns. A recipe's path may contain a line break, which must not end the
+/// comment: the file may be a script.
 fn line(text: &mut String, words: &str) {
     let mut width = 1;
     text.push('#');

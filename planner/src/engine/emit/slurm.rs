@@ -1,11 +1,11 @@
-//! A batch script for Slurm: torchrun on each host, which meets the others at the first.
+//! Emits a Slurm batch script: torchrun on each host, with a rendezvous at the first.
 
 use super::hosts::HostShape;
 use super::{ConfigFile, ConfigFiles, head};
 use crate::Plan;
 use dtrain_protocol::DeviceKind;
 
-/// One script. The program that trains is the user's to set.
+/// Emits one script; the user fills in the training program.
 pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     let arrangement = &plan.best().candidate.arrangement;
     let (world, threads) = (arrangement.layout.world(), plan.best().candidate.threads);
@@ -53,8 +53,8 @@ fn body(world: u32, each: u32, threads: u32) -> String {
     )
 }
 
-/// The recipe's name in letters, digits and `-` only, in lower case, at most 52 of them, a letter first: so that
-/// Kubernetes may append a number and still have a name of 63.
+/// Returns the recipe's name as lower-case letters, digits and `-`, a letter first, at most 52 long, so that
+/// Kubernetes can append a number within its limit of 63.
 pub(super) fn name(plan: &Plan) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let text: String = plan.recipe.name.chars().map(keep).collect();

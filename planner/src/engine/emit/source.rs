@@ -1,4 +1,4 @@
-//! What every engine reads from a plan, each value once.
+//! Values that emitters read from a plan.
 
 use super::EmitError;
 use crate::engine::{Engine, TrainingSpec};
@@ -8,22 +8,22 @@ use dtrain_recipes::{
     Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, ValidationSource, ZeroStage,
 };
 
-/// A plan for a decoder, as an engine reads it.
+/// A plan for a decoder, prepared for emitters.
 pub struct DecoderPlan<'a> {
-    /// The engine that will read it.
+    /// The target engine.
     pub(crate) engine: &'static dyn Engine,
     /// The plan.
     pub(crate) plan: &'a Plan,
     /// The model.
     pub(crate) model: &'a Decoder,
-    /// How its work is arranged.
+    /// Arrangement of the work.
     pub(crate) arrangement: &'a Arrangement,
-    /// How its batch is split.
+    /// Split of the batch.
     pub(crate) split: &'a BatchSplit,
 }
 
 impl<'a> DecoderPlan<'a> {
-    /// Reads a plan. `Err` when it is for another kind of model, when replicas do not do alike, or when the engine cannot run
+    /// Reads a plan. `Err` if its model is not a decoder, its replicas are unequal, or the engine cannot run
     /// it.
     pub(crate) fn of(plan: &'a Plan, engine: &'static dyn Engine) -> Result<Self, EmitError> {
         let kind = match &plan.recipe.model {
@@ -58,68 +58,69 @@ impl<'a> DecoderPlan<'a> {
         Ok(source)
     }
 
-    /// An error about `what` the plan says, with what to do `instead`.
+    /// Returns an error about `what` the plan contains, with an alternative.
     fn unsupported(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
         EmitError::CannotSay { engine: self.engine.title(), what: what.into(), instead }
     }
 
-    /// The degree along an axis.
+    /// Returns the degree along an axis.
     pub(crate) fn degree(&self, axis: Axis) -> u32 {
         self.arrangement.layout.degree(axis)
     }
 
-    /// Ranks that read samples of their own: what engines call data parallel, whose expert axis lies within it.
+    /// Returns the ranks that read samples of their own: the engines' data-parallel size, expert axis
+    /// included.
     pub(crate) fn readers(&self) -> u32 {
         self.arrangement.layout.readers()
     }
 
-    /// Replicas that keep the same shard; 1 when all replicas share one copy of the state.
+    /// Returns the replicas that keep the same shard; 1 if all replicas share one copy of the state.
     pub(crate) fn copies(&self) -> u32 {
         self.arrangement.replicas() / self.shard()
     }
 
-    /// Replicas among which state is sharded; 1 when nothing is.
+    /// Returns the replicas among which state is sharded; 1 without ZeRO.
     pub(crate) fn shard(&self) -> u32 {
         if self.arrangement.zero == ZeroStage::Zero0 { 1 } else { self.arrangement.shard }
     }
 
-    /// How the weights are moved.
+    /// Returns the `[train]` section of the recipe.
     pub(crate) fn train(&self) -> &'a Train {
         &self.plan.recipe.train
     }
 
-    /// Optimizer.
+    /// Returns the optimizer settings.
     pub(crate) fn optimizer(&self) -> &'a Optimizer {
         &self.train().optimizer
     }
 
-    /// Peak learning rate.
+    /// Returns the peak learning rate.
     pub(crate) fn rate(&self) -> f64 {
         self.plan.best().candidate.learning_rate
     }
 
-    /// Learning rate at the end, rounded to 12 digits so that it has no dust of binary fractions.
+    /// Returns the final learning rate, rounded to 12 digits to hide binary fractions.
     pub(crate) fn rate_last(&self) -> f64 {
         let text = format!("{:.11e}", self.rate() * self.train().final_fraction);
         text.parse().expect("it was just written")
     }
 
-    /// Optimizer steps over which the learning rate falls.
+    /// Returns the steps of the learning-rate schedule.
     pub(crate) fn steps(&self) -> u64 {
         self.plan.best().run_length.schedule_steps
     }
 
-    /// Optimizer steps of the warm-up.
+    /// Returns the warm-up steps.
     pub(crate) fn warmup(&self) -> u64 {
         self.plan.best().run_length.warmup.value
     }
 
-    /// The training data; every decoder has some.
+    /// Returns the training data; every decoder has some.
     pub(crate) fn data(&self) -> &'a Data {
         self.plan.recipe.data.as_ref().expect("only a foreign command has no data")
     }
 
-    /// Fraction of the training data that is held back; `None` when validation has files of its own.
+    /// Returns the fraction of data held out for validation; `None` if validation has files of its own.
     pub(crate) fn valid_fraction(&self) -> Option<f64> {
         match self.data().valid {
             ValidationSource::Fraction(fraction) => Some(fraction),
@@ -127,7 +128,7 @@ impl<'a> DecoderPlan<'a> {
         }
     }
 
-    /// The files of the training data as they are named in the recipe, joined to its folder; URLs as they are.
+    /// Returns the training files, joined to the recipe's folder; URLs are unchanged.
     pub(crate) fn train_files(&self) -> Vec<String> {
         let root = &self.plan.data_root;
         let place = |name: &String| {
@@ -136,7 +137,7 @@ impl<'a> DecoderPlan<'a> {
         self.data().train.iter().map(place).collect()
     }
 
-    /// Notes that hold for every engine: where the plan was made, what ends it, and its data.
+    /// Returns the notes common to all engines: origin of the plan, stop conditions, data.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.arrangement.device == DeviceKind::Cpu {

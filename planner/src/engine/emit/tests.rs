@@ -14,7 +14,7 @@ fn n(degree: u32) -> NonZeroU32 {
     NonZeroU32::new(degree).expect("degrees start at one")
 }
 
-/// A plan for `model` whose best choice is `arrangement`, on GPUs, in bf16, with passes of two samples.
+/// Returns a plan for `model` with this arrangement, on GPUs in bf16, with micro-batches of two samples.
 fn planned(model: Model, arrangement: Arrangement) -> Plan {
     let (mut recipe, host) = (fixtures::recipe(), fixtures::host(2));
     recipe.model = model;
@@ -34,12 +34,12 @@ fn arranged(layout: Layout, zero: ZeroStage) -> Arrangement {
     Arrangement { zero, shard: whole.replicas(), ..whole }
 }
 
-/// Four replicas with shards of the moments.
+/// Four replicas with ZeRO-1.
 fn gpt() -> Plan {
     planned(fixtures::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero1))
 }
 
-/// Cut matrices and sharded weights, everything computed again.
+/// Tensor parallelism with ZeRO-3 and full recompute.
 fn llama() -> Plan {
     let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
     let arrangement =
@@ -59,19 +59,19 @@ fn pipeline() -> Plan {
     planned(fixtures::llama(), arrangement)
 }
 
-/// A mixture on two ranks for experts, in two replicas.
+/// Mixture of experts: two expert ranks, two replicas.
 fn experts() -> Plan {
     let layout = Layout { expert: n(2), ..Layout::replicas(n(2)) };
     planned(fixtures::experts(), arranged(layout, ZeroStage::Zero2))
 }
 
-/// Sequences in two parts, weights sharded in groups of four.
+/// Context parallelism of two, state sharded in groups of four.
 fn hybrid() -> Plan {
     let layout = Layout { context: n(2), ..Layout::replicas(n(4)) };
     planned(fixtures::llama(), Arrangement { shard: 4, ..arranged(layout, ZeroStage::Zero3) })
 }
 
-/// Cut matrices and sharded weights, where whole activations lie between the matrices.
+/// Tensor parallelism with ZeRO-3, without sequence parallelism.
 fn cut() -> Plan {
     let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
     planned(
@@ -80,17 +80,17 @@ fn cut() -> Plan {
     )
 }
 
-/// Four replicas with shards of gradients.
+/// Four replicas with ZeRO-2.
 fn gradients() -> Plan {
     planned(fixtures::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero2))
 }
 
-/// A mixture whose experts are whole on every rank.
+/// Mixture of experts without expert parallelism, ZeRO-3.
 fn whole() -> Plan {
     planned(fixtures::experts(), arranged(Layout::replicas(n(4)), ZeroStage::Zero3))
 }
 
-/// Two stages of two chunks with sharded gradients, and keys and values that are gathered.
+/// Two stages of two chunks with ZeRO-2, and context parallelism by all-gather.
 fn gathered() -> Plan {
     let layout = Layout { pipeline: n(2), context: n(2), ..Layout::replicas(n(2)) };
     let arrangement = Arrangement {
@@ -102,7 +102,7 @@ fn gathered() -> Plan {
     planned(fixtures::llama(), arrangement)
 }
 
-/// Shorter stages at the ends, heads exchanged for parts of sequences, stages nearer than replicas.
+/// Shorter stages at the ends, context parallelism by all-to-all, stages as the innermost axis after tensor.
 fn ends() -> Plan {
     let Model::Decoder(model) = fixtures::llama() else { unreachable!("it is a decoder") };
     let layout = Layout { pipeline: n(2), context: n(2), ..Layout::replicas(n(2)) };
@@ -122,7 +122,7 @@ fn folded() -> Plan {
     planned(fixtures::experts(), arrangement)
 }
 
-/// All forward passes, then all backward passes, over two stages; weights sharded among all replicas.
+/// GPipe over two stages; weights sharded among all replicas.
 fn circular() -> Plan {
     let layout = Layout { pipeline: n(2), ..Layout::replicas(n(2)) };
     let arrangement = Arrangement {
@@ -133,7 +133,7 @@ fn circular() -> Plan {
     planned(fixtures::llama(), arrangement)
 }
 
-/// A mixture with every axis but the pipeline, weights sharded in two groups.
+/// Mixture of experts with every axis but the pipeline, weights sharded in two groups.
 fn mixture() -> Plan {
     let layout = Layout { tensor: n(2), context: n(2), expert: n(2), ..Layout::replicas(n(4)) };
     let arrangement = Arrangement {
@@ -145,7 +145,7 @@ fn mixture() -> Plan {
     planned(fixtures::experts(), arrangement)
 }
 
-/// One rank on a CPU, as the planner chose it.
+/// One rank on a CPU, as planned.
 fn single() -> Plan {
     let (recipe, host) = (fixtures::recipe(), fixtures::host(1));
     plan(&fixtures::request(&recipe, &host, None)).expect("the sample fits")
@@ -158,7 +158,7 @@ fn hosts() -> Plan {
     plan
 }
 
-/// All of them with their names.
+/// Returns all plans with their names.
 fn plans() -> [(&'static str, Plan); 15] {
     let (gpt, llama, pipeline) = (gpt(), llama(), pipeline());
     [
@@ -180,7 +180,7 @@ fn plans() -> [(&'static str, Plan); 15] {
     ]
 }
 
-/// The files one after the other, each below its name; or the error.
+/// Returns the files one after the other, each below its name, or the error.
 fn shown(plan: &Plan, format: ConfigFormat) -> String {
     match emit(plan, format) {
         Ok(ConfigFiles { files, start, .. }) => {

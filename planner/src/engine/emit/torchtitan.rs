@@ -1,7 +1,7 @@
-//! torchtitan: a config registry in Python, which newer versions read in place of TOML.
+//! Emits torchtitan's config registry: a Python module, which newer versions read instead of TOML.
 //!
-//! Dense models are its Llama 3, mixtures its Qwen 3 without norms of queries and keys; both with the sizes of the
-//! plan. The folder of a tokenizer and the data are the user's to set.
+//! Dense models use its Llama 3, mixtures of experts its Qwen 3 without norms of queries and keys, both with
+//! the sizes of the plan. The user sets the tokenizer folder and the data.
 
 mod fp8;
 mod model;
@@ -13,19 +13,19 @@ use crate::step::schedule::chunks_of;
 use dtrain_protocol::Axis;
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
 
-/// The version whose sources the names below were checked against.
+/// Version against which the names were checked.
 pub(crate) const VERSION: &str = "0.3.0";
 
 /// Name of the Python module.
 const MODULE: &str = "dtrain_config";
 
-/// How many replicas keep the state whole, and among how many it is sharded.
+/// Copies of the state, and the ranks among which each is sharded.
 struct HybridSharding {
     replicate: u32,
     shard: u32,
 }
 
-/// One Python module with a function `train`, which returns the `Trainer.Config`.
+/// Emits one Python module with a function `train`, which returns the `Trainer.Config`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let sharding = sharding(source);
     let mut notes = source.notes();
@@ -51,7 +51,7 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     }
 }
 
-/// Shards lie within `data × expert × context` as in the plan.
+/// Returns the sharding: shards span `data × expert × context`, as in the plan.
 fn sharding(source: &DecoderPlan) -> HybridSharding {
     let context = source.degree(Axis::Context);
     let shard = (source.shard() / context).max(1);
@@ -178,14 +178,14 @@ fn parallelism(source: &DecoderPlan, sharding: &HybridSharding) -> String {
     text + "        ),\n"
 }
 
-/// The schedule, and the modules of every run of blocks, the first of each stage before the second of any.
+/// Returns the schedule with the modules of every chunk, in order of chunks, then stages.
 fn stages(source: &DecoderPlan) -> String {
     let arrangement = source.arrangement;
     let name = match arrangement.schedule {
         PipelineSchedule::Gpipe => "GPipe",
         PipelineSchedule::Interleaved => "Interleaved1F1B",
         PipelineSchedule::OneForwardOneBackward => "1F1B",
-        // ZB1P, which with one part a stage is ZB-H1.
+        // ZB1P, which with one chunk per stage is ZB-H1.
         PipelineSchedule::ZeroBubble => "InterleavedZeroBubble",
     };
     let blocks = source.model.layers;

@@ -1,6 +1,6 @@
-//! Values in YAML.
+//! Formats values in YAML.
 
-/// A number that YAML 1.1 reads as one: with a point before its exponent.
+/// Formats a number for YAML 1.1: with a point before its exponent.
 pub(super) fn number(value: f64) -> String {
     let text = format!("{value:?}");
     match text.split_once('e') {
@@ -9,7 +9,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Text in quotes. Text in JSON is text in YAML.
+/// Formats text in quotes; a JSON string is a YAML string.
 pub(super) fn text(value: &str) -> String {
     serde_json::to_string(value).expect("it is text")
 }

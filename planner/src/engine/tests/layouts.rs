@@ -1,4 +1,4 @@
-//! Models and layouts for the tables.
+//! Models and layouts for the test cases.
 
 use super::*;
 use crate::fixtures;
@@ -14,7 +14,7 @@ pub(super) fn decoder(model: Model) -> Decoder {
     model
 }
 
-/// A Llama with as many heads as the tables below divide.
+/// Returns a Llama whose heads divide as the cases need.
 pub(super) fn llama() -> Decoder {
     let model = decoder(fixtures::llama());
     Decoder { layers: 8, hidden: 64, heads: 8, kv_heads: 4, ffn: 256, context: 128, tied: false, ..model }
@@ -29,7 +29,7 @@ pub(super) fn gpt2() -> Decoder {
     Decoder { layers: 8, hidden: 64, heads: 8, kv_heads: 8, ffn: 256, context: 128, ..model }
 }
 
-/// GPUs in bf16; state sharded among all replicas, where it is.
+/// Returns an arrangement on GPUs in bf16, with state sharded among all replicas.
 pub(super) fn on_gpus(layout: Layout, zero: ZeroStage) -> Arrangement {
     let whole =
         Arrangement { layout, device: DeviceKind::Cuda, precision: Precision::Bf16, ..Arrangement::SINGLE };
@@ -41,7 +41,7 @@ pub(super) fn data(data: u32) -> Layout {
     Layout::replicas(n(data))
 }
 
-/// A pipeline of four stages, with tied heads nowhere.
+/// Returns a pipeline of four stages, without tied embeddings.
 pub(super) fn piped(schedule: PipelineSchedule, chunks: u32, zero: ZeroStage) -> Arrangement {
     let layout = Layout { pipeline: n(4), ..data(2) };
     Arrangement { schedule, chunks, ..on_gpus(layout, zero) }

@@ -1,8 +1,8 @@
-//! What engines cannot train in any layout.
+//! Tests of trainings that engines cannot run in any layout.
 
 use super::*;
 
-/// Each was looked up in the package that its engine's file names.
+/// Each was checked in the package that its engine's file names.
 #[test]
 fn engines_have_these_optimizers() {
     use OptimizerKind::{Adamw, Lamb, Lion, Sgd};

@@ -1,4 +1,4 @@
-//! What an engine can run is written for it, and nothing else.
+//! Property test: exactly the layouts that an engine can run are emitted for it.
 
 use super::*;
 use crate::engine::emit::{EmitError, emit};
@@ -9,7 +9,7 @@ use dtrain_recipes::Synchronisation;
 use proptest::prelude::*;
 use std::num::NonZeroU64;
 
-/// A plan of `arrangement` with `micro_batches` passes of one sample for each reader.
+/// Returns a plan of `arrangement` with `micro_batches` passes of one sample per reader.
 fn planned(
     (model, optimizer): (Decoder, OptimizerKind),
     arrangement: Arrangement,
@@ -75,7 +75,7 @@ prop_compose! {
     }
 }
 
-/// The number behind each of `keys` in `text`; 1 where a key is absent.
+/// Returns the product of the numbers behind `keys` in `text`; an absent key counts as 1.
 fn product(text: &str, keys: &[&str]) -> u32 {
     let number = |key: &&str| {
         let rest = &text[text.find(key)? + key.len()..];
@@ -85,13 +85,13 @@ fn product(text: &str, keys: &[&str]) -> u32 {
     keys.iter().map(|key| number(key).unwrap_or(1)).product()
 }
 
-/// How many ranks the files are for.
+/// Returns the number of ranks that the files are for.
 fn ranks(engine: &str, emitted: &ConfigFiles, arrangement: &Arrangement) -> u32 {
     let text = &emitted.files[0].text;
     let world = arrangement.layout.world();
     match engine {
         "megatron" => {
-            // What is left of the ranks is data parallel, and divides into copies of the optimizer's state.
+            // The remaining ranks are data parallel, and divide into copies of the optimizer state.
             let dense =
                 ["--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"];
             let sparse = [
@@ -120,7 +120,7 @@ fn ranks(engine: &str, emitted: &ConfigFiles, arrangement: &Arrangement) -> u32 
         }
         "fsdp" => product(text, &["num_processes"]),
         "deepspeed" => {
-            // The batch is the product of its parts and of the readers.
+            // The batch is the product of its parts and the readers.
             let parts = product(text, &["train_micro_batch_size_per_gpu", "gradient_accumulation_steps"]);
             let readers = product(text, &["\"train_batch_size\""]) / parts;
             readers * product(text, &["autotp_size"])
@@ -131,8 +131,8 @@ fn ranks(engine: &str, emitted: &ConfigFiles, arrangement: &Arrangement) -> u32 
             product(text, &keys.each_ref().map(String::as_str))
         }
         "dtrain" => world,
-        // A new engine has to be read here.
-        other => panic!("nobody reads the files of {other}"),
+        // Add new engines above.
+        other => panic!("the test cannot read the files of {other}"),
     }
 }
 
@@ -169,7 +169,7 @@ proptest! {
     }
 }
 
-/// The property above would hold of engines that run nothing.
+/// Guards the property above against engines that accept no layout at all.
 #[test]
 fn random_layouts_are_within_the_abilities_of_every_engine_now_and_then() {
     use proptest::strategy::ValueTree;

@@ -1,4 +1,4 @@
-//! The plan of a mixed cluster as people read it.
+//! Explains the plan of a heterogeneous cluster as text.
 
 use super::super::explain::describe_layout;
 use super::{GIB, GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
@@ -8,7 +8,7 @@ use crate::what_if::explain::{slower, unmeasured};
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::{count, thousands};
 
-/// What was chosen, what each group does and holds, what it costs, and what each group would do alone.
+/// Explains the choice, the load of each group, the cost, and each group alone.
 pub fn explain_mixed_cluster(plan: &MixedClusterPlan) -> String {
     let mut text = String::new();
     headline(&mut text, plan);
@@ -34,7 +34,7 @@ fn headline(text: &mut String, plan: &MixedClusterPlan) {
     unmeasured(text, style);
 }
 
-/// A line for each group that works, and how many devices do not.
+/// Writes a line per busy group, and the number of idle devices.
 fn groups(text: &mut String, plan: &MixedClusterPlan) {
     row(
         text,
@@ -64,7 +64,7 @@ fn columns([part, stages, layers, slowest, memory]: [&str; 5]) -> String {
     format!("{part:<10} {stages:>6}  {layers:<14}  {slowest:>8}  {memory}")
 }
 
-/// Layers of the stages of a group: one number, or from the fewest to the most.
+/// Formats the layers per stage of a group: one number, or a range.
 fn layers(on: &GroupEstimate) -> String {
     let (least, most) = (on.layers.iter().min(), on.layers.iter().max());
     match (least, most) {
@@ -117,7 +117,7 @@ fn others(text: &mut String, plan: &MixedClusterPlan) {
     row(text, "searched", &format!("{} layouts", thousands(plan.layouts)));
 }
 
-/// What a group alone would take, beside the `chosen` seconds.
+/// Compares a group alone with the `chosen` seconds.
 fn alone(group: &StandaloneGroup, chosen: f64) -> String {
     let Some(seconds) = group.step_seconds else { return "nothing fits".into() };
     let percent = 100.0 * (seconds / chosen - 1.0);
@@ -129,7 +129,7 @@ fn alone(group: &StandaloneGroup, chosen: f64) -> String {
     format!("{} a step, {beside}", Seconds(seconds))
 }
 
-/// A layout in words, with the stages of each group.
+/// Describes a layout with the stages of each group.
 fn layout(plan: &MixedClusterPlan, priced: &MixedLayoutEstimate) -> String {
     let cut = priced.layout.config(u32::try_from(plan.batch.value).unwrap_or(u32::MAX));
     let stages = |on: &GroupEstimate| {

@@ -5,7 +5,7 @@ use crate::engine::Engine as _;
 use crate::fixtures;
 use dtrain_recipes::{Activation, Decoder, Model, Samples, Tunable};
 
-/// A Llama of 70 billion parameters.
+/// Returns a recipe of a 70B Llama.
 fn recipe() -> Recipe {
     let mut recipe = fixtures::recipe();
     recipe.name = "llama-70b".into();

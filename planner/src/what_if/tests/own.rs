@@ -1,4 +1,4 @@
-//! Outlooks for dtrain's own worker, of which no run on a GPU is known, and for GPUs with a power limit.
+//! Tests plans for dtrain's own worker, which has no measured GPU runs, and for power-limited GPUs.
 
 use super::*;
 use crate::choice::explain::{WIDTH, wrapped};
@@ -63,7 +63,7 @@ fn what_is_chosen_for_the_worker_is_within_its_abilities() {
     assert!(told.contains("estimated from data sheets"), "{told}");
 }
 
-/// Its ranks exchange f32 through host memory, whatever links the devices have.
+/// The worker's ranks exchange f32 through host memory, whatever the links of the devices.
 #[test]
 fn faster_links_do_not_help_the_worker() {
     let usual = on("H100", 64);
@@ -101,7 +101,7 @@ fn what_an_engine_cannot_train_is_said_with_the_reason() {
     assert!(message(latent, &DTRAIN).contains("latent attention"));
 }
 
-/// Megatron-LM trains with lion where Megatron-FSDP does not shard gradients.
+/// Megatron-LM supports lion, but Megatron-FSDP, which shards gradients, does not.
 #[test]
 fn an_optimizer_decides_what_may_be_sharded() {
     let mut recipe = recipe();
@@ -120,7 +120,7 @@ fn a_power_limit_slows_and_is_told() {
     let (usual, slow) = (of(&recipe(), on("H100", 64), &MEGATRON), of(&recipe(), clipped, &MEGATRON));
     let (usual, slow) = (usual.expect("it fits"), slow.expect("it fits"));
     let ratio = slow.choice.step_seconds / usual.choice.step_seconds;
-    // Products take 1 / sqrt(500/700) as long, everything else as long as before.
+    // Matrix products take 1 / sqrt(500/700) as long, everything else is unchanged.
     assert!((1.05..1.19).contains(&ratio), "{ratio}");
     assert!(spread(&slow.choice) > spread(&usual.choice));
     assert_eq!(slow.gpu.0, "H100 500W");
@@ -145,7 +145,7 @@ fn an_engine_refuses_a_part_that_it_is_not_written_for() {
     of(&recipe(), on("TPU v5p", 64), &crate::engine::JAX).expect("MaxText trains on TPUs");
     let mixed = plan_mixed_cluster(&recipe(), &[on("H100", 8), on("TPU v5p", 8)], &MEGATRON);
     assert!(matches!(mixed, Err(DatasheetPlanError::Part { .. })), "{mixed:?}");
-    // Unless an engine is named, one is taken that can; of advice, no other engine is named.
+    // The default engine supports the device; advice then names no other engine.
     let usual = |kinds: &[_]| crate::engine::default_engine(kinds).map(|engine| engine.name());
     let [gpu, gaudi, tpu] = ["H100", "Gaudi2", "TPU v4"].map(|part| on(part, 8).gpu.kind());
     assert_eq!(

@@ -1,39 +1,39 @@
-//! Formulas of `docs/cost-model.md` that occur more than once, as the page writes them.
+//! Formulas of `docs/cost-model.md` that several rows use, in the notation of the page.
 
 use crate::analytic::Constants;
 use crate::analytic::constants::fitted::FittedConstant;
 
-/// A constant of the files by its table and key.
+/// Returns a constant by its table and key.
 pub(super) fn constant(name: &str) -> f64 {
     FittedConstant::named(name)
         .unwrap_or_else(|| panic!("there is no constant {name}"))
         .of(Constants::shipped())
 }
 
-/// Named values in the order in which they are computed.
+/// Named values in the order of computation.
 #[derive(Default)]
 pub(super) struct Notes(pub(super) Vec<(&'static str, f64)>);
 
 impl Notes {
-    /// Notes a value, and is it.
+    /// Records a value under `name` and returns it.
     pub(super) fn note(&mut self, name: &'static str, value: f64) -> f64 {
         assert!(self.0.iter().all(|(other, _)| *other != name), "{name} is noted twice");
         self.0.push((name, value));
         value
     }
 
-    /// A value that was noted.
+    /// Returns a recorded value.
     pub(super) fn at(&self, name: &str) -> f64 {
         self.0.iter().find(|(other, _)| *other == name).unwrap_or_else(|| panic!("{name} was not noted")).1
     }
 
-    /// The sum of some that were noted.
+    /// Returns the sum of some recorded values.
     pub(super) fn sum(&self, names: &[&str]) -> f64 {
         names.iter().map(|name| self.at(name)).sum()
     }
 }
 
-/// What a product depends on beside its shape: operations and bytes a second, multiprocessors.
+/// Throughput of a device: FLOP/s, bytes/s, multiprocessors.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) products: f64,
@@ -41,7 +41,8 @@ pub(super) struct Part {
     pub(super) multiprocessors: f64,
 }
 
-/// Seconds of a product of 16 bits. All dimensions of the three rows are multiples of 64, and none is below 128.
+/// Returns the seconds of a 16-bit matrix product. All dimensions of the three rows are multiples of 64 and
+/// at least 128.
 fn product(m: f64, n: f64, k: f64, part: Part) -> f64 {
     assert!([m, n, k].iter().all(|size| size % 64.0 == 0.0 && *size >= 128.0));
     let tiles = (m / 128.0).ceil() * (n / 128.0).ceil();
@@ -52,26 +53,26 @@ fn product(m: f64, n: f64, k: f64, part: Part) -> f64 {
     arithmetic.max(traffic)
 }
 
-/// Seconds of the forward of a linear layer of `tokens`, and of its backward.
+/// Returns the seconds of a linear layer's forward and backward.
 pub(super) fn linear(tokens: f64, outputs: f64, inputs: f64, part: Part) -> (f64, f64) {
     let to_inputs = product(tokens, inputs, outputs, part);
     let to_weights = product(outputs, inputs, tokens, part);
     (product(tokens, outputs, inputs, part), to_inputs + to_weights)
 }
 
-/// Seconds of an all-gather or a reduce-scatter of `bytes` among eight devices of one host.
+/// Returns the seconds of an all-gather or reduce-scatter of `bytes` among eight devices of one host.
 pub(super) fn one_way_of_eight(bytes: f64, link: f64) -> f64 {
     7.0 / 8.0 * bytes / link + constant("general.link_start") + 7.0 * constant("general.link_member")
 }
 
-/// Notes forward and backward of a linear layer.
+/// Records forward and backward of a linear layer.
 pub(super) fn note_linear(notes: &mut Notes, names: [&'static str; 2], shape: [f64; 3], part: Part) {
     let (forward, backward) = linear(shape[0], shape[1], shape[2], part);
     notes.note(names[0], forward);
     notes.note(names[1], backward);
 }
 
-/// Notes what the device computes in a layer: the sums of its products, attention, element-wise passes and idle moments.
+/// Records the compute of a layer: matrix products, attention, element-wise passes and idle time.
 pub(super) fn note_computed(notes: &mut Notes) {
     let parts = ["qkv", "out", "core", "up", "down", "element-wise", "idle"];
     let sum = |notes: &Notes, pass: &str| parts.iter().map(|part| notes.at(&format!("{part} {pass}"))).sum();
@@ -80,13 +81,13 @@ pub(super) fn note_computed(notes: &mut Notes) {
     notes.note("computed backward", backward);
 }
 
-/// Notes the error of the step against what was measured.
+/// Records the error of the step relative to the measured time.
 pub(super) fn note_error(notes: &mut Notes, measured: f64) {
     let step = notes.at("step");
     notes.note("error", step / measured - 1.0);
 }
 
-/// Notes the peak of memory from what is alive, with the allocator's fragments and `process`.
+/// Records the peak memory, from live bytes, fragmentation and `process`.
 pub(super) fn note_peak(notes: &mut Notes, alive: f64, process: f64) {
     let fragments = notes.note("fragments", 0.04 * alive);
     notes.note("process", process);

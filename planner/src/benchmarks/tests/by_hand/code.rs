@@ -1,4 +1,4 @@
-//! The same values as the code computes them, from the cells of a row to the price.
+//! The hand-computed values as the code computes them, from the cells of a row.
 
 use crate::analytic::matmul::{ForwardBackward, linear};
 use crate::analytic::{Constants, LayerTimes, PeakMemory, StepInputs, StepTimes, head_and_embedding};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 type Values = BTreeMap<&'static str, f64>;
 
-/// All values of a row.
+/// Returns all values of a row by name.
 pub(super) fn values(row: &TableRow) -> Values {
     let training = read::resolve_training(row, Constants::shipped()).expect("the row has all that is needed");
     let case = training.case();
@@ -28,7 +28,7 @@ fn device(case: &StepInputs<'_>) -> Values {
     .into()
 }
 
-/// Projections and feed-forward of a layer of which heads have keys and values of their own, and which has no gate.
+/// Matrix products of a layer without grouped heads and without a gate.
 fn products(case: &StepInputs<'_>) -> Values {
     let (model, tokens, t) = (case.model, case.tokens(), case.config.tensor());
     let (heads, wide) = (model.heads / t * model.head, model.ffn / t);
@@ -72,7 +72,7 @@ fn step(case: &StepInputs<'_>) -> Values {
         ("head", head_and_embedding::head_seconds(case)),
         ("embedding", head_and_embedding::embedding_seconds(case)),
         ("layer parameters", (model.attention() + model.feed_forward()) / case.config.tensor()),
-        // The first gather and the last are exposed.
+        // The first and the last gather are exposed.
         ("gather", step.replicas / 2.0),
         ("gathering", step.gathering),
         ("slowest stage", step.slowest),
@@ -102,7 +102,7 @@ fn memory(case: &StepInputs<'_>) -> Values {
     .into()
 }
 
-/// What a user is told.
+/// Returns the values that are printed for the user.
 fn told(priced: &RowEstimate) -> Values {
     [("error", priced.error.expect("the row is priced and measured"))].into()
 }

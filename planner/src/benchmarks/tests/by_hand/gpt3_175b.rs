@@ -1,15 +1,15 @@
-//! 175 billion parameters on 64 A100: Korthikanti et al. 2022, table 5. Eight interleaved stages of eight tensor ranks.
+//! GPT-3 175B on 64 A100s: Korthikanti et al. 2022, table 5. Eight interleaved stages, eight tensor ranks.
 
 use super::arithmetic::{
     Notes, Part, constant, linear, note_computed, note_error, note_linear, note_peak, one_way_of_eight,
 };
 
-/// Tokens of a micro-batch: 1 sample of 2048.
+/// Tokens per micro-batch: 1 sample of 2048.
 const M: f64 = 2048.0;
 /// Hidden size.
 const H: f64 = 12288.0;
 
-/// The row by hand.
+/// Computes the row by hand.
 pub(super) fn notes() -> Notes {
     let mut notes = Notes::default();
     let part = device(&mut notes);
@@ -37,7 +37,7 @@ fn device(notes: &mut Notes) -> Part {
 }
 
 fn products(notes: &mut Notes, part: Part) {
-    // A rank has 12 of 96 heads, 128 channels wide: 1536 channels of queries, of keys, of values.
+    // A rank has 12 of 96 heads of 128 channels: 1536 channels of queries, keys and values each.
     note_linear(notes, ["qkv forward", "qkv backward"], [M, 3.0 * 1536.0, H], part);
     note_linear(notes, ["out forward", "out backward"], [M, H, 1536.0], part);
     note_linear(notes, ["up forward", "up backward"], [M, 49152.0 / 8.0, H], part);
@@ -97,7 +97,7 @@ fn ends(notes: &mut Notes, part: Part) {
     notes.note("embedding", 20.0 * M * H / part.stream + 10.0 * 2.5e-5);
 }
 
-/// Eight stages of twelve layers, each in three runs.
+/// Eight stages of twelve layers, each in three chunks.
 fn stages(notes: &mut Notes) {
     let [layer, head, embedding] = ["layer", "head", "embedding"].map(|name| notes.at(name));
     let slowest = notes.note("slowest stage", (12.0 * layer + embedding).max(12.0 * layer + head));
@@ -113,7 +113,7 @@ fn step(notes: &mut Notes) {
     notes.note("optimizer", constant("general.optimizer_bytes") * stage / notes.at("stream"));
     notes.note("fixed", 8e-3 + 4.0 * 25e-6);
     let stages = notes.at("micro-batches") * notes.at("slowest stage");
-    // Eight hosts.
+    // `8` is the number of hosts.
     let busy = stages + notes.at("bubble");
     notes.note("stragglers", constant("general.straggler") * (2.0 * 8f64.ln()).sqrt() * busy);
     notes.note("step", stages + notes.sum(&["bubble", "messages", "optimizer", "stragglers", "fixed"]));
@@ -130,7 +130,7 @@ fn memory(notes: &mut Notes) {
     let again = 8.0 * M * H + scores + 0.5 * through;
     let working = notes.note("working", again + 4.0 * M * H / 8.0);
     let alive = states + activations + working;
-    // The last stage has the logits, and fewer micro-batches.
+    // The last stage has the logits, and fewer live micro-batches.
     let last = states + 12.0 * through * (1.0 + 2.0 / 3.0) + again.max(10.0 * M * 51200.0 / 8.0);
     assert!(last < alive, "the first stage is the heaviest");
     note_peak(notes, alive, 2.0e9 + 2.0 * 0.3e9);

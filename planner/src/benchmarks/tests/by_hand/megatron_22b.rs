@@ -1,15 +1,15 @@
-//! 22 billion parameters on eight A100: Korthikanti et al. 2022, table 5. One stage, one replica, eight tensor ranks.
+//! Megatron 22B on eight A100s: Korthikanti et al. 2022, table 5. One stage, one replica, eight tensor ranks.
 
 use super::arithmetic::{
     Notes, Part, constant, linear, note_computed, note_error, note_linear, note_peak, one_way_of_eight,
 };
 
-/// Tokens of a micro-batch: 4 samples of 2048.
+/// Tokens per micro-batch: 4 samples of 2048.
 const M: f64 = 8192.0;
 /// Hidden size.
 const H: f64 = 6144.0;
 
-/// The row by hand.
+/// Computes the row by hand.
 pub(super) fn notes() -> Notes {
     let mut notes = Notes::default();
     let part = device(&mut notes);
@@ -35,7 +35,7 @@ fn device(notes: &mut Notes) -> Part {
 }
 
 fn products(notes: &mut Notes, part: Part) {
-    // A rank has 8 of 64 heads, 96 channels wide: 768 channels of queries, of keys, of values.
+    // A rank has 8 of 64 heads of 96 channels: 768 channels of queries, keys and values each.
     note_linear(notes, ["qkv forward", "qkv backward"], [M, 3.0 * 768.0, H], part);
     note_linear(notes, ["out forward", "out backward"], [M, H, 768.0], part);
     note_linear(notes, ["up forward", "up backward"], [M, 24576.0 / 8.0, H], part);
@@ -43,7 +43,7 @@ fn products(notes: &mut Notes, part: Part) {
 }
 
 fn attention(notes: &mut Notes) {
-    // 8, but not 64, divides the width of a head.
+    // The head width is a multiple of 8 but not of 64.
     let rate = notes.at("products") * constant("general.unfused") * 0.95;
     let operations = 2.0 * 4.0 * 2048.0 * 2048.0 * (8.0 * (96.0 + 96.0));
     let scores = 2.0 * 4.0 * 8.0 * 2048.0 * 2048.0;
@@ -100,7 +100,7 @@ fn ends(notes: &mut Notes, part: Part) {
 
 fn step(notes: &mut Notes) {
     let slowest = notes.note("slowest stage", 48.0 * notes.at("layer") + notes.sum(&["head", "embedding"]));
-    // All four samples at once.
+    // One micro-batch of all four samples.
     notes.note("micro-batches", 1.0);
     let layer = notes.note("layer parameters", (4.0 * H * H + 2.0 * H * 24576.0) / 8.0);
     let stage = 48.0 * layer + 51200.0 * H / 8.0;

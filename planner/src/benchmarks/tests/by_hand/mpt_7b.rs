@@ -1,17 +1,17 @@
-//! MPT-7B on eight H100: llm-foundry's benchmarks. Eight replicas that shard all they hold (ZeRO-3).
+//! MPT-7B on eight H100s: llm-foundry's benchmarks. Eight replicas with ZeRO-3.
 
 use super::arithmetic::{
     Notes, Part, constant, linear, note_computed, note_error, note_linear, note_peak, one_way_of_eight,
 };
 
-/// Tokens of a micro-batch: 6 samples of 2048.
+/// Tokens per micro-batch: 6 samples of 2048.
 const M: f64 = 12288.0;
 /// Hidden size.
 const H: f64 = 4096.0;
-/// Tokens of the vocabulary.
+/// Vocabulary size.
 const V: f64 = 50368.0;
 
-/// The row by hand.
+/// Computes the row by hand.
 pub(super) fn notes() -> Notes {
     let mut notes = Notes::default();
     let part = device(&mut notes);
@@ -80,7 +80,7 @@ fn ends(notes: &mut Notes, part: Part) {
     notes.note("embedding", 20.0 * M * H / part.stream + 10.0 * 2e-5);
 }
 
-/// Each pass gathers a layer's weights of two bytes, and hides that behind nine tenths of its computation.
+/// Each pass gathers a layer's weights (two bytes each), overlapped with nine tenths of its compute.
 fn replicas(notes: &mut Notes) {
     let layer = notes.note("layer parameters", 4.0 * H * H + 2.0 * H * 16384.0);
     let gather = notes.note("gather", one_way_of_eight(2.0 * layer, notes.at("link")));
@@ -92,7 +92,7 @@ fn replicas(notes: &mut Notes) {
 fn step(notes: &mut Notes) {
     let layers = 32.0 * notes.sum(&["layer", "gathering"]);
     let slowest = notes.note("slowest stage", layers + notes.sum(&["head", "embedding"]));
-    // 48 samples: six at once on each of eight replicas.
+    // 48 samples: one micro-batch of six on each of eight replicas.
     notes.note("micro-batches", 1.0);
     let replicas = notes.note("replicas", 2.0 * notes.at("gather"));
     let all = 32.0 * notes.at("layer parameters") + V * H;
@@ -100,7 +100,7 @@ fn step(notes: &mut Notes) {
         notes.note("optimizer", constant("general.optimizer_bytes") * all / 8.0 / notes.at("stream"));
     let fixed = notes.note("fixed", 5e-3);
     notes.note("step", 1.0 * slowest + replicas + optimizer + fixed);
-    // Measured: 85144 tokens a second.
+    // Measured: 85144 tokens/s.
     note_error(notes, 48.0 * 2048.0 / 85144.0);
 }
 

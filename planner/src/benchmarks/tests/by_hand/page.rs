@@ -1,10 +1,10 @@
-//! The tables of `docs/cost-model.md` that are computed by hand: a row `| name | formula | value |` for each value.
+//! Parses the hand-computed tables of `docs/cost-model.md`: rows `| name | formula | value |`.
 
 use std::collections::BTreeMap;
 
 const PAGE: &str = include_str!("../../../../../docs/cost-model.md");
 
-/// Units of the page, each with its size.
+/// Units used on the page, with their sizes.
 const UNITS: [(&str, f64); 9] = [
     ("", 1.0),
     ("%", 1e-2),
@@ -21,18 +21,19 @@ const UNITS: [(&str, f64); 9] = [
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Printed {
     value: f64,
-    /// Of the last digit.
+    /// Size of the last printed digit.
     unit: f64,
 }
 
 impl Printed {
-    /// Whether `exact` is printed so, rounded to the last digit.
+    /// Returns `true` if `exact` rounds to the printed value.
     pub(super) fn agrees(&self, exact: f64) -> bool {
         (self.value - exact).abs() <= 0.500_001 * self.unit
     }
 }
 
-/// The values of the table after `<!-- by hand: id -->`, by name; without those that are not a number with a unit.
+/// Parses the table after `<!-- by hand: id -->` into values by name; skips cells that are not a number with
+/// a unit.
 pub(super) fn table(id: &str) -> BTreeMap<String, Printed> {
     let mark = format!("<!-- by hand: {id} -->");
     let (_, rest) = PAGE.split_once(&mark).unwrap_or_else(|| panic!("the page has no table {mark}"));
@@ -43,7 +44,7 @@ pub(super) fn table(id: &str) -> BTreeMap<String, Printed> {
     cells.filter_map(|cells| Some(((*cells.first()?).to_owned(), value(cells.last()?)?))).collect()
 }
 
-/// A number with its unit.
+/// Parses a number with its unit.
 pub(super) fn value(text: &str) -> Option<Printed> {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     let size = UNITS.iter().find(|(name, _)| *name == unit)?.1;

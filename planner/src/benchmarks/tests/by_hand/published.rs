@@ -1,9 +1,10 @@
-//! The three rows as they were published.
+//! The three published rows.
 
 use crate::benchmarks::TableRow;
 
-/// Korthikanti et al. 2022, arXiv 2205.05198, table 5 (22B and 175B, present work: sequence parallel, selective recompute);
-/// mosaicml/llm-foundry, scripts/train/benchmarking/README.md, table of H100 80GB BF16 (85144 tokens a second).
+/// Korthikanti et al. 2022, arXiv 2205.05198, table 5 (22B and 175B, present work: sequence parallel,
+/// selective recompute); mosaicml/llm-foundry, scripts/train/benchmarking/README.md, table of H100 80GB BF16
+/// (85144 tokens/s).
 const ROWS: [&[(&str, &str)]; 3] = [
     &[
         ("id", super::MEGATRON_22B),
@@ -93,7 +94,7 @@ const ROWS: [&[(&str, &str)]; 3] = [
     ],
 ];
 
-/// The row of this id.
+/// Returns the row with this id.
 pub(super) fn row(id: &str) -> TableRow {
     let cells = ROWS.iter().find(|cells| cells.contains(&("id", id))).expect("it is one of the three");
     TableRow::of(cells.iter().map(|(column, cell)| ((*column).to_owned(), (*cell).to_owned())).collect(), 1)

@@ -1,11 +1,11 @@
-//! The arguments that say what the model is.
+//! Megatron-LM arguments that describe the model.
 
 use super::DecoderPlan;
 use dtrain_recipes::{
     Activation, Decoder, Experts, Fp8Recipe, LatentAttention, Norm, Positions, SlidingWindow,
 };
 
-/// What is told of the model.
+/// Returns the notes about the model.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if source.valid_fraction().is_none() {
@@ -21,7 +21,7 @@ pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     notes
 }
 
-/// Sizes, kinds and experts.
+/// Returns the arguments for sizes, layer kinds and experts.
 pub(super) fn arguments(source: &DecoderPlan) -> Vec<String> {
     let model = source.model;
     let mut arguments = vec![
@@ -57,7 +57,7 @@ pub(super) fn arguments(source: &DecoderPlan) -> Vec<String> {
     match model.activation {
         Activation::Swiglu => arguments.push("--swiglu".into()),
         Activation::Gelu => arguments.push("--no-bias-gelu-fusion".into()),
-        // The fused kernel, which is the default, computes the tanh form.
+        // The fused kernel, the default, computes the tanh form.
         Activation::GeluTanh => {}
     }
     if !model.tied {
@@ -76,12 +76,12 @@ pub(super) fn arguments(source: &DecoderPlan) -> Vec<String> {
     arguments
 }
 
-/// As Python writes it, with an exponent.
+/// Formats the norm epsilon like Python, with an exponent.
 fn epsilon(model: &Decoder) -> String {
     format!("{:e}", model.norm_epsilon())
 }
 
-/// Heads of another width, latent attention and sliding windows.
+/// Returns the arguments for head width, latent attention and sliding windows.
 fn attention(model: &Decoder) -> Vec<String> {
     let mut arguments = Vec::new();
     if let Some(width) = model.head_width {
@@ -95,21 +95,23 @@ fn attention(model: &Decoder) -> Vec<String> {
             format!("--qk-head-dim {}", model.head_width()),
             format!("--qk-pos-emb-head-dim {rotary}"),
             format!("--v-head-dim {value}"),
-            // Norms between its matrices; and positions as they are, which the fused kernel has no word for.
+            // Latent attention has norms between its matrices, and plain rotary positions that the fused
+            // kernel lacks.
             "--qk-layernorm".into(),
             "--rope-type rope".into(),
             "--no-rope-fusion".into(),
         ]);
     }
     if let Some(SlidingWindow { tokens, every }) = model.window {
-        // Tokens to the left and to the right of the one that attends.
+        // Tokens to the left and to the right of the query.
         arguments.push(format!("--window-size {},0", tokens - 1));
         arguments.extend(every.map(|every| format!("--window-attn-skip-freq {every}")));
     }
     arguments
 }
 
-/// Products in 8 bits, as `--fp8-recipe` calls it: gradients need the larger range where a scale is of a whole tensor.
+/// Returns the fp8 arguments of `--fp8-recipe`: with per-tensor scales, gradients need the format of larger
+/// range.
 pub(super) fn fp8(recipe: Fp8Recipe) -> [String; 3] {
     let format = match recipe {
         Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => "hybrid",
@@ -118,7 +120,8 @@ pub(super) fn fp8(recipe: Fp8Recipe) -> [String; 3] {
     ["--bf16".into(), format!("--fp8-format {format}"), format!("--fp8-recipe {}", recipe.name())]
 }
 
-/// Balance is counted in each sequence; one expert a token is weighed by its probability among all.
+/// Returns the expert arguments: balance loss per sequence; with one expert per token, its probability among
+/// all is its weight.
 fn experts(experts: &Experts, model: &Decoder) -> Vec<String> {
     let balance = if experts.balance > 0.0 { "seq_aux_loss" } else { "none" };
     let mut arguments = vec![

@@ -1,5 +1,6 @@
-//! The names that are written are names that the engines' own sources have: `tests/data/engines.json`, which
-//! `tests/data/engines.py` makes of their releases. Those of torchtitan are checked by `tests/data/emit_check.py`.
+//! Checks emitted names against the engines' sources: `tests/data/engines.json`, which
+//! `tests/data/engines.py` extracts from their releases. `tests/data/emit_check.py` checks those of
+//! torchtitan.
 
 use super::*;
 use serde_json::Value;
@@ -24,7 +25,7 @@ fn all_known<'a>(names: impl IntoIterator<Item = &'a str>, path: &[&str]) {
     assert!(count > 0, "nothing of {path:?} was written");
 }
 
-/// All files of a format that is made of the sample plans.
+/// Returns all files of a format over the sample plans.
 fn files(format: ConfigFormat) -> Vec<ConfigFile> {
     let emitted: Vec<_> = plans().iter().filter_map(|(_, plan)| emit(plan, format).ok()).collect();
     assert!(emitted.len() >= 3, "{format:?} was refused too often");
@@ -39,7 +40,7 @@ fn keys(value: &Value) -> impl Iterator<Item = &str> {
     value.as_object().expect("it is an object").keys().map(String::as_str)
 }
 
-/// The keys of a YAML text without lists: those at the left, or those below one of them.
+/// Returns the keys of a YAML text without lists: the top-level ones, or those below one of them.
 fn yaml_keys<'a>(text: &'a str, below: Option<&str>) -> Vec<&'a str> {
     let mut section = None;
     let mut found = Vec::new();

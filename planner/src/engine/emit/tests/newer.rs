@@ -1,8 +1,8 @@
-//! What newer models have: said where an engine has a word for it, refused elsewhere.
+//! Tests features of newer models: emitted if an engine supports them, refused elsewhere.
 
 use super::*;
 
-/// A plan for a model that dtrain's own worker does not train, as `plan --on` makes one.
+/// Returns a plan, like `plan --on`, for a model that dtrain's own worker cannot train.
 fn newer(model: Model, precision: Precision) -> Plan {
     let layout = Layout { expert: n(2), ..Layout::replicas(n(2)) };
     let mut plan = planned(fixtures::experts(), arranged(layout, ZeroStage::Zero1));
@@ -117,7 +117,7 @@ fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
     }
 }
 
-/// A plan whose products are in fp8.
+/// Returns a plan with fp8 products.
 fn in_fp8(mut plan: Plan, scales: Option<Fp8Recipe>) -> Plan {
     plan.choices[0].candidate.arrangement.precision = Precision::Fp8;
     plan.recipe.train.fp8_recipe = scales;

@@ -1,7 +1,7 @@
-//! Products in fp8: converters that replace linear layers and experts before the model is built.
+//! fp8 in torchtitan: converters that replace linear layers and experts before the model is built.
 //!
-//! torchtitan 0.3.0 has a scale for each row (`Float8LinearConverter`, whose `recipe_name` is no longer "tensorwise") and
-//! one for each 32 values (`MXFP8LinearConverter`). With both, weights are gathered in bf16.
+//! torchtitan 0.3.0 scales per row (`Float8LinearConverter`, whose `recipe_name` is no longer "tensorwise")
+//! or per 32 values (`MXFP8LinearConverter`). With both, weights are gathered in bf16.
 
 use super::DecoderPlan;
 use dtrain_protocol::Axis;
@@ -12,7 +12,7 @@ fn recipe(source: &DecoderPlan) -> Option<Fp8Recipe> {
     is_fp8.then(|| source.train().fp8_recipe.unwrap_or_default())
 }
 
-/// What is told of the converters.
+/// Returns the notes about the converters.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let Some(scales) = recipe(source) else { return Vec::new() };
     let mut notes = vec!["fp8 needs the package torchao".into()];
@@ -25,15 +25,15 @@ pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     notes
 }
 
-/// Whether `torch.compile` takes each block, which fuses the casts to fp8 into other kernels. torchtitan's own mixtures in
-/// fp8 are not compiled, nor is a backward that is done in two halves.
+/// Returns `true` if `torch.compile` compiles each block, which fuses the casts to fp8. torchtitan compiles
+/// neither its own fp8 mixtures of experts nor a zero-bubble backward.
 fn is_compiled(source: &DecoderPlan) -> bool {
     let is_piped = source.degree(Axis::Pipeline) > 1;
     let is_halved = is_piped && source.arrangement.schedule == PipelineSchedule::ZeroBubble;
     source.model.experts.is_none() && !is_halved
 }
 
-/// The line of imports, in the order of modules between `components.optimizer` and `config`.
+/// Returns the import line, in the order of modules between `components.optimizer` and `config`.
 pub(super) fn imports(source: &DecoderPlan) -> String {
     let Some(scales) = recipe(source) else { return String::new() };
     let scales = prefix(scales);
@@ -45,12 +45,12 @@ pub(super) fn imports(source: &DecoderPlan) -> String {
     format!("from torchtitan.components.quantization import {experts}{scales}LinearConverter\n")
 }
 
-/// `CompileConfig` as the first import of `torchtitan.config`.
+/// Returns `CompileConfig` as the first import of `torchtitan.config`.
 pub(super) fn compile_import(source: &DecoderPlan) -> &'static str {
     if recipe(source).is_some() && is_compiled(source) { "CompileConfig, " } else { "" }
 }
 
-/// The argument `compile` of `Trainer.Config`.
+/// Returns the argument `compile` of `Trainer.Config`.
 pub(super) fn compile(source: &DecoderPlan) -> &'static str {
     if recipe(source).is_some() && is_compiled(source) {
         "        compile=CompileConfig(enable=True, components=[\"model\"]),\n"
@@ -63,12 +63,12 @@ fn prefix(scales: Fp8Recipe) -> &'static str {
     if scales == Fp8Recipe::Mxfp8 { "MXFP8" } else { "Float8" }
 }
 
-/// The loop that converts the model of `SPEC`. The head and routers stay in bf16.
+/// Returns the loop that converts the model of `SPEC`; the head and routers stay in bf16.
 pub(super) fn convert(source: &DecoderPlan) -> String {
     let Some(scales) = recipe(source) else { return String::new() };
     let compiled = if is_compiled(source) { "True" } else { "False" };
     let (linear, experts) = if scales == Fp8Recipe::Mxfp8 {
-        // 128 is what its kernel asks for on Blackwell.
+        // Its kernel on Blackwell needs multiples of 128.
         ("fqns=[\"attention\", \"feed_forward\"]", "pad_multiple=128, ")
     } else {
         ("recipe_name=\"rowwise\", filter_fqns=[\"lm_head\", \"router.gate\"]", "")

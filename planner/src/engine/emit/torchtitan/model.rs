@@ -4,7 +4,7 @@ use super::{DecoderPlan, fp8};
 
 use dtrain_recipes::{DataFormat, Experts, Recompute};
 
-/// What is told of the model.
+/// Returns the notes about the model.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if matches!(source.data().format, DataFormat::Tokens { .. }) {
@@ -22,7 +22,7 @@ pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     notes
 }
 
-/// Imports, what the user sets, and `SPEC`.
+/// Returns the imports, the user's settings, and `SPEC`.
 pub(super) fn module(source: &DecoderPlan) -> String {
     [imports(source), settings(source), blocks(source), spec(source), fp8::convert(source)].concat()
 }
@@ -67,7 +67,7 @@ fn imports(source: &DecoderPlan) -> String {
 }
 
 fn settings(source: &DecoderPlan) -> String {
-    // Text in JSON is text in Python.
+    // A JSON string is a Python string.
     let files = serde_json::to_string(&source.train_files()).expect("a list of texts");
     let model = source.model;
     format!(
@@ -112,7 +112,8 @@ fn dense() -> &'static str {
     "        feed_forward=make_ffn_config(dim=HIDDEN, hidden_dim=FFN, w1_param_init=INIT, w2w3_param_init=INIT),\n"
 }
 
-/// With one expert a token its probability is the weight as it is; otherwise the weights are scaled to sum to one.
+/// Returns the expert settings: with one expert per token its probability is the weight; otherwise weights
+/// are normalized to sum to one.
 fn mixture(experts: &Experts) -> String {
     let norm = if experts.per_token == 1 { "False" } else { "True" };
     let balance = if experts.balance > 0.0 { "1e-3" } else { "None" };
