@@ -11,6 +11,7 @@ pub mod families;
 mod gpu_cell;
 pub mod measured;
 pub mod read;
+mod row_degrees;
 pub mod score;
 mod sharding;
 pub mod software;

@@ -3,6 +3,7 @@
 use super::bounds;
 use super::families::{FamilyTraits, family, is_gated, vocabulary};
 use super::gpu_cell::gpu_of;
+use super::row_degrees::{RowDegrees, shape};
 use super::sharding::{shard, stage, zero};
 use super::software::style;
 use super::table::{TableRow, has_any, has_word};
@@ -16,9 +17,6 @@ use crate::analytic::{
 };
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
-
-/// Devices per host if the row does not say.
-const PER_HOST: f64 = 8.0;
 
 /// Columns without which a row cannot be priced.
 const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
@@ -119,36 +117,6 @@ fn likely_style(shape: RowDegrees, part: Option<&GpuSpec>) -> SoftwareStyle {
         () if is_old => SoftwareStyle::Megatron,
         () => SoftwareStyle::Modern,
     }
-}
-
-/// Degrees of parallelism that a row gives, independent of the model.
-#[derive(Clone, Copy, Debug)]
-struct RowDegrees {
-    ranks: f64,
-    per_host: f64,
-    tensor: f64,
-    pipeline: f64,
-    context: f64,
-    data: f64,
-}
-
-fn shape(row: &TableRow) -> RowDegrees {
-    let ranks = row.positive("num_gpus").unwrap_or(1.0);
-    let degree = |column| row.positive(column).unwrap_or(1.0).max(1.0);
-    let (tensor, pipeline, context) = (degree("tp"), degree("pp"), degree("cp"));
-    let others = tensor * pipeline * context;
-    let rest = (ranks / others).max(1.0);
-    // The number of devices wins: some tables count replicas differently.
-    let data = row.positive("dp").filter(|data| (others * data - ranks).abs() < 0.5).unwrap_or(rest);
-    let name = normalized_gpu_name(row.text("hardware"));
-    let said = row.positive("gpus_per_node").unwrap_or(PER_HOST);
-    let domain = match () {
-        // One NVLink domain spans a rack.
-        () if has_any(&name, &["gb200", "gb300", "nvl72"]) => said.max(72.0),
-        () if name.contains("tpu") => said.max(256.0),
-        () => said,
-    };
-    RowDegrees { ranks, per_host: domain.min(ranks), tensor, pipeline, context, data }
 }
 
 fn model(row: &TableRow) -> Transformer {

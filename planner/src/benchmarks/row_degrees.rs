@@ -1,0 +1,38 @@
+//! Degrees of parallelism of a row.
+
+use super::table::{TableRow, has_any};
+use crate::analytic::hardware::normalized_gpu_name;
+
+/// Devices per host if the row does not say.
+const PER_HOST: f64 = 8.0;
+
+/// Degrees of parallelism that a row gives, independent of the model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowDegrees {
+    pub(super) ranks: f64,
+    pub(super) per_host: f64,
+    pub(super) tensor: f64,
+    pub(super) pipeline: f64,
+    pub(super) context: f64,
+    pub(super) data: f64,
+}
+
+/// Reads the degrees of a row; the number of devices decides where columns disagree.
+pub(super) fn shape(row: &TableRow) -> RowDegrees {
+    let ranks = row.positive("num_gpus").unwrap_or(1.0);
+    let degree = |column| row.positive(column).unwrap_or(1.0).max(1.0);
+    let (tensor, pipeline, context) = (degree("tp"), degree("pp"), degree("cp"));
+    let others = tensor * pipeline * context;
+    let rest = (ranks / others).max(1.0);
+    // The number of devices wins: some tables count replicas differently.
+    let data = row.positive("dp").filter(|data| (others * data - ranks).abs() < 0.5).unwrap_or(rest);
+    let name = normalized_gpu_name(row.text("hardware"));
+    let said = row.positive("gpus_per_node").unwrap_or(PER_HOST);
+    let domain = match () {
+        // One NVLink domain spans a rack.
+        () if has_any(&name, &["gb200", "gb300", "nvl72"]) => said.max(72.0),
+        () if name.contains("tpu") => said.max(256.0),
+        () => said,
+    };
+    RowDegrees { ranks, per_host: domain.min(ranks), tensor, pipeline, context, data }
+}
