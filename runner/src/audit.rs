@@ -1,4 +1,5 @@
-//! The audit log: who had what run where. One JSON document a line, only ever appended to.
+//! The audit log: which user ran which program where. One JSON document per line; the file is only appended
+//! to.
 
 use crate::files;
 use crate::home::Home;
@@ -11,13 +12,13 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What was done.
+/// Action that the audit log records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditedAction {
-    /// A user had a trial run.
+    /// A user started a trial.
     Run,
-    /// A user had a trial go on.
+    /// A user resumed a trial.
     Resume,
     /// An attempt is about to be launched.
     Launch,
@@ -25,39 +26,39 @@ pub enum AuditedAction {
     Stop,
     /// An attempt is about to be killed.
     Kill,
-    /// A host is left out of a trial, or what it still ran of an earlier attempt was ended.
+    /// A host is excluded from a trial, or its processes of an earlier attempt were ended (fencing).
     Fence,
 }
 
-/// A host, and why it counts as that host.
+/// Host that may be used, with the proof of its identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedHost {
-    /// Its name in the recipe; of this machine its host name.
+    /// Name in the recipe; for this machine, its host name.
     pub host: String,
-    /// How it is reached: `here`, `ssh2`, `openssh` or `slurm`.
+    /// Transport that reaches it: `here`, `ssh2`, `openssh` or `slurm`.
     pub transport: String,
-    /// What its key is checked against: `known_hosts`, or for `openssh` also certificates; `None` where SSH is not used.
+    /// Source of the trusted SSH key: `known_hosts`, for `openssh` also certificates; `None` without SSH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<String>,
 }
 
-/// What is done to which trial.
+/// Trial, program and hosts that an action concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedTrial {
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
     /// blake3 of the program, in hexadecimal.
     pub program: String,
-    /// The words of a command that is no model of dtrain's, without secrets; otherwise empty.
+    /// Words of the user's own command, without secrets; empty for dtrain's own models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<String>,
-    /// The hosts that may be used.
+    /// Hosts that may be used.
     pub hosts: Vec<AuditedHost>,
-    /// Whose recipe it is: the user's own, or that of packages with their commits and digests.
+    /// Origin of the recipe: the user's own, or packages with their commits and digests.
     pub recipe: String,
 }
 
-/// One line.
+/// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRecord {
     /// Milliseconds since the Unix epoch.
@@ -68,17 +69,17 @@ pub struct AuditRecord {
     pub user: String,
     /// Host name of the machine whose user did it.
     pub controller: String,
-    /// What was done.
+    /// Recorded action.
     pub action: AuditedAction,
-    /// The attempt, where it is about one.
+    /// Attempt that the action concerns, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptId>,
-    /// To what.
+    /// Trial that the action concerns.
     #[serde(flatten)]
     pub subject: AuditedTrial,
 }
 
-/// Writes of one trial.
+/// Writer of the audit records of one trial.
 #[derive(Clone, Debug)]
 pub struct AuditLog {
     path: PathBuf,
@@ -86,24 +87,24 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Writes to the log of a state folder.
+    /// Returns a writer to the log of a state folder.
     pub fn new(home: &Home, subject: AuditedTrial) -> Self {
         let argv = subject.argv.iter().map(|word| secrets::redacted(word)).collect();
         Self { path: path(home), subject: AuditedTrial { argv, ..subject } }
     }
 
-    /// The same where it is about one host only.
+    /// Restricts the records to one host.
     pub fn for_host(mut self, host: &str) -> Self {
         self.subject.hosts.retain(|place| place.host == host);
         self
     }
 
-    /// The file.
+    /// Returns the path of the log.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Appends an entry, and waits until it is on disk.
+    /// Appends a record and waits until it is on disk.
     pub fn write(&self, action: AuditedAction, attempt: Option<AttemptId>) -> io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let entry = AuditRecord {
@@ -119,12 +120,12 @@ impl AuditLog {
     }
 }
 
-/// Name of this machine.
+/// Returns the host name of this machine.
 pub fn this_host() -> String {
     sysinfo::System::host_name().unwrap_or_default()
 }
 
-/// The file of a state folder.
+/// Returns the path of the log in a state folder.
 pub fn path(home: &Home) -> PathBuf {
     home.path().join("audit.jsonl")
 }
@@ -134,7 +135,7 @@ fn append(path: &Path, entry: &AuditRecord) -> io::Result<()> {
         files::make_folder(folder)?;
     }
     let mut file = files::append(path)?;
-    // Others may write to it over a network, where appending is not one operation.
+    // Other machines may append over a network file system, where appending is not atomic.
     rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
     let mut line = if ends_in_partial_line(&mut file)? { vec![b'\n'] } else { Vec::new() };
     serde_json::to_writer(&mut line, entry)?;
@@ -143,7 +144,7 @@ fn append(path: &Path, entry: &AuditRecord) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Whether the last line was not written to its end.
+/// Returns `true` if the last line is incomplete.
 fn ends_in_partial_line(file: &mut File) -> io::Result<bool> {
     if file.metadata()?.len() == 0 {
         return Ok(false);
@@ -154,7 +155,7 @@ fn ends_in_partial_line(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// All entries, oldest first, and how many lines cannot be read. None where nothing was written yet.
+/// Reads all records, oldest first, and counts the lines that cannot be parsed. A missing log is empty.
 pub fn read(home: &Home) -> io::Result<(Vec<AuditRecord>, u64)> {
     let bytes = match files::read(&path(home)) {
         Ok(bytes) => bytes,

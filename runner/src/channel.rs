@@ -1,8 +1,8 @@
-//! The pipe on which a process of this program sends its messages to the one that started it.
+//! Pipe on which a child process of this program sends messages to its parent.
 //!
-//! It is not standard output. A library may print there before `main` begins, and whatever a process prints belongs in its log. The
-//! number of the pipe is an argument, so that processes that the child starts do not learn it, and the child closes the pipe to
-//! them first of all.
+//! It is not standard output: a library may print there before `main` begins, and such output belongs in the
+//! log. The number of the pipe is an argument, so that grandchildren do not learn it; the child closes the
+//! pipe to them first of all.
 
 use crate::process::{bind_to_this_thread, inherit};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,19 +12,19 @@ use std::io::{self, PipeReader};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-/// Name of the argument that has the number of the pipe.
+/// Name of the argument that holds the number of the pipe.
 const ARGUMENT: &str = "--channel";
 
-/// Starts a worker or an agent; its messages come through the pipe that is returned.
+/// Starts a worker or an agent; returns the child and the pipe with its messages.
 ///
-/// To be told to `command` before: where standard output and standard error go.
+/// The caller sets standard output and standard error of `command` first.
 pub fn spawn(mut command: Command) -> io::Result<(Child, PipeReader)> {
     let (messages, writer) = pipe(&mut command)?;
     inherit(&mut command, vec![writer]);
     Ok((command.spawn()?, messages))
 }
 
-/// The same for a child that dies with the thread that starts it, and that also inherits the files `others`.
+/// Like [`spawn`], for a child that dies with the thread that starts it and that inherits the files `others`.
 pub(crate) fn spawn_bound(mut command: Command, others: &[Arc<OwnedFd>]) -> io::Result<(Child, PipeReader)> {
     let (messages, writer) = pipe(&mut command)?;
     let files = others.iter().cloned().chain([writer]).collect();
@@ -32,7 +32,8 @@ pub(crate) fn spawn_bound(mut command: Command, others: &[Arc<OwnedFd>]) -> io::
     Ok((command.spawn()?, messages))
 }
 
-/// The end of `command` closes when the command is dropped, which the functions above do after the start.
+/// Creates the pipe. The child's end closes when `command` is dropped, which the functions above do after the
+/// start.
 fn pipe(command: &mut Command) -> io::Result<(PipeReader, Arc<OwnedFd>)> {
     let (messages, writer) = io::pipe()?;
     let writer = OwnedFd::from(writer);
@@ -40,18 +41,18 @@ fn pipe(command: &mut Command) -> io::Result<(PipeReader, Arc<OwnedFd>)> {
     Ok((messages, Arc::new(writer)))
 }
 
-/// Takes over the pipe whose number is in the arguments of this process. To be called once, first of all.
+/// Opens the inherited pipe `number`. Call it once, before anything else.
 ///
-/// `Err` when no file has that number, or it is a standard stream.
+/// `Err` when no open file has that number, or it is a standard stream.
 pub fn open_inherited(number: i32) -> io::Result<File> {
     if number <= 2 {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     #[expect(unsafe_code, reason = "an inherited file has no owner in this process that could be asked")]
-    // SAFETY: the number is only looked at here, and a number that is not open is an error of this call.
+    // SAFETY: the number is only looked at here; if it is not open, this call returns an error.
     rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC)?;
     #[expect(unsafe_code, reason = "an inherited file has no owner in this process that could be asked")]
-    // SAFETY: it is open, as the call above shows, and whoever started this process gave it to nobody else.
+    // SAFETY: it is open, as the call above shows, and the parent process gave it to this process alone.
     let file = unsafe { File::from_raw_fd(number) };
     Ok(file)
 }

@@ -1,7 +1,7 @@
-//! The processes that ranks start, whatever their group and session, and how they are ended.
+//! Finds and kills all descendants of ranks, whatever their process group and session.
 //!
-//! An agent is a *subreaper*: a process whose parent ends becomes a child of the agent, not of the first process of the system. So
-//! everything that a rank starts descends from the agent until it is gone.
+//! An agent is a *subreaper*: a process whose parent ends becomes a child of the agent, not of init. So
+//! everything that a rank starts remains a descendant of the agent.
 
 use crate::process::{all, kill, pid, send_signal, stat};
 use dtrain_protocol::AttemptId;
@@ -11,20 +11,20 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long between two looks at processes that were killed.
+/// Interval between two scans for killed processes.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Makes this process the parent of descendants that lose theirs.
+/// Makes this process a subreaper, the new parent of orphaned descendants.
 pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// The processes that descend from another, at one look.
+/// Descendants of a process at one moment.
 #[derive(Debug)]
 struct ProcessSnapshot {
-    /// Those that have not ended; a parent comes before its children.
+    /// Living ones; a parent comes before its children.
     alive: Vec<u32>,
-    /// Those that have ended, and all processes that were listed and could not be read: they went away since.
+    /// Ended ones, and listed processes that vanished before they could be read.
     over: BTreeSet<u32>,
 }
 
@@ -55,32 +55,32 @@ impl ProcessSnapshot {
     }
 }
 
-/// Ids of the processes that descend from `ancestor` and have not ended; a parent comes before its children.
+/// Returns the ids of the living descendants of `ancestor`; a parent comes before its children.
 pub(crate) fn descendants_of(ancestor: u32) -> Vec<u32> {
     ProcessSnapshot::at(ancestor).alive
 }
 
-/// Kills all that descends from `ancestor`, which goes on, until a look finds none of it alive, for `patience` at most. Gives the ids
-/// of what still runs then.
+/// Kills all descendants of `ancestor` but not itself, and repeats until a scan finds none alive, for at most
+/// `patience`. Returns the ids of those that still run.
 ///
-/// Processes may start others until they are killed, so what one look finds is never taken for all. How children of this process
-/// ended is not kept for whoever waits for them.
+/// Processes may start others until they are killed, so one scan is not enough. Exit codes of direct children
+/// are lost to later waits.
 pub(crate) fn kill_all(ancestor: u32, patience: Duration) -> Vec<u32> {
     let until = Instant::now() + patience;
     let (mut killed, mut over_before) = (BTreeSet::new(), BTreeSet::new());
     loop {
         let ProcessSnapshot { alive, over } = ProcessSnapshot::at(ancestor);
-        // What is stopped does not act on the death of another.
+        // A stopped process cannot react to the death of another.
         for signal in [Signal::STOP, Signal::KILL] {
             alive.iter().for_each(|id| send_signal(*id, signal));
         }
         over.iter().copied().for_each(reap);
-        // What is over since the last look may have left a child that started too late to be listed.
+        // A process that ended since the last scan may have left a child that the scan missed.
         let is_sure = alive.is_empty() && over.is_subset(&over_before);
         if is_sure || Instant::now() >= until {
             return alive;
         }
-        // Looks follow each other at once as long as they find new processes.
+        // Scans follow each other at once as long as they find new processes.
         if alive.iter().all(|id| killed.contains(id)) {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -89,8 +89,8 @@ pub(crate) fn kill_all(ancestor: u32, patience: Duration) -> Vec<u32> {
     }
 }
 
-/// Asks how children of this process ended that nobody waits for: the system keeps the entry of a process until somebody does. Those
-/// in `awaited` are left alone.
+/// Reaps ended children of this process that no thread waits for; otherwise they stay as zombies. Those in
+/// `awaited` are left alone.
 pub(crate) fn reap_orphans(awaited: &[u32]) {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return };
     for thread in threads.flatten() {
@@ -100,24 +100,24 @@ pub(crate) fn reap_orphans(awaited: &[u32]) {
     }
 }
 
-/// Asks how one child ended, if it has. Of a process that is no child nothing is known, which is no error.
+/// Reaps one child if it has ended. A process that is no child is ignored.
 fn reap(id: u32) {
     if let Some(pid) = pid(id) {
         let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
     }
 }
 
-/// The environment variables of every rank, and of what it starts unless it is started with others.
+/// Returns the environment variables that mark every rank and the processes it starts.
 pub(crate) fn rank_markers(trial: &str, attempt: AttemptId) -> [(&'static str, String); 2] {
     [("DTRAIN_TRIAL", trial.to_owned()), ("DTRAIN_ATTEMPT", attempt.to_string())]
 }
 
-/// Kills the processes that have the [`rank_markers`] of an attempt whose agent is gone, so that they descend from nobody known. This
-/// process, and those that it descends from, are left alone.
+/// Kills the processes marked with the [`rank_markers`] of an attempt whose agent is gone, as they have no
+/// known ancestor. This process and its own ancestors are left alone.
 pub(crate) fn kill_marked(trial: &str, attempt: AttemptId) {
     let (own, marks) = (own_ancestors(), rank_markers(trial, attempt));
     for id in all().into_iter().filter(|id| !own.contains(id)) {
-        // Nobody may read the environment of another user's process.
+        // The environment of another user's process cannot be read.
         let Ok(environment) = fs::read(format!("/proc/{id}/environ")) else { continue };
         if has_all(&environment, &marks) {
             kill(id);
@@ -125,7 +125,7 @@ pub(crate) fn kill_marked(trial: &str, attempt: AttemptId) {
     }
 }
 
-/// Whether an environment, as `/proc` has it, has all of `variables`.
+/// Returns `true` if an environment, as in `/proc`, has all of `variables`.
 fn has_all(environment: &[u8], variables: &[(&str, String)]) -> bool {
     variables.iter().all(|(name, value)| {
         let wanted = format!("{name}={value}");
@@ -133,7 +133,7 @@ fn has_all(environment: &[u8], variables: &[(&str, String)]) -> bool {
     })
 }
 
-/// This process, its parent, and so on.
+/// Returns the ids of this process, its parent, and so on.
 fn own_ancestors() -> Vec<u32> {
     let mut all = vec![std::process::id()];
     while let Some(parent) = all.last().and_then(|id| stat(*id)).map(|stat| stat.parent)
@@ -151,7 +151,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
-    /// A shell that runs `script` and then waits for what it started, and the number that it prints first.
+    /// Starts a shell that runs `script` and waits for its children; returns the number that it prints first.
     fn shell(script: &str) -> (Child, u32) {
         let script = format!("{script}\nwait\n:");
         let mut child = Command::new("sh")
@@ -175,8 +175,8 @@ mod tests {
         assert!(stat(escaped).is_none_or(|stat| stat.has_ended()));
     }
 
-    /// A shell that inherits orphans as an agent does, with 20 chains of processes below it: each link starts the next one and
-    /// ends. The shell itself ends with its standard input.
+    /// Starts a shell that is a subreaper like an agent, with 20 chains of processes below it: each process
+    /// starts the next one and ends. The shell itself ends with its standard input.
     fn chains() -> Child {
         let script = "link() { [ $1 -gt 0 ] || exit; sleep 0.02; link $(($1 - 1)) & }
 for chain in $(seq 20); do link 500 & done
@@ -186,7 +186,7 @@ read -r end";
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let inherit_orphans = || Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?);
         #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
-        // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
+        // SAFETY: between fork and exec only system calls are made; no code allocates or takes a lock.
         unsafe {
             command.pre_exec(inherit_orphans);
         }
@@ -218,7 +218,8 @@ read -r end";
         let (mut parent, escaped) = shell(&script);
         kill_marked(&trial, AttemptId(2));
         assert!(stat(escaped).is_some_and(|stat| !stat.has_ended()), "it is of another attempt");
-        // The shell ends once the process it waits for has; that process may not have started its program at the first look.
+        // The shell ends after the process it waits for, which may not have started its program at the first
+        // scan.
         while parent.try_wait().expect("it is our child").is_none() {
             kill_marked(&trial, AttemptId(3));
             std::thread::sleep(LOOK_EVERY);

@@ -1,11 +1,11 @@
-//! Files that survive a power cut once a call returned.
+//! Durable file writes, which survive a power cut once the call returned.
 
 use crate::files;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a new file, in place of one that is there, and waits until its content is on disk. Its name is not yet: see
+/// Writes or replaces a file and waits until its content is on disk. Its name is not durable before
 /// [`sync_folder`].
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = files::create(path)?;
@@ -13,7 +13,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Puts `bytes` in the place of what `path` held, so that a reader sees either all of the old or all of the new.
+/// Replaces a file atomically: a reader sees either all of the old content or all of the new.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     write(&beside, bytes)?;
@@ -21,7 +21,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(path.parent().unwrap_or(Path::new("/")))
 }
 
-/// Waits until the names in a folder are on disk.
+/// Waits until the file names in a folder are on disk.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

@@ -1,68 +1,68 @@
-//! What we accept as true and keep, and the place it is kept in.
+//! Records of a trial (`Fact`), and the interface of the ledger that stores them.
 
 use crate::strikes::Strike;
 use dtrain_protocol::{AttemptId, Failure, Rank, StampedEvent, StepId, StopReason, TrialId};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
-/// Something true about a trial. The facts of a trial, in order, are enough to go on with it.
+/// Record: something true about a trial. The records of a trial, in order, are enough to resume it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// An attempt is about to be launched. Recorded before it happens.
+    /// An attempt is about to be launched; recorded before it happens.
     AttemptStarted {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// The checkpoint it goes on from.
+        /// Step of the checkpoint that it resumes from.
         from: Option<StepId>,
     },
-    /// Every rank of the attempt saved, and the agent committed.
+    /// Every rank of the attempt saved, and the agent committed the checkpoint.
     CheckpointCommitted {
-        /// The attempt that wrote it.
+        /// Attempt that wrote it.
         attempt: AttemptId,
         /// Steps completed in it.
         step: StepId,
-        /// The committed folder.
+        /// Path of the committed folder.
         folder: PathBuf,
     },
-    /// A committed checkpoint was found unreadable and is no longer counted.
+    /// A committed checkpoint turned out to be unreadable and no longer counts.
     CheckpointRefused {
         /// Steps completed in it.
         step: StepId,
-        /// The folder.
+        /// Path of its folder.
         folder: PathBuf,
-        /// Tensor, file and offset.
+        /// Tensor, file and offset of the damage.
         reason: String,
     },
     /// The attempt is over and none of its processes lives.
     AttemptEnded {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// How.
+        /// Result of the attempt.
         ended: AttemptEnd,
     },
     /// The trial is over.
     TrialEnded {
-        /// How.
+        /// Result of the trial.
         verdict: Verdict,
     },
-    /// A stopped or failed trial is taken up again on the user's word.
+    /// The user resumed a stopped or failed trial.
     Resumed,
 }
 
-/// How an attempt ended.
+/// Result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptEnd {
-    /// All ranks did what they were told.
+    /// All ranks ended as planned.
     Finished(StopReason),
-    /// A rank, the agent or the link to it was lost.
+    /// A rank, an agent or the connection to it was lost.
     Lost(Failure),
-    /// It could not be launched.
+    /// The launch failed.
     NotLaunched(#[serde(deserialize_with = "failure_or_reason")] Failure),
 }
 
-/// Reads why an attempt was not launched. Earlier versions wrote the words alone.
+/// Reads the reason of a failed launch, which earlier versions stored as text only.
 fn failure_or_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Failure, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -76,11 +76,11 @@ fn failure_or_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Failure, D::E
     })
 }
 
-/// How a trial ended. Out of memory and divergence are results, not errors.
+/// Result of a trial. Out of memory and divergence are results, not errors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It reached its end: steps, time or target.
+    /// Training reached its limit of steps or time, or its target.
     Completed(StopReason),
     /// A search ended it early.
     Pruned,
@@ -88,89 +88,91 @@ pub enum Verdict {
     OutOfMemory,
     /// Loss or gradient became infinite or not a number.
     Diverged,
-    /// It failed more often than it may.
+    /// It failed more often than allowed.
     Failed(Failure),
     /// The user stopped it; it can be resumed.
     Stopped,
 }
 
-/// One batch of news about a trial, kept in one transaction.
+/// Batch of changes to a trial, stored in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrialUpdate {
-    /// Facts, in order.
+    /// New records, in order.
     pub facts: Vec<Fact>,
-    /// Events whose figures are kept as metric points, in order.
+    /// Events whose figures are stored as points, in order.
     pub events: Vec<StampedEvent>,
-    /// Figures that no rank tells, such as the load of the host. Points at or before the newest kept one of
-    /// their series change nothing.
+    /// Figures from the controller, such as the load of the host. Points at or before the newest stored one
+    /// of their series are ignored.
     pub points: Vec<MetricPoint>,
-    /// How far the attempt's spool is contained in what was kept so far, in bytes.
+    /// Attempt, and bytes of its spool that are stored with this batch.
     pub offset: Option<(AttemptId, u64)>,
-    /// What is new of hosts.
+    /// Changes to hosts.
     pub hosts: HostUpdate,
 }
 
-/// What is new of hosts: of all trials, and kept when they are gone.
+/// Changes to hosts; they belong to no trial, and stay when trials are deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostUpdate {
-    /// Hosts that answered just now.
+    /// Names of hosts that answered just now.
     pub answered: Vec<String>,
-    /// What is held against hosts from now on.
+    /// New strikes against hosts.
     pub strikes: Vec<Strike>,
 }
 
-/// One figure at one step.
+/// Point of a series: one figure at one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricPoint {
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: AttemptId,
-    /// The rank it is about; 0 for what is about the host.
+    /// Rank that it belongs to; 0 for figures of the host.
     pub rank: Rank,
-    /// What it measures, such as `valid.loss`.
+    /// Key of the series, such as `valid.loss`.
     pub key: String,
     /// Steps completed; for figures of the host, seconds since the Unix epoch.
     pub step: u64,
     /// Milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The figure; may be infinite or not a number.
+    /// Value; may be infinite or NaN.
     pub value: f64,
 }
 
-/// Between two moments of an attempt nobody trains for longer, in milliseconds: the clock was set, or the machine slept.
+/// Longest gap between two events, in milliseconds, that counts as training; after a longer one the clock was
+/// set, or the machine slept.
 const LONGEST: u64 = 600_000;
 
-/// Milliseconds of training between two moments of an attempt, by a clock that may have been set; both since the epoch.
+/// Returns the milliseconds of training between two events of an attempt, given their times since the Unix
+/// epoch by a clock that may have been set.
 pub(crate) fn training_ms_between(before: u64, after: u64) -> u64 {
     after.checked_sub(before).filter(|passed| *passed <= LONGEST).unwrap_or(0)
 }
 
-/// The place facts are kept in. When a call returns `Ok`, what it was given survives a power cut.
+/// Store of records and points. Once a call returned `Ok`, the stored data survives a power cut.
 pub trait Ledger {
-    /// Keeps one batch, whole or not at all. Events and facts already kept change nothing.
+    /// Stores one batch atomically. Events and records that are already stored are ignored.
     fn record(&mut self, trial: &TrialId, news: &TrialUpdate) -> Result<(), LedgerError>;
 
-    /// All facts of a trial, in order.
+    /// Returns all records of a trial, in order.
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError>;
 
-    /// How long each attempt trained, in milliseconds, as far as the figures of its steps tell.
+    /// Returns the milliseconds that each attempt trained, as far as its step figures show.
     fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError>;
 
-    /// How far the attempt's spool is kept, in bytes; 0 when nothing is.
+    /// Returns how many bytes of an attempt's spool are stored; 0 if none.
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError>;
 
-    /// What is still held against hosts, by any trial, oldest first.
+    /// Returns the strikes against hosts that still count, by any trial, oldest first.
     fn strikes(&self) -> Result<Vec<Strike>, LedgerError>;
 }
 
-/// The ledger could not be read or written.
+/// Error of reading or writing the ledger.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} the history at {}", path.display())]
 pub struct LedgerError {
-    /// What was tried, such as `write to`.
+    /// Failed operation, such as `write to`.
     pub doing: &'static str,
-    /// The database.
+    /// Path of the database.
     pub path: PathBuf,
-    /// Why not.
+    /// Cause of the failure.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }

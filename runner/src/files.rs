@@ -1,8 +1,9 @@
-//! Files of the state: the user's own, and none behind a symbolic link.
+//! Safe access to files of the state folder: owned by the user, not writable by others, not behind symbolic
+//! links.
 //!
-//! Whoever can write to the state folder could put a history there whose command is resumed, or a link to a file that is then
-//! overwritten. So a state folder that is not the user's own is refused as a whole, and a file in it is only opened where its
-//! name leads to a regular file. The folder itself may lie behind links.
+//! A user who can write to the state folder could plant a history whose command is then resumed, or a link to
+//! a file that is then overwritten. So a state folder that is not the user's own is refused as a whole, and a
+//! file in it is only opened if its name leads to a regular file. The folder itself may lie behind links.
 
 use dtrain_protocol::unix_group;
 use rustix::fs::OFlags;
@@ -11,12 +12,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Refuses a state folder that is not the user's own, or that others can write, and what lies in it and is.
+/// Checks that a state folder and the files in it belong to the user, and that others cannot write to them.
 ///
-/// A folder that does not exist holds. `Err` says what is wrong with which path, and what to do.
+/// A missing folder passes. `Err` names the path and the fault, and says how to fix it.
 pub fn check_state(root: &Path) -> io::Result<()> {
     let Some(found) = unless_missing(fs::metadata(root))? else { return Ok(()) };
-    // A link of somebody else leads where he wants.
+    // A link of another user can lead anywhere.
     check_owner(root, &fs::symlink_metadata(root)?)?;
     check_facts(root, &found)?;
     if !found.is_dir() {
@@ -28,11 +29,12 @@ pub fn check_state(root: &Path) -> io::Result<()> {
     let lets_others_in = found.mode() & 0o011 != 0;
     for entry in fs::read_dir(root)? {
         let path = entry?.path();
-        // It may be removed in the meantime, as the history's log of changes is.
+        // A file may vanish meanwhile, such as the write-ahead log of the history.
         let Some(found) = unless_missing(fs::symlink_metadata(&path))? else { continue };
         check_kind(&path, &found)?;
         check_owner(&path, &found)?;
-        // What lies in a folder of a folder that nobody else may enter is out of reach, whatever its mode.
+        // If others may not enter a folder, the files in its subfolders are out of their reach, whatever
+        // their mode.
         if lets_others_in || !found.is_dir() {
             check_mode(&path, &found)?;
         }
@@ -40,10 +42,11 @@ pub fn check_state(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses the folder of a trial whose parts are links, belong to somebody else or can be written by others; one that does not
-/// exist holds.
+/// Checks that no part of a trial's folder is a link, belongs to another user or is writable by others. A
+/// missing folder passes.
 ///
-/// On a node of a Slurm job, `checkpoints` is a link to the folder that all nodes share; that of another trial is refused.
+/// On a node of a Slurm job, `checkpoints` is a link to the folder that all nodes share; that of another
+/// trial is refused.
 pub fn check_trial(folder: &Path) -> io::Result<()> {
     let Some(found) = unless_missing(fs::symlink_metadata(folder))? else { return Ok(()) };
     check_kind(folder, &found)?;
@@ -68,13 +71,13 @@ pub fn check_trial(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether others may enter the two folders above that of a trial: `trials`, and the state folder.
+/// Returns `true` if others may enter the two folders above a trial's: `trials`, and the state folder.
 fn is_reachable_by_others(folder: &Path) -> bool {
     let mut above = folder.ancestors().skip(1).take(2);
     above.all(|path| fs::metadata(path).map_or(true, |found| found.mode() & 0o011 != 0))
 }
 
-/// Whether a link and what it leads to are both the folder of the checkpoints of one trial.
+/// Returns `true` if a link and its target are both the checkpoint folder of one trial.
 fn is_shared_checkpoint_folder(link: &Path, to: &Path) -> bool {
     let end = |path: &Path| {
         let (trial, name) = (path.parent()?.file_name()?.to_owned(), path.file_name()?.to_owned());
@@ -83,16 +86,16 @@ fn is_shared_checkpoint_folder(link: &Path, to: &Path) -> bool {
     end(link).is_some() && end(link) == end(to)
 }
 
-/// Refuses a file or folder that is a link, that belongs to somebody else, or that others can write; one that does not exist holds.
+/// Checks that a path is no link, belongs to the user, and is not writable by others. A missing path passes.
 ///
-/// `Err` says what is wrong, and what to do.
+/// `Err` names the fault and says how to fix it.
 pub fn check_own(path: &Path) -> io::Result<()> {
     let Some(found) = unless_missing(fs::symlink_metadata(path))? else { return Ok(()) };
     check_kind(path, &found)?;
     check_facts(path, &found)
 }
 
-/// As [`check_own`], for what the user may have put behind a link, such as settings.
+/// Like [`check_own`], but follows links that the user may have made, such as for settings.
 pub fn check_behind_links(path: &Path) -> io::Result<()> {
     let Some(found) = unless_missing(fs::metadata(path))? else { return Ok(()) };
     check_facts(path, &found)
@@ -110,7 +113,7 @@ fn check_facts(path: &Path, found: &Metadata) -> io::Result<()> {
     check_mode(path, found)
 }
 
-/// Neither a link nor a device; a socket is no file that anything is written to.
+/// Rejects symbolic links; `open_as` rejects devices, pipes and folders.
 fn check_kind(path: &Path, found: &Metadata) -> io::Result<()> {
     let shown = path.display();
     if found.is_symlink() {
@@ -125,13 +128,13 @@ fn check_kind(path: &Path, found: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// What belongs to root is as good as the user's own: root can do everything anyway.
+/// Checks that the user owns it. Files of root pass: root can do everything anyway.
 fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     if found.uid() == user || found.uid() == 0 {
         return Ok(());
     }
-    // Root may take it from its owner, who would be kept from it then.
+    // Taking a file over as root would lock its owner out.
     let or_take_it = if user == 0 { "" } else { ", or make it yours with `chown`" };
     Err(permission_error(format!(
         "{} belongs to user {} (mode {:04o}), and this is user {user}; name a folder of your own with --state FOLDER{or_take_it}",
@@ -141,7 +144,7 @@ fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     )))
 }
 
-/// Nobody else writes to it; members of the user's private group are nobody else.
+/// Checks that no other user can write to it. The user's private group has no other members.
 fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
     let by_group = || found.mode() & 0o020 != 0 && !has_private_group(found);
     if found.is_symlink() || found.mode() & 0o002 == 0 && !by_group() {
@@ -157,7 +160,7 @@ fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
     )))
 }
 
-/// Whether the group of a file is its user alone.
+/// Returns `true` if the user is the only member of the file's group.
 fn has_private_group(found: &Metadata) -> bool {
     unix_group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
 }
@@ -166,11 +169,11 @@ fn permission_error(words: String) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, words)
 }
 
-/// Opens a file of the state as `options` say; a new one is for its user alone.
+/// Opens a file of the state folder with these options; a new one is readable by its user only.
 ///
-/// `Err` where the name leads to a link, a folder or anything else than a regular file.
+/// `Err` if the name leads to a link, a folder or anything but a regular file.
 pub fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
-    // Without NONBLOCK, a pipe in its place would be waited for.
+    // Without NONBLOCK, opening a pipe would block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = options.clone().mode(0o600).custom_flags(flags.bits().cast_signed()).open(path);
     let file = opened.map_err(|error| {
@@ -194,12 +197,12 @@ pub fn open(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().read(true), path)
 }
 
-/// Opens a file for writing at its end; it is made where there is none.
+/// Opens a file for appending; creates it if it does not exist.
 pub fn append(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().read(true).append(true).create(true), path)
 }
 
-/// Makes a file, in place of one that is there.
+/// Creates or truncates a file.
 pub fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -208,31 +211,31 @@ pub fn create(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().write(true).create_new(true), path)
 }
 
-/// Writes a file, in place of one that is there.
+/// Creates or replaces a file with these bytes.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
 
-/// Copies a file, which may lie anywhere, into the state.
+/// Copies a file from anywhere to the state folder.
 pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut File::open(from)?, &mut create(to)?).map(drop)
 }
 
-/// All bytes of a file.
+/// Reads a file as bytes.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// All text of a file.
+/// Reads a file as text.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Makes a folder, with those above it, for its user alone.
+/// Creates a folder and its parents, accessible to its user only.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -247,7 +250,7 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
     }
 
-    /// What is said of a state folder; empty where it holds.
+    /// Returns the error for a state folder; empty if it passes.
     fn told(root: &Path) -> String {
         check_state(root).err().map(|error| error.to_string()).unwrap_or_default()
     }
@@ -281,7 +284,7 @@ mod tests {
         make_folder(&trial.join("checkpoints")).expect("made");
         let told = || check_trial(&trial).err().map(|error| error.to_string()).unwrap_or_default();
         mode(&trial, 0o777);
-        assert_eq!(told(), "", "nobody else may enter the state folder");
+        assert_eq!(told(), "", "only the user may enter the state folder");
         mode(&root, 0o755);
         mode(&trials, 0o755);
         assert!(told().contains("trials/01J can be written by others (mode 0777"), "{}", told());
@@ -290,7 +293,7 @@ mod tests {
         mode(&trial.join("checkpoints"), 0o777);
         assert!(told().contains("01J/checkpoints can be written by others"), "{}", told());
         mode(&trial, 0o700);
-        assert_eq!(told(), "", "nobody else may enter the trial");
+        assert_eq!(told(), "", "only the user may enter the trial");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where things lie on disk: the state folder and the folder of one trial. Hardly more than names.
+//! Paths of the state folder and of one trial's folder.
 
 use crate::files;
 use dtrain_protocol::checkpoint::{FETCHED, folder_name};
@@ -8,107 +8,109 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The state folder: the history and one folder for each trial.
+/// State folder: holds the history and one folder per trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home(PathBuf);
 
-/// The folder of one trial.
+/// Folder of one trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialFolder(PathBuf);
 
 impl Home {
-    /// The state folder at `root`; it need not exist.
+    /// Returns the state folder at `root`; it need not exist.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
 
-    /// Its path.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Refuses a state folder that is not the user's own, that others can write, or that has links in it; see
-    /// [`files::check_state`].
+    /// Checks that the state folder belongs to the user, that others cannot write to it and that it contains
+    /// no links; see [`files::check_state`].
     pub fn check(&self) -> io::Result<()> {
         files::check_state(&self.0)
     }
 
-    /// The database of the history.
+    /// Returns the path of the history database.
     pub fn history(&self) -> PathBuf {
         self.0.join("history.db")
     }
 
-    /// The state folder of a host that shares this one.
+    /// Returns the state folder of a host that shares this one.
     pub fn host(&self, name: &str) -> Self {
         Self(self.hosts().join(name))
     }
 
-    /// The state folder of this host below this one, which it may share with others: hosts often see the same home folder. Its name
-    /// is the name of the host with the beginning of its machine id, which a host keeps when it starts again.
+    /// Returns the folder of this host below this state folder, which hosts may share: they often see the
+    /// same home folder. It is named after the host and the beginning of its machine id, which survives a
+    /// reboot.
     pub fn of_this_host(&self) -> Self {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         self.host(&host_folder(&name, &id))
     }
 
-    /// The folder of the state folders of hosts that share this one.
+    /// Returns the parent of the state folders of hosts that share this one.
     pub fn hosts(&self) -> PathBuf {
         self.0.join("hosts")
     }
 
-    /// The folder of `trial`.
+    /// Returns the folder of `trial`.
     pub fn trial(&self, trial: &TrialId) -> TrialFolder {
         TrialFolder(self.0.join("trials").join(&trial.0))
     }
 }
 
 impl TrialFolder {
-    /// The folder at `path`; it need not exist.
+    /// Returns the trial folder at `path`; it need not exist.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Its path.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The plan the trial carries out, as JSON.
+    /// Returns the path of the trial's plan, as JSON.
     pub fn plan(&self) -> PathBuf {
         self.0.join("plan.json")
     }
 
-    /// The folder of committed and partial checkpoints.
+    /// Returns the folder of committed and partial checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoints")
     }
 
-    /// The committed checkpoint that `attempt` wrote after `step`.
+    /// Returns the folder of the committed checkpoint that `attempt` wrote after `step`.
     pub fn checkpoint(&self, step: StepId, attempt: AttemptId) -> PathBuf {
         self.checkpoints().join(folder_name(step, attempt))
     }
 
-    /// The same before it is committed.
+    /// Returns the folder of that checkpoint before it is committed.
     pub fn partial_checkpoint(&self, step: StepId, attempt: AttemptId) -> PathBuf {
         self.checkpoints().join(format!("{}.partial", folder_name(step, attempt)))
     }
 
-    /// What was fetched of the checkpoint whose folder is called `name` for the ranks of this host, when that is not all.
+    /// Returns the folder for those files of the checkpoint `name` that the ranks of this host fetched from
+    /// other hosts.
     pub fn fetched_checkpoint(&self, name: &str) -> PathBuf {
         self.checkpoints().join(format!("{name}{FETCHED}"))
     }
 
-    /// What the ranks of `attempt` said, in order.
+    /// Returns the path of the spool of `attempt`, which holds the events of its ranks in order.
     pub fn spool(&self, attempt: AttemptId) -> PathBuf {
         self.0.join("spool").join(format!("attempt-{attempt}.spool"))
     }
 
-    /// What this host has of the spool of `attempt`, where another host led it.
+    /// Returns the path of this host's mirror of the spool of `attempt`, if another host led it.
     pub fn mirror(&self, attempt: AttemptId) -> PathBuf {
         self.0.join("spool").join(format!("attempt-{attempt}.mirror"))
     }
 
-    /// The spools of all attempts that lie there, in the order of the attempts.
+    /// Lists the existing spools, in the order of their attempts.
     pub fn spools(&self) -> Vec<(AttemptId, PathBuf)> {
         let entries = fs::read_dir(self.0.join("spool")).into_iter().flatten().flatten();
         let spool = |entry: fs::DirEntry| {
@@ -121,52 +123,55 @@ impl TrialFolder {
         spools
     }
 
-    /// The folder of all logs.
+    /// Returns the folder of all logs.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
     }
 
-    /// What `rank` wrote to its standard error during `attempt`.
+    /// Returns the path of the standard error of `rank` in `attempt`.
     pub fn rank_log(&self, attempt: AttemptId, rank: Rank) -> PathBuf {
         self.logs().join(format!("attempt-{attempt}.rank-{rank}.log"))
     }
 
-    /// What the agents of this trial wrote to their standard error.
+    /// Returns the path of the standard error of this trial's agents.
     pub fn agent_log(&self) -> PathBuf {
         self.logs().join("agent.log")
     }
 
-    /// Who the newest agent is and where it listens; see [`crate::agent::AgentCard`].
+    /// Returns the path of the newest agent's card with its process and address; see
+    /// [`crate::agent::AgentCard`].
     pub fn agent_card(&self) -> PathBuf {
         self.0.join("agent.json")
     }
 
-    /// Where the agent listens, unless the path is too long for a socket.
+    /// Returns the path of the agent's socket, used unless it is too long.
     pub fn socket(&self) -> PathBuf {
         self.0.join("agent.sock")
     }
 
-    /// Names the hosts where the trial's agents are, when they are not on this machine, a line each.
+    /// Returns the path of the list of remote hosts with agents of the trial, one per line.
     pub fn remote_hosts_file(&self) -> PathBuf {
         self.0.join("hosts")
     }
 
-    /// Names the hosts that a user declared lost for this trial, a line each; see [`crate::launch::FencedHosts`].
+    /// Returns the path of the list of hosts that a user declared lost for this trial, one per line; see
+    /// [`crate::launch::FencedHosts`].
     pub fn fenced(&self) -> PathBuf {
         self.0.join("fenced")
     }
 
-    /// The Slurm job that trained the trial last.
+    /// Returns the path of the file that names the trial's last Slurm job.
     pub fn job(&self) -> PathBuf {
         self.0.join("job")
     }
 
-    /// Locked by the one controller of the trial; holds its process id.
+    /// Returns the path of the lock that the trial's controller holds; the file contains its process id.
     pub fn lock(&self) -> PathBuf {
         self.0.join("controller.lock")
     }
 
-    /// Makes the folder and those inside it, readable by nobody else. `Err` where one is a link or belongs to somebody else.
+    /// Creates the folder and its subfolders, accessible to the user only. `Err` if one is a link or belongs
+    /// to another user.
     pub fn create(&self) -> io::Result<()> {
         files::check_trial(&self.0)?;
         for folder in [self.0.clone(), self.0.join("spool"), self.logs(), self.checkpoints()] {
@@ -176,7 +181,7 @@ impl TrialFolder {
     }
 }
 
-/// The name of the folder of a host, from its name and machine id as the system gives them.
+/// Returns the folder name of a host from its host name and machine id.
 fn host_folder(name: &str, id: &str) -> String {
     let plain = |text: &str| -> String {
         text.trim()

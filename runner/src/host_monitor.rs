@@ -1,4 +1,4 @@
-//! How loaded this host is: processor, memory, disk, network, GPUs. It watches and decides nothing.
+//! Load of this host: processor, memory, disk, network, GPUs.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, Networks, Pid, ProcessRefreshKind, ProcessesToUpdate};
 
-/// A look at this host, again and again. Rates are since the look before.
+/// Sampler of the host's load. Rates are averages since the previous sample.
 pub struct HostMonitor {
     host: sysinfo::System,
     networks: Option<Networks>,
-    /// Loaded while running; `None` on a host without an NVIDIA driver.
+    /// NVIDIA management library; `None` without an NVIDIA driver.
     nvml: Option<Nvml>,
     processes: Vec<Pid>,
     folder: PathBuf,
@@ -20,8 +20,8 @@ pub struct HostMonitor {
 }
 
 impl HostMonitor {
-    /// Watches the host, these processes (the ranks) and the file system of `folder`; `None` when the operating
-    /// system tells nothing.
+    /// Monitors the host, the processes of ranks and the file system of `folder`; `None` if the operating
+    /// system is not supported.
     pub fn new(processes: &[u32], folder: impl Into<PathBuf>) -> Option<Self> {
         let mut host = sysinfo::System::new().ok()?;
         host.refresh_cpu_specifics(CpuRefreshKind::nothing().with_usage());
@@ -35,10 +35,10 @@ impl HostMonitor {
         })
     }
 
-    /// All figures now, by name. What this host cannot tell is absent.
+    /// Returns all current figures by name, without those that this host cannot measure.
     ///
-    /// `system.cpu_percent` is of all cores together (100 is all of them busy); `.resident_bytes` is the sum
-    /// over the watched processes; network rates are over all interfaces but the loopback.
+    /// `system.cpu_percent` is over all cores (100 if all are busy); `.resident_bytes` is the sum over the
+    /// monitored processes; network rates are over all interfaces but the loopback.
     pub fn sample(&mut self) -> Vec<(String, f64)> {
         let seconds = self.looked.elapsed().as_secs_f64();
         self.looked = Instant::now();
@@ -87,7 +87,7 @@ impl HostMonitor {
     }
 }
 
-/// What the driver tells of each GPU.
+/// Returns the driver's figures of each GPU.
 fn gpus(nvml: &Nvml) -> Vec<(String, f64)> {
     let mut figures = Vec::new();
     for index in 0..nvml.device_count().unwrap_or(0) {
@@ -103,7 +103,7 @@ fn gpus(nvml: &Nvml) -> Vec<(String, f64)> {
     figures
 }
 
-/// A thread that samples until it is dropped.
+/// Thread that samples the load until this value is dropped.
 #[derive(Debug)]
 pub struct LoadSampler {
     stop: Option<mpsc::Sender<()>>,
@@ -111,7 +111,7 @@ pub struct LoadSampler {
 }
 
 impl LoadSampler {
-    /// Hands `sink` the figures of `system` after every `interval`.
+    /// Passes the figures of `system` to `sink` after every `interval`.
     pub fn start(
         mut system: HostMonitor,
         interval: Duration,

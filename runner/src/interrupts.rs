@@ -1,8 +1,8 @@
-//! How often the user asked to stop: counted by a signal handler, heeded by the driver.
+//! Interrupts by the user: counted in a signal handler, handled by the driver.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Counts the user's interrupts. Adding one is safe inside a signal handler.
+/// Counter of the user's interrupts. Adding one is safe inside a signal handler.
 #[derive(Debug, Default)]
 pub struct Interrupts {
     added: AtomicU32,
@@ -10,27 +10,27 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Notes one more.
+    /// Counts another interrupt.
     pub fn add(&self) {
         self.added.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many there were.
+    /// Returns the number of interrupts so far.
     pub fn count(&self) -> u32 {
         self.added.load(Ordering::SeqCst)
     }
 
-    /// Whether there is one that nobody did anything about.
+    /// Returns `true` if an interrupt has not been acknowledged.
     pub fn is_pending(&self) -> bool {
         self.count() > self.heeded.load(Ordering::SeqCst)
     }
 
-    /// What all of them asked for has come about.
+    /// Marks all interrupts so far as handled.
     pub fn acknowledge_all(&self) {
         self.heeded.store(self.count(), Ordering::SeqCst);
     }
 
-    /// Something is done about one that was pending.
+    /// Marks one pending interrupt as handled.
     pub fn acknowledge(&self) {
         self.heeded.fetch_add(1, Ordering::SeqCst);
     }

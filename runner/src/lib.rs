@@ -1,4 +1,4 @@
-//! Makes a plan come true on machines that fail: a pure machine inside a thin driver.
+//! Executes a plan on machines that fail: a pure state machine inside a thin driver.
 
 pub mod agent;
 pub mod audit;

@@ -1,28 +1,28 @@
-//! How many files a process may have open: an attempt on many hosts needs more than the usual 1024.
+//! Limit of open files: an attempt on many hosts needs more than the usual 1024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files of an agent whatever it does: streams, logs, spool, sockets, guests at its door.
+/// Files that every agent opens: streams, logs, spool, sockets, pending connections.
 const ALWAYS: u64 = 96;
 
-/// Files for each rank here: its streams and its log.
+/// Files of an agent per local rank: its streams and its log.
 const EACH_RANK: u64 = 4;
 
-/// Files for each other host: a connection, what wakes its thread, and a file that is fetched.
+/// Files of an agent per other host: a connection, a wake-up handle for its thread, and a file being fetched.
 const EACH_HOST: u64 = 4;
 
-/// Files of a rank for each other: a connection in every group they share, and one for heartbeats.
+/// Files of a rank per other rank: a connection in every common group, and one for heartbeats.
 const EACH_PEER: u64 = 5;
 
-/// Lets this process, and what it starts, open the files that an attempt needs: of `ranks` here and so many `hosts`, where each rank
-/// is connected with `peers` others.
+/// Raises the limit of this process and its children for an attempt with `ranks` local ranks and `hosts`
+/// other hosts, whose ranks are each connected to `peers` others.
 ///
-/// `Err` says in words how many are allowed, and what to do.
+/// `Err` names the limit and says how to raise it.
 pub(crate) fn ensure_open_file_limit(ranks: usize, hosts: usize, peers: usize) -> Result<(), String> {
     raise_open_file_limit(needed(ranks as u64, hosts as u64, peers as u64), "this attempt")
 }
 
-/// The same for an attempt of one rank here, which is the least that a training needs.
+/// Like `ensure_open_file_limit` for a single local rank, the minimum for any training.
 pub fn ensure_limit_for_one_rank() -> Result<(), String> {
     ensure_open_file_limit(1, 0, 0)
 }
@@ -32,8 +32,8 @@ fn needed(ranks: u64, hosts: u64, peers: u64) -> u64 {
     agent.max(ALWAYS + EACH_PEER * peers)
 }
 
-/// Raises the limit that this process may raise, where it is too low. It is not raised beyond what is needed: some programs trust
-/// that it is low.
+/// Raises the soft limit to `needed` if it is lower. It is not raised further, as some programs rely on a low
+/// limit.
 pub(crate) fn raise_open_file_limit(needed: u64, what: &str) -> Result<(), String> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {

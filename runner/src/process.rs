@@ -1,4 +1,4 @@
-//! Processes that cannot be mistaken for others, and how they are started and ended.
+//! Processes identified by id and start time, with functions to start, signal and kill them.
 
 use crate::agent::Process;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,23 +13,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Process {
-    /// The running process `id`; `None` when there is none.
+    /// Returns the running process `id`; `None` if there is none.
     pub fn of(id: u32) -> Option<Self> {
         let stat = stat(id)?;
         (!stat.has_ended()).then_some(Self { id, started: stat.started })
     }
 
-    /// Whether it still runs. A process that ended and was not waited for does not.
+    /// Returns `true` if it still runs. A zombie does not.
     pub fn is_alive(&self) -> bool {
         Self::of(self.id) == Some(*self)
     }
 
-    /// Whether it still runs and was not stopped by a signal.
+    /// Returns `true` if it still runs and is not stopped by a signal.
     pub(crate) fn is_running(&self) -> bool {
         self.is_alive() && stat(self.id).is_some_and(|stat| !matches!(stat.state, 'T' | 't'))
     }
 
-    /// Kills it and waits until it is gone, at most `patience`; tells whether it is.
+    /// Kills it and waits at most `patience` for its end; returns `true` if it is gone.
     pub(crate) fn kill(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while self.is_alive() {
@@ -43,9 +43,9 @@ impl Process {
     }
 }
 
-/// Kills every process of a group that belongs to a session, however it came into the group.
+/// Kills all processes of a group that belong to a session.
 ///
-/// The id of a group is another's once the group is empty: the session tells them apart.
+/// Once a group is empty its id may be reused; the session tells the groups apart.
 pub(crate) fn kill_group(group: u32, session: u32) {
     for id in all() {
         if stat(id).is_some_and(|found| found.group == group && found.session == session) {
@@ -54,7 +54,7 @@ pub(crate) fn kill_group(group: u32, session: u32) {
     }
 }
 
-/// Ids of all processes of this machine that this one can see.
+/// Returns the ids of all visible processes of this machine.
 pub(crate) fn all() -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
@@ -72,12 +72,12 @@ pub(crate) fn send_signal(id: u32, signal: Signal) {
     }
 }
 
-/// Whether a process was stopped by a signal. One that is held by a debugger was not.
+/// Returns `true` if a process is stopped by a signal, not by a debugger.
 pub(crate) fn is_stopped(id: u32) -> bool {
     stat(id).is_some_and(|found| found.state == 'T')
 }
 
-/// What `/proc/<id>/stat` says of a process.
+/// Fields of `/proc/<id>/stat`.
 pub(crate) struct Stat {
     pub(crate) state: char,
     pub(crate) parent: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Whether it ended and waits for its parent to ask how.
+    /// Returns `true` if it is a zombie, whose parent has not read the exit status.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
@@ -95,7 +95,7 @@ impl Stat {
 
 pub(crate) fn stat(id: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name of the program is in parentheses and may hold anything; the rest are plain fields.
+    // The program name is in parentheses and may contain anything; the rest are plain fields.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     Some(Stat {
         state: fields.first()?.chars().next()?,
@@ -106,15 +106,15 @@ pub(crate) fn stat(id: u32) -> Option<Stat> {
     })
 }
 
-/// A process id as the system calls want it.
+/// Converts a process id for system calls.
 pub(crate) fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// The environment of a process that computes with `threads` threads.
+/// Sets the environment of a process that computes with `threads` threads.
 ///
-/// The allocator keeps freed memory: the next step needs it again, and a step of a larger model spends a tenth of its time in
-/// page faults otherwise. Whoever set the variable decides.
+/// The allocator keeps freed memory for the next step: otherwise page faults take a tenth of the step time of
+/// a larger model. A variable set by the user takes precedence.
 pub(crate) fn set_compute_environment(command: &mut Command, threads: u32) {
     for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
         command.env(variable, threads.to_string());
@@ -125,52 +125,52 @@ pub(crate) fn set_compute_environment(command: &mut Command, threads: u32) {
     }
 }
 
-/// Hands `files` down to the child under the numbers that they have here.
+/// Makes the child inherit `files` with the same numbers.
 pub(crate) fn inherit(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
     let prepare = move || clear_close_on_exec(&files);
     #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
-    // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
+    // SAFETY: between fork and exec only system calls are made; no code allocates or takes a lock.
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// Makes the child die with the thread that starts it, which must therefore live as long as the child should, and
-/// hands `files` down to it.
+/// Makes the child die with the thread that starts it, which must live as long as the child should, and
+/// inherit `files`.
 pub(crate) fn bind_to_this_thread(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
     let parent = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Too late to be told when the parent ended before the line above.
+        // The parent ended before the line above, so its death will not be signalled.
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
         }
         clear_close_on_exec(&files)
     };
     #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
-    // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
+    // SAFETY: between fork and exec only system calls are made; no code allocates or takes a lock.
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// Keeps files open in the program that follows.
+/// Keeps files open across exec.
 fn clear_close_on_exec(files: &[Arc<OwnedFd>]) -> io::Result<()> {
     files.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?))
 }
 
-/// Closes every file that this process inherited beside standard input, output and error, and `kept`.
+/// Closes every inherited file but standard input, output and error, and `kept`.
 ///
-/// To be called before the process opens anything else.
+/// Call it before the process opens anything else.
 pub(crate) fn close_inherited_files(kept: &File) -> io::Result<()> {
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number > 2 && *number != kept.as_raw_fd())
         .collect();
-    // The listing had a file of its own, closed by now, and closing a number twice is a fault.
+    // The listing's own file is closed by now, and closing a number twice is an error.
     for number in open.into_iter().filter(|number| Path::new(&format!("/proc/self/fd/{number}")).exists()) {
         #[expect(unsafe_code, reason = "inherited files have no owner in this process that could be asked")]
-        // SAFETY: the process has opened nothing yet but what is kept, so that nobody here owns these numbers.
+        // SAFETY: the process has opened nothing yet but `kept`, so no code owns these numbers.
         unsafe {
             rustix::io::close(number);
         }

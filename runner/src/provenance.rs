@@ -1,4 +1,4 @@
-//! What produced a trial: code, program, machine, settings. Secrets are never kept.
+//! Provenance of a trial: code, program, machine, settings. Secrets are never stored.
 
 mod repository;
 
@@ -8,42 +8,42 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What produced a trial.
+/// Code, program, environment and command that produced a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The repository around the recipe; `None` outside of one.
+    /// Git repository around the recipe; `None` outside of one.
     pub git: Option<GitState>,
     /// Version of dtrain and the features it was built with, such as `0.1.0 (cuda)`.
     pub program: String,
-    /// Operating system, processor, variables and the like, by name such as `variable.CUDA_VISIBLE_DEVICES`.
+    /// Operating system, processor, variables and others, by name such as `variable.CUDA_VISIBLE_DEVICES`.
     pub environment: BTreeMap<String, String>,
-    /// The command line; values that look like secrets are left out.
+    /// Command line without values that look like secrets.
     pub command: Vec<String>,
 }
 
-/// The state of a repository.
+/// State of a git repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitState {
-    /// The commit.
+    /// Hash of the commit.
     pub revision: String,
-    /// The branch; `None` when no branch is checked out.
+    /// Branch; `None` if none is checked out.
     pub branch: Option<String>,
-    /// What tracked files differ by from the commit, as a patch; `None` when nothing differs. In place of what looks like a secret
-    /// stands a marker.
+    /// Changes of tracked files since the commit, as a patch with secrets replaced by markers; `None` without
+    /// changes.
     pub patch: Option<String>,
-    /// Whether the patch was cut at the limit.
+    /// True if the patch was cut at the size limit.
     pub is_patch_cut: bool,
-    /// Names of files that git does not know and does not ignore, at most 200.
+    /// Names of untracked files that are not ignored, at most 200.
     pub untracked: Vec<String>,
 }
 
-/// Largest patch that is kept, in bytes.
+/// Largest patch that is stored, in bytes.
 const PATCH_LIMIT: usize = 1 << 20;
 
-/// Most names of unknown files that are kept.
+/// Most names of untracked files that are stored.
 const UNTRACKED_LIMIT: usize = 200;
 
-/// Files whose contents may be secret: their changes are not kept.
+/// Files that may contain secrets: their changes are not stored.
 const PRIVATE: &[&str] = &[
     ":(top,exclude,glob)**/.env*",
     ":(top,exclude,glob)**/*.pem",
@@ -52,7 +52,7 @@ const PRIVATE: &[&str] = &[
     ":(top,exclude,glob)**/*credential*",
 ];
 
-/// Variables whose values are kept. None of them holds a secret, all of them change how training runs.
+/// Variables whose values are stored. None of them holds a secret, all of them affect training.
 pub(crate) const VALUES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -75,18 +75,19 @@ pub(crate) const VALUES: &[&str] = &[
     "SLURM_NTASKS",
 ];
 
-/// Variables that are worth a mention: their values are kept only when [`VALUES`] names them.
+/// Prefixes of variables whose names are stored; their values only if [`VALUES`] has them.
 const NAMES: &[&str] = &["CUDA_", "DTRAIN_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "RAYON_", "SLURM_"];
 
 impl GitState {
-    /// Whether tracked files differ from the commit.
+    /// Returns `true` if tracked files differ from the commit.
     pub fn is_dirty(&self) -> bool {
         self.patch.is_some()
     }
 }
 
 impl Provenance {
-    /// What produces a trial now, by the program with these features, from a recipe in `folder`.
+    /// Collects the provenance of a trial started now, by a program with these features, from a recipe in
+    /// `folder`.
     pub fn collect(folder: &Path, features: &[&str]) -> Self {
         let version = env!("CARGO_PKG_VERSION");
         Self {
@@ -104,16 +105,17 @@ impl Provenance {
     }
 }
 
-/// The repository around `folder`; `None` outside of one or without git. Nothing that the repository names is run.
+/// Returns the state of the repository around `folder`; `None` outside of one or without git. No program that
+/// the repository names is run.
 pub fn git(folder: &Path) -> Option<GitState> {
     let repository = Repository::discover(folder)?;
     let revision = repository.head(&["rev-parse", "--verify", "HEAD"])?;
     let branch = repository.head(&["symbolic-ref", "--short", "--quiet", "HEAD"]);
     let mut diff = vec!["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short"];
-    // Other repositories in this one are not entered: git would obey their settings.
+    // Submodules are not entered: git would obey their settings.
     diff.extend(["--ignore-submodules=dirty", "HEAD", "--", ":(top)"]);
     diff.extend(PRIVATE);
-    // Where git fails, what differs is not known, which is not the same as nothing.
+    // If git fails, the changes are unknown, which is not the same as none.
     let unknown = || ("# git could not show what differs\n".to_owned(), true);
     let (patch, is_patch_cut) = repository.query_files(&revision, &diff, PATCH_LIMIT).unwrap_or_else(unknown);
     let others = ["ls-files", "--others", "--exclude-standard", "--full-name", "--", ":(top)"];
@@ -127,12 +129,12 @@ pub fn git(folder: &Path) -> Option<GitState> {
     })
 }
 
-/// A patch without the part of a line that was cut: a part of a secret does not look like one.
+/// Returns a patch without its last line if that was cut: a part of a secret does not look like one.
 fn whole_lines(patch: &str, is_cut: bool) -> &str {
     if is_cut { patch.rfind('\n').map_or("", |end| &patch[..=end]) } else { patch }
 }
 
-/// What is told of the machine and of the variables.
+/// Returns the properties of the machine and the variables.
 fn environment(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let mut found = machine();
     for (name, value) in variables {
@@ -176,7 +178,7 @@ fn machine() -> BTreeMap<String, String> {
     found
 }
 
-/// A command line without the values of what looks like a secret.
+/// Returns a command line without values that look like secrets.
 fn without_secrets(words: impl Iterator<Item = String>) -> Vec<String> {
     let is_secret = |word: &str| {
         let word = word.to_lowercase();
@@ -237,7 +239,7 @@ mod tests {
         for (name, text) in [("a.toml", changes), (".env", "KEY=hidden\n"), ("new", "token = hidden\n")] {
             std::fs::write(at.join(name), text).expect("written");
         }
-        // A repository must not be able to choose what we run.
+        // A repository must not be able to choose a program to run.
         run(at, &["config", "diff.external", "touch ran"]);
         run(at, &["config", "core.fsmonitor", "touch ran"]);
         let dirty = git(&at.join("below")).expect("a repository");

@@ -1,19 +1,19 @@
-//! Which rank's figures count: for each figure, the lowest rank that reports it.
+//! Reporting rank of each figure: the lowest rank that reports it.
 //!
-//! Any rank of a script may report. Megatron-LM, for example, prints its losses on the last rank. The ranks of dtrain's own models
-//! all report the same results, and those of rank 0 are kept.
+//! Any rank of a script may report. Megatron-LM, for example, prints its losses on the last rank. All ranks
+//! of dtrain's own models report the same results, and those of rank 0 are stored.
 
 use crate::ledger;
 use dtrain_protocol::{Event, Rank, StampedEvent, StepFigures};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// For each figure the lowest rank that has reported it so far.
+/// Lowest rank that has reported each figure so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reporters(BTreeMap<String, Rank>);
 
 impl Reporters {
-    /// Takes note that `rank` reports the figure `name`. Returns whether its value counts.
+    /// Notes that `rank` reports the figure `name`; returns `true` if its value counts.
     pub fn counts(&mut self, name: &str, rank: Rank) -> bool {
         match self.0.get_mut(name) {
             Some(lowest) => {
@@ -27,12 +27,12 @@ impl Reporters {
         }
     }
 
-    /// Takes note of the figures of a step. Returns whether its loss counts.
+    /// Notes the figures of a step; returns `true` if its loss counts.
     pub fn counts_step(&mut self, rank: Rank, figures: &StepFigures) -> bool {
         if figures.is_of_script() { self.counts("loss", rank) } else { rank == Rank(0) }
     }
 
-    /// The results of an event that count, each under the name of its series, which `objective.metric` has for it.
+    /// Returns the results of an event that count, each under its series name, as in `objective.metric`.
     pub fn results<'e>(&mut self, said: &'e StampedEvent) -> Vec<(Cow<'e, str>, f64)> {
         let mut results = results(&said.event);
         results.retain(|(name, _)| self.counts(name, said.rank));
@@ -40,7 +40,7 @@ impl Reporters {
     }
 }
 
-/// The results that an event reports, each under the name of its series.
+/// Returns all results in an event, each under its series name.
 fn results(event: &Event) -> Vec<(Cow<'_, str>, f64)> {
     match event {
         Event::Step(figures) => {

@@ -1,12 +1,13 @@
-//! Takes out of a text what looks like a secret, before the text is kept.
+//! Redacts secrets in a text before it is stored.
 //!
-//! By the form of a value where services give theirs one (`ghp_…`, `AKIA…`, the block of a private key), otherwise by
-//! the name before it (`password = …`). In place of each stands `[removed: RULE]`, so that a reader knows what was there.
-//! A secret without a form or a name is not found.
+//! Secrets are recognised by the form of services' tokens (`ghp_…`, `AKIA…`, the block of a private key),
+//! otherwise by the name before the value (`password = …`). Each is replaced by `[removed: RULE]`, so that a
+//! reader knows its kind. A secret without a form or a name is not found.
 
 use std::collections::BTreeMap;
 
-/// How tokens of a kind look: the rule's name, how they begin, which characters follow, and how many at least.
+/// Pattern of a kind of token: name of the rule, prefix, allowed characters after it, and their minimum
+/// number.
 struct TokenPattern(&'static str, &'static str, fn(char) -> bool, usize);
 
 const FORMS: [TokenPattern; 19] = [
@@ -31,7 +32,7 @@ const FORMS: [TokenPattern; 19] = [
     TokenPattern("JSON web token", "eyJ", is_dotted, 30),
 ];
 
-/// Ends of names whose values are secret, in lower case and without `_` and `-`.
+/// Suffixes of names with secret values, in lower case and without `_` and `-`.
 const NAMES: [&str; 12] = [
     "password",
     "passwd",
@@ -47,10 +48,10 @@ const NAMES: [&str; 12] = [
     "credentials",
 ];
 
-/// Ends of names after which a long random word is secret.
+/// Suffixes of names after which a long random word is secret.
 const HINTS: [&str; 5] = ["key", "auth", "authorization", "bearer", "signature"];
 
-/// Values that tell nothing: types and constants of programs.
+/// Values that are no secrets: types and constants of programs.
 const HARMLESS: [&str; 16] = [
     "string",
     "str",
@@ -70,7 +71,7 @@ const HARMLESS: [&str; 16] = [
     "required",
 ];
 
-/// A random word is at least so long.
+/// Minimum length of a random word.
 const LONG: usize = 32;
 
 fn is_upper(c: char) -> bool {
@@ -93,7 +94,7 @@ fn is_base64(c: char) -> bool {
     c.is_ascii_alphanumeric() || "+/=_-".contains(c)
 }
 
-/// The text with a marker in place of each secret; it has the same lines.
+/// Returns the text with each secret replaced by a marker; the number of lines is unchanged.
 pub(crate) fn redacted(text: &str) -> String {
     let mut is_in_key = false;
     let line = |line: &str| {
@@ -112,7 +113,8 @@ pub(crate) fn redacted(text: &str) -> String {
     text.split_inclusive('\n').map(line).collect()
 }
 
-/// Whether a line is of a private key whose beginning is not in the text: a full line of base64 and nothing else.
+/// Returns `true` if a line is of a private key whose beginning is not in the text: a full line of base64 and
+/// nothing else.
 fn is_private_key_line(line: &str) -> bool {
     let word = line.get(1..).unwrap_or("").trim();
     let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
@@ -127,12 +129,12 @@ fn marker(rule: &str) -> String {
     format!("[removed: {rule}]")
 }
 
-/// Length of the beginning of `text` whose characters are such.
+/// Returns the length of the leading characters of `text` that satisfy `is`.
 fn run(text: &str, is: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is(c)).unwrap_or(text.len())
 }
 
-/// A line without tokens that have a form, and without passwords in addresses.
+/// Redacts tokens with a known form, and passwords in URLs.
 fn redact_tokens(line: &str) -> String {
     let (mut out, mut rest) = (String::new(), line);
     while let Some(first) = rest.chars().next() {
@@ -154,7 +156,7 @@ fn redact_tokens(line: &str) -> String {
     out
 }
 
-/// The rule and the length of a token that `text` begins with.
+/// Returns the rule and the length of a token at the beginning of `text`.
 fn match_token(form: &TokenPattern, text: &str) -> Option<(&'static str, usize)> {
     let &TokenPattern(rule, prefix, is, least) = form;
     let token = text.strip_prefix(prefix)?;
@@ -169,7 +171,7 @@ fn match_token(form: &TokenPattern, text: &str) -> Option<(&'static str, usize)>
     (length >= least && fits).then_some((rule, prefix.len() + length))
 }
 
-/// Where in an address after `://` its password begins, and how long it is. A long user name without one is a token.
+/// Returns begin and length of the password in a URL after `://`. A long user name without one is a token.
 fn password_of(address: &str) -> Option<(usize, usize)> {
     let authority = &address[..run(address, |c| !c.is_whitespace() && !"/\"'`<>".contains(c))];
     let (user, _) = authority.rsplit_once('@')?;
@@ -182,12 +184,12 @@ fn password_of(address: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Whether a value says where to find the secret, or that it is left out.
+/// Returns `true` if a value refers to a secret, or is a placeholder for it.
 fn is_reference(value: &str) -> bool {
     value.starts_with(['$', '{', '<', '[', '*', '%', '…']) || value.starts_with("...")
 }
 
-/// A line without values that follow the name of a secret.
+/// Redacts the values that follow the name of a secret.
 fn redact_named_values(line: &str) -> String {
     let (mut out, mut rest, mut is_hinted) = (String::new(), line, false);
     while let Some(first) = rest.chars().next() {
@@ -220,7 +222,7 @@ fn redact_named_values(line: &str) -> String {
     out
 }
 
-/// Where the value that a name is given begins and ends in what follows the name.
+/// Returns begin and end of the value assigned to a name, in the text after the name.
 fn value_after(text: &str, is_option: bool) -> Option<(usize, usize)> {
     let blank = |text: &str| run(text, |c| c == ' ' || c == '\t');
     let closing = run(text, |c| "\"'`]".contains(c));
@@ -247,7 +249,7 @@ fn value_after(text: &str, is_option: bool) -> Option<(usize, usize)> {
     Some((at, at + length))
 }
 
-/// Whether a value of a secret's name tells the secret, and is not code that gets it from somewhere.
+/// Returns `true` if the value is the secret itself, and not code that gets it from somewhere.
 fn is_literal_secret(name: &str, text: &str, from: usize, to: usize) -> bool {
     let value = &text[from..to];
     let is_quoted = text[..from].ends_with(['"', '\'', '`']);
@@ -263,13 +265,13 @@ fn is_literal_secret(name: &str, text: &str, from: usize, to: usize) -> bool {
     is_quoted || value.chars().all(|c| c.is_ascii_alphanumeric() || "_-+/=.@!%^*~#?".contains(c))
 }
 
-/// Whether a word is long, of letters and digits, and as mixed as a random one.
+/// Returns `true` if a word is long, of letters and digits, and as mixed as a random one.
 fn is_random(word: &str) -> bool {
     let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
     word.len() >= LONG && has(char::is_ascii_digit) && has(char::is_ascii_alphabetic) && entropy(word) >= 3.0
 }
 
-/// Bits of each character, by how often it is in the word.
+/// Returns the entropy per character in bits, by its frequency in the word.
 fn entropy(word: &str) -> f64 {
     let mut counts: BTreeMap<char, u32> = BTreeMap::new();
     word.chars().for_each(|c| *counts.entry(c).or_default() += 1);
@@ -281,7 +283,7 @@ fn entropy(word: &str) -> f64 {
 mod tests {
     use super::*;
 
-    /// Such strings in one piece would be taken for real ones by whoever scans this repository.
+    /// Written in one piece, such strings would alarm secret scanners of this repository.
     fn of(prefix: &str, length: usize) -> String {
         let letters = "Q7wE2rT9yU4iO1pA8sD3fG6hJ5kL0zXcVbNm";
         prefix.chars().chain(letters.chars().cycle().take(length)).collect()

@@ -1,11 +1,14 @@
-//! What is held against hosts, and which of them are left out because of it: pure, from strikes that the history keeps.
+//! Strikes against hosts, and the hosts excluded because of them: pure functions of the strikes in the
+//! history.
 //!
-//! A strike says that one attempt was lost, or held up, by one cause on one host. Two of the same host and cause within an hour leave
-//! the host out for ten minutes; every further time, for twice as long as the time before, up to a day. A week after a strike nothing
-//! of it is left. Strikes are kept across trials, as a host is not better for the next one.
+//! A strike says that one attempt was lost, or slowed down, by one cause on one host. Two of the same host
+//! and cause within an hour exclude the host for ten minutes; every further time, for twice as long as the
+//! time before, up to a day. A strike expires after a week. Strikes hold across trials, as a bad host is also
+//! bad for the next one.
 //!
-//! Where two hosts do not hear each other nobody knows which is to blame: that counts half for each, and what was held against a pair
-//! is settled once one of the two is left out. So the host that all pairs have in common goes first, and of one pair only one.
+//! If two hosts lose their connection it is unknown which is at fault: that counts half for each, and the
+//! strikes of a pair are cleared once one of the two is excluded. So the host that all pairs have in common
+//! goes first, and of one pair only one.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,44 +16,44 @@ use std::collections::BTreeMap;
 /// Milliseconds within which strikes add up.
 const WINDOW_MS: u64 = 60 * 60 * 1000;
 
-/// Milliseconds for which a host is left out the first time.
+/// Milliseconds for which a host is excluded the first time.
 const FIRST_MS: u64 = 10 * 60 * 1000;
 
-/// The most milliseconds for which a host is left out.
+/// Most milliseconds for which a host is excluded.
 const LONGEST_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Milliseconds after which nothing is left of a strike.
+/// Milliseconds after which a strike expires.
 pub const FORGOTTEN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
-/// What two strikes weigh.
+/// Sum of weights that excludes a host: that of two full strikes.
 const LIMIT: u32 = 4;
 
-/// Hosts that must remain for a slow one to be left out. A slow rank takes 1.3 times as long as its like: with fewer hosts than these
-/// the training is faster with it than without.
+/// Hosts that must remain if a slow one is excluded. A slow rank takes 1.3 times as long as its peers: with
+/// fewer hosts training is faster with it than without.
 const FOR_A_SLOW_ONE: usize = 4;
 
-/// What is held against a host.
+/// Cause of a strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StrikeCause {
-    /// It was lost.
+    /// The host was lost.
     Lost,
-    /// It could not start its ranks.
+    /// The host could not start its ranks.
     Launch,
-    /// The system, or somebody, killed a rank there.
+    /// The system or a user killed a rank there.
     Killed,
-    /// A rank there failed by itself, which may be the fault of the program: it counts half.
+    /// A rank there failed by itself, which may be a fault of the program: counts half.
     Rank,
-    /// It and another host did not hear each other: it counts half for each.
+    /// The connection to another host broke: counts half for each.
     Link,
-    /// The data could not be read there, while other hosts may be able to: once is enough.
+    /// The data could not be read there, while other hosts may be able to: one strike suffices.
     Data,
-    /// A rank there was slow for many steps: once is enough.
+    /// A rank there was slow for many steps: one strike suffices.
     Slow,
 }
 
 impl StrikeCause {
-    /// The cause as it is written.
+    /// Returns the stored word for the cause.
     pub fn word(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -63,7 +66,7 @@ impl StrikeCause {
         }
     }
 
-    /// The cause in words.
+    /// Returns a description of the cause.
     pub fn words(self) -> &'static str {
         match self {
             Self::Lost => "the host was lost",
@@ -76,7 +79,7 @@ impl StrikeCause {
         }
     }
 
-    /// The cause that is written so.
+    /// Parses the stored word.
     pub fn parse(word: &str) -> Option<Self> {
         let all = [Self::Lost, Self::Launch, Self::Killed, Self::Rank, Self::Link, Self::Data, Self::Slow];
         all.into_iter().find(|cause| cause.word() == word)
@@ -91,40 +94,40 @@ impl StrikeCause {
     }
 }
 
-/// One thing held against a host.
+/// One strike against a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strike {
-    /// What people call the host.
+    /// Name of the host for users.
     pub host: String,
-    /// The other host of a pair that did not hear each other.
+    /// Other host of a pair that lost its connection.
     pub partner: Option<String>,
-    /// What for.
+    /// Cause of the strike.
     pub cause: StrikeCause,
-    /// When, in milliseconds since the Unix epoch by the clock of the controller.
+    /// Time in milliseconds since the Unix epoch, by the clock of the controller.
     pub at_ms: u64,
-    /// What was seen.
+    /// Description of the failure.
     pub detail: String,
 }
 
-/// A host that is not used now.
+/// Host that is excluded for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExcludedHost {
-    /// What people call it.
+    /// Name of the host for users.
     pub host: String,
-    /// Why.
+    /// Cause of the exclusion.
     pub cause: StrikeCause,
-    /// Until when, in milliseconds since the Unix epoch.
+    /// End of the exclusion, in milliseconds since the Unix epoch.
     pub until_ms: u64,
-    /// What was seen last.
+    /// Description of the last failure.
     pub detail: String,
 }
 
-/// What is known of one host and one cause.
+/// Tally of the strikes for one host and one cause.
 #[derive(Clone, Debug, Default)]
 struct StrikeTally {
-    /// Weight, time and the other host of what was not settled.
+    /// Weight, time and other host of each strike since the last exclusion.
     open: Vec<(u32, u64, Option<String>)>,
-    /// How often the host was left out for it.
+    /// Number of exclusions.
     times: u32,
     until_ms: u64,
     detail: String,
@@ -136,7 +139,8 @@ impl StrikeTally {
     }
 }
 
-/// The hosts that `strikes` leave out at `now_ms`, those first that are left out the longest. For each host the longest of its causes.
+/// Returns the hosts that `strikes` exclude at `now_ms`, the longest exclusion first. For each host its
+/// longest exclusion counts.
 pub fn excluded_hosts(strikes: &[Strike], now_ms: u64) -> Vec<ExcludedHost> {
     let mut all: BTreeMap<String, ExcludedHost> = BTreeMap::new();
     for ((host, cause), account) in tally_strikes(strikes, now_ms) {
@@ -150,13 +154,13 @@ pub fn excluded_hosts(strikes: &[Strike], now_ms: u64) -> Vec<ExcludedHost> {
     all
 }
 
-/// Of `left_out` those that a launch on hosts called `usable` does without, the worst first. At least one host remains; a slow one goes
-/// only where that makes the others faster.
+/// Returns those of `left_out` that a launch on the hosts `usable` leaves out, the worst first. At least one
+/// host remains; a slow one is left out only if that makes training faster.
 pub fn hosts_to_exclude(left_out: &[ExcludedHost], usable: &[String]) -> Vec<ExcludedHost> {
     let mut gone: Vec<ExcludedHost> = Vec::new();
     let is_slow = |one: &&ExcludedHost| one.cause == StrikeCause::Slow;
     let known = || left_out.iter().filter(|one| usable.contains(&one.host));
-    // Slow ones last: they are worth more than those that fail.
+    // Slow hosts last: they are more useful than those that fail.
     for one in known().filter(|one| !is_slow(one)).chain(known().filter(is_slow)) {
         let remain = usable.len() - gone.len() - 1;
         let least = if is_slow(&one) { FOR_A_SLOW_ONE } else { 1 };
@@ -172,12 +176,12 @@ fn tally_strikes(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, StrikeCau
     let mut strikes: Vec<&Strike> = strikes.iter().collect();
     strikes.sort_by_key(|strike| strike.at_ms);
     for strike in strikes {
-        // A clock that was set back does not make a host bad for longer.
+        // A clock that was set back does not extend an exclusion.
         let at_ms = strike.at_ms.min(now_ms);
         if now_ms - at_ms >= FORGOTTEN_MS {
             continue;
         }
-        // Of two that are equal the one goes that was not heard.
+        // In a tie the partner is excluded.
         let both = [
             strike.partner.as_ref().map(|partner| (partner, Some(&strike.host))),
             Some((&strike.host, strike.partner.as_ref())),
@@ -190,7 +194,7 @@ fn tally_strikes(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, StrikeCau
             account.detail.clone_from(&strike.detail);
         }
         let sum = |host: &String| all.get(&(host.clone(), strike.cause)).map_or(0, StrikeTally::sum);
-        // The first of the heaviest.
+        // The first of those with the highest sum.
         let worst = both.iter().map(|(host, _)| *host).rev().max_by_key(|host| sum(host));
         if let Some(worst) = worst.filter(|host| sum(host) >= LIMIT) {
             exclude(&mut all, worst, strike.cause, at_ms);
@@ -199,7 +203,7 @@ fn tally_strikes(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, StrikeCau
     all
 }
 
-/// Leaves a host out, and holds nothing more against those that did not hear it.
+/// Excludes a host, and clears the strikes of its partners for broken connections to it.
 fn exclude(
     all: &mut BTreeMap<(String, StrikeCause), StrikeTally>,
     host: &str,
@@ -240,7 +244,7 @@ mod tests {
         Strike { partner: Some(with.into()), ..strike(host, StrikeCause::Link, minute) }
     }
 
-    /// Host and minutes for which each is still left out.
+    /// Returns the excluded hosts, each with the remaining minutes.
     fn out(strikes: &[Strike], minute: u64) -> Vec<(String, u64)> {
         let now = START + minute * MINUTE;
         excluded_hosts(strikes, now)

@@ -1,4 +1,4 @@
-//! What a trial shows while it runs: one stream that the progress display, `--json` and tests read alike.
+//! Events of a running trial: one stream for the progress display, `--json` and tests.
 
 use crate::Fact;
 use crate::agent::STOP_GRACE_PERIOD;
@@ -8,176 +8,177 @@ use dtrain_protocol::{AttemptId, Failure, Rank, StampedEvent, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// One thing seen.
+/// One event of a running trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialEvent {
-    /// Something accepted as true. It is seen after it was kept.
+    /// A new record; shown after it was stored.
     Record(Fact),
-    /// A rank said something. It is seen after it was kept, and never again.
+    /// An event of a rank; shown once, after it was stored.
     Event(StampedEvent),
-    /// What the controller itself is about.
+    /// A status change of the controller.
     Status(ControllerStatus),
 }
 
-/// What the controller is about.
+/// Status of the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControllerStatus {
     /// An agent is being started.
     Launching {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Ranks of the attempt.
+        /// Number of ranks.
         ranks: u32,
-        /// Step of the checkpoint [default: all committed] it goes on from.
+        /// Step of the checkpoint it resumes from; `None` without one.
         from: Option<StepId>,
     },
-    /// The agent answers; what it says from here on is live.
+    /// The agent answers; its events from here on are live.
     Attached {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
         /// Process id of the agent.
         agent: u32,
     },
     /// Not all hosts answer; the attempt is launched on the others.
     HostsUnreachable {
-        /// Hosts that answer.
+        /// Number of hosts that answer.
         hosts: u32,
-        /// Those that do not, each with why not.
+        /// Unreachable hosts, each with the reason.
         unreachable: Vec<String>,
     },
-    /// Hosts that answer are left out of the attempt, for what is held against them.
+    /// Hosts are left out of the attempt because of their strikes.
     HostsExcluded {
-        /// Which, why and until when.
+        /// Excluded hosts with cause and end of the exclusion.
         hosts: Vec<ExcludedHost>,
     },
-    /// The hosts of the attempt cannot be asked. It may go on without its controller, which goes on asking.
+    /// The hosts of the attempt are unreachable. It may continue there; the controller keeps asking.
     Unreachable {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Why they cannot.
+        /// Error of the last try.
         reason: String,
     },
-    /// The hosts of the attempt could not be asked for too long: the one that led is given up, and the others go on.
+    /// The hosts of the attempt were unreachable for too long: the leader is given up, and the attempt goes
+    /// on without it.
     HostLost {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Why they cannot be asked.
+        /// Error of the last try.
         reason: String,
-        /// For how many seconds that lasted.
+        /// Seconds without an answer.
         seconds: f64,
     },
-    /// A host that was lost came back, and what it still ran of an earlier attempt was ended.
+    /// A lost host came back, and its processes of an earlier attempt were ended (fencing).
     Fenced {
-        /// The host.
+        /// Name of the host.
         host: String,
-        /// The attempt that still ran there.
+        /// Number of the attempt that still ran there.
         attempt: AttemptId,
     },
-    /// The user interrupted what was waited for: it is given up, or ended as soon as its hosts answer.
+    /// The user interrupted a wait: the operation is given up, or ended as soon as its hosts answer.
     Interrupted,
-    /// Nothing of the attempt lives, and what it left behind cannot be read now; it is tried again.
+    /// The attempt is gone, but its spool cannot be read now; the controller tries again.
     SpoolUnavailable {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Why it cannot.
+        /// Error of the last try.
         reason: String,
-        /// After how many seconds its host is given up.
+        /// Seconds after which its host is given up.
         seconds: f64,
     },
-    /// The host that has what the attempt left behind was given up; what was not read by now is not known.
+    /// The host with the rest of the spool was given up; unread events are lost.
     SpoolLost {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Why it could not be read.
+        /// Error of the last try.
         reason: String,
     },
-    /// The attempt was lost; the next follows after a pause.
+    /// The attempt was lost; the next one follows after a backoff.
     Backoff {
-        /// The attempt that was lost.
+        /// Number of the attempt that was lost.
         attempt: AttemptId,
-        /// Length of the pause in seconds.
+        /// Length of the backoff in seconds.
         seconds: f64,
-        /// Attempts without progress so far that were lost by failures of the same kind, and how many are allowed.
+        /// Consecutive attempts without progress lost to failures of this kind, and the number allowed.
         failures: (u32, u32),
-        /// Which kind: each has a budget of its own.
+        /// Kind of the failure; each has a budget of its own.
         blame: Blame,
-        /// Why it was lost.
+        /// Failure by which it was lost.
         failure: Failure,
     },
     /// The ranks were asked to finish their step, save and stop.
     Stopping {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Seconds after which ranks of a foreign program that have not ended are killed; `None` for ranks of dtrain's own models,
-        /// which are given up only once they have said nothing for long.
+        /// Seconds after which the ranks of a foreign program are killed; `None` for dtrain's own models,
+        /// which are given up only after a long silence.
         killed_after_seconds: Option<f64>,
     },
     /// A foreign program reached its target, and its ranks were asked to stop.
     TargetReached {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Seconds after which ranks that have not ended are killed.
+        /// Seconds after which the ranks are killed.
         killed_after_seconds: f64,
     },
-    /// What is left of the attempt is being killed.
+    /// The rest of the attempt is being killed.
     Killing {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
     },
-    /// All ranks saved, but the checkpoint could not be committed; training goes on.
+    /// All ranks saved, but the checkpoint could not be committed; training continues.
     CommitFailed {
         /// Steps completed in it.
         step: StepId,
-        /// Why not.
+        /// Cause of the failure.
         reason: String,
     },
-    /// The loss is far above what it was, several times in a row.
+    /// Loss spike: several losses in a row far above the median of recent ones.
     LossSpike {
         /// Steps completed.
         step: StepId,
-        /// The loss.
+        /// Training loss at that step.
         loss: f64,
-        /// The middle of those before.
+        /// Median of the recent losses before.
         median: f64,
     },
-    /// A rank computes longer than those that do the same work, which wait for it.
+    /// A rank computes longer than others with equal work, which wait for it.
     Straggler {
-        /// The rank.
+        /// Rank that is slow.
         rank: Rank,
-        /// Seconds that it computes in a step.
+        /// Seconds that it computes per step.
         seconds: f64,
-        /// Seconds that the middle one of them does.
+        /// Seconds that the median rank of the group computes per step.
         median: f64,
     },
-    /// A record of an attempt is damaged, or cannot be understood.
+    /// A record in a spool was skipped because it is damaged or unknown.
     SpoolRecordSkipped {
-        /// Where in the spool, in bytes.
+        /// Offset in the spool, in bytes.
         offset: u64,
-        /// Why not.
+        /// Reason for skipping it.
         reason: String,
     },
-    /// The spool of an attempt is damaged before its end, so that the next record cannot be found; what follows is not read.
+    /// A spool is damaged so that the next record cannot be found; the rest is not read.
     SpoolDamaged {
-        /// The file.
+        /// Path of the spool.
         spool: PathBuf,
-        /// Where, in bytes.
+        /// Offset of the damage, in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// Description of the damage.
         reason: String,
     },
 }
 
 impl ControllerStatus {
-    /// What is shown once the target of a foreign program is reached.
+    /// Returns the status for a foreign program that reached its target.
     pub(crate) fn target_reached(attempt: AttemptId) -> Self {
         Self::TargetReached { attempt, killed_after_seconds: STOP_GRACE_PERIOD.as_secs_f64() }
     }
 }
 
 impl TrialEvent {
-    /// The attempt that it is about; `None` for what it does not name, such as the end of the trial.
+    /// Returns the attempt of the event; `None` if it names none, such as the end of the trial.
     pub fn attempt(&self) -> Option<AttemptId> {
         match self {
             Self::Event(stamped) => Some(stamped.attempt),
@@ -213,7 +214,7 @@ impl TrialEvent {
         }
     }
 
-    /// Whether it is about the attempt that was named last, without naming it.
+    /// Returns `true` if it concerns the last named attempt without naming it.
     pub fn is_of_the_same_attempt(&self) -> bool {
         matches!(
             self,
@@ -228,9 +229,9 @@ impl TrialEvent {
     }
 }
 
-/// Somebody who watches a trial.
+/// Observer of a running trial.
 pub trait Observer {
-    /// Takes note of one thing seen. Called from the thread that drives the trial: it should return soon.
+    /// Handles one event. Called in the thread that drives the trial, so it should return soon.
     fn observe(&mut self, seen: &TrialEvent);
 }
 

@@ -1,4 +1,4 @@
-//! Makes a checkpoint of one trial the first checkpoint of another.
+//! Adopts a checkpoint: makes a checkpoint of one trial the first checkpoint of another.
 
 use super::{commit, read_local_manifest};
 use crate::durable;
@@ -15,27 +15,27 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The attempt that an adopted checkpoint is filed under: all attempts of the trial come after it.
+/// Attempt that an adopted checkpoint is stored under; all attempts of the trial come after it.
 pub const ADOPTED: AttemptId = AttemptId(0);
 
-/// What a trial takes over from the checkpoint of another.
+/// Parts of a checkpoint that another trial takes over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adoption {
     /// The whole state; training continues after its step.
     State {
-        /// The data that training continues with, where it is not that of the checkpoint.
+        /// Data to continue training with, if it differs from that of the checkpoint.
         inputs: Option<InputManifest>,
     },
-    /// The weights and the tokenizer alone; training begins at step 0.
+    /// Weights and tokenizer only; training begins at step 0.
     Weights,
 }
 
 /// Makes the committed checkpoint in the folder `from` the first checkpoint of `trial`, whose folder is `to`.
 ///
-/// Its files are linked, and copied only where `to` is on another file system. Doing it twice changes nothing, unless what was taken
-/// over is damaged: then it is taken over again.
+/// Files are hard-linked, and copied only if `to` is on another file system. A second call changes nothing
+/// unless the adopted files are damaged; then they are adopted again.
 ///
-/// `Err` says in words which file cannot be read or written.
+/// `Err` names the file that cannot be read or written.
 pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) -> Result<ResumePoint, String> {
     let (_, mut manifest) = read_local_manifest(from)?;
     manifest.trial = trial.clone();
@@ -73,7 +73,7 @@ pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) ->
                 _ => link_or_copy(&from.join(&file.name), &path)?,
             }
         }
-        // What was taken over before and is damaged makes room.
+        // A damaged earlier adoption is removed.
         if point.folder.exists() { fs::remove_dir_all(&point.folder) } else { Ok(()) }
     };
     link().map_err(|error| format!("{}: {error}", partial.display()))?;
@@ -83,10 +83,10 @@ pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) ->
     Ok(point)
 }
 
-/// Makes what `write` puts into a folder the first checkpoint of `trial`, whose folder is `to`: the weights that it begins with at
-/// step 0. Where that was done before, nothing is written.
+/// Writes initial weights as the first checkpoint of `trial`, at step 0, in its folder `to`; `write` fills
+/// the folder. Does nothing if an intact one exists.
 ///
-/// `Err` says in words what cannot be written, or which tensor is not there once.
+/// `Err` names the file that cannot be written, or the tensor that is missing or occurs twice.
 pub fn begin_with(
     trial: &TrialId,
     to: &TrialFolder,
@@ -118,7 +118,7 @@ pub fn begin_with(
     Ok(point)
 }
 
-/// Leaves nothing but the weights, as they are before the first step.
+/// Drops everything but the weights from a manifest, and sets its step to 0.
 fn keep_weights(manifest: &mut Manifest) {
     (manifest.step, manifest.cursor, manifest.seed) = (StepId(0), 0, None);
     manifest.tensors.retain(|tensor| tensor.kind == TensorKind::Parameter);
@@ -127,7 +127,7 @@ fn keep_weights(manifest: &mut Manifest) {
     manifest.files.retain(|file| file.name == TOKENIZER || used.contains(&file.name));
 }
 
-/// Links a file, or copies it where that cannot be.
+/// Hard-links a file, or copies it if that is not possible.
 fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
@@ -143,7 +143,7 @@ mod tests {
 
     const FILE: &str = "rank-00000.safetensors";
 
-    /// A committed checkpoint of step 20 with a weight and its moment.
+    /// Returns a committed checkpoint of step 20 with one weight and its optimizer moment.
     fn committed(root: &Path) -> std::path::PathBuf {
         let folder = root.join("step-000000020.a3");
         fs::create_dir_all(&folder).expect("a folder");
@@ -198,7 +198,7 @@ mod tests {
         let (manifest, point, root) = adopted(&Adoption::State { inputs: None });
         assert_eq!((point.step, manifest.cursor, manifest.tensors.len()), (StepId(20), 160, 2));
         assert_eq!(manifest.files.len(), 3);
-        // The parent may go: its files stay as long as the child has them.
+        // The parent may be removed: its files stay as long as the child links to them.
         fs::remove_dir_all(root.path().join("step-000000020.a3")).expect("removed");
         assert!(super::super::verify(&point.folder).is_ok());
     }
@@ -207,7 +207,7 @@ mod tests {
     fn a_damaged_state_is_taken_over_again() {
         let (_, point, root) = adopted(&Adoption::State { inputs: None });
         let path = point.folder.join(FILE);
-        // Another file in place of the link: the parent has what was written.
+        // The link is replaced; the parent's file is unchanged.
         fs::remove_file(&path).expect("it is there");
         fs::write(&path, b"weighed").expect("written");
         let (from, to) = (root.path().join("step-000000020.a3"), TrialFolder::at(root.path().join("child")));

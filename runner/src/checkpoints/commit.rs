@@ -1,7 +1,7 @@
-//! Turns what all ranks saved into a committed checkpoint, and removes old ones.
+//! Commits a checkpoint from the files of all ranks, and removes old ones (retention).
 //!
-//! In two parts, so that several hosts can do each before any does the next: a checkpoint is prepared when everything of it is
-//! durable, and committed when its folder has its final name.
+//! A commit has two phases, so that several hosts finish the first before any begins the second: prepare
+//! makes all files durable, finish gives the folder its final name.
 
 use super::{COMMIT, MANIFEST, committed};
 use crate::durable;
@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// `Err` in words unless every file lies in the folder in its length.
+/// Checks that every file is in the folder with its full length; `Err` names the one that is not.
 pub fn check(partial: &Path, files: &[SavedFile]) -> Result<(), String> {
     for SavedFile { file, .. } in files {
         let path = partial.join(&file.name);
@@ -25,14 +25,14 @@ pub fn check(partial: &Path, files: &[SavedFile]) -> Result<(), String> {
     Ok(())
 }
 
-/// The table of contents of what all ranks saved; `Err` in words when they did not save all.
+/// Returns the manifest of the files that all ranks saved; `Err` if a rank saved nothing.
 pub fn manifest_contents(one: &Assignment, step: StepId, files: Vec<SavedFile>) -> Result<String, String> {
     let (tensors, files) = merge(files).map_err(|uncovered| uncovered.to_string())?;
     let manifest = Manifest::new(one, step, env!("CARGO_PKG_VERSION"), tensors, files);
     Ok(serde_json::to_string(&manifest).expect("a manifest has string keys only"))
 }
 
-/// Puts the table of contents and COMMIT beside the files of a checkpoint, all of it durable.
+/// Writes the manifest and COMMIT beside the files of a checkpoint, and makes everything durable.
 pub fn prepare(partial: &Path, contents: &str) -> Result<(), String> {
     let write = || -> io::Result<()> {
         files::make_folder(partial)?;
@@ -43,7 +43,7 @@ pub fn prepare(partial: &Path, contents: &str) -> Result<(), String> {
     write().map_err(|error| format!("{}: {error}", partial.display()))
 }
 
-/// Gives a prepared checkpoint its final name.
+/// Renames a prepared checkpoint to its final name.
 pub fn finish(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> Result<(), String> {
     let folder = trial.checkpoint(step, attempt);
     fs::rename(trial.partial_checkpoint(step, attempt), &folder)
@@ -51,7 +51,7 @@ pub fn finish(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> Result<(
         .map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// Removes what was saved of a checkpoint that there will not be, so that it takes no room.
+/// Removes the files of a checkpoint that will not be committed.
 pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Result<()> {
     match fs::remove_dir_all(trial.partial_checkpoint(step, attempt)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -59,12 +59,13 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
     }
 }
 
-/// Removes what is older than the `keep` newest checkpoints, at least 2, that `attempt` can be followed by: its own, the one that it
-/// went on from, whose folder is called `resumed`, and those before.
+/// Applies the retention policy: keeps the `keep` newest checkpoints (at least 2) of `attempt`, of the
+/// checkpoint `resumed` that it resumed from, and of those before; removes older ones.
 ///
-/// A later attempt's checkpoint is newer even when it holds fewer steps: the attempt went back because what came
-/// after could not be read, and what cannot be read does not count. But the last one of an earlier attempt stays until this attempt
-/// has more steps: perhaps it was only out of reach. `Err` is the first that could not be removed; all others are.
+/// A later attempt's checkpoint is newer even if it has fewer steps: the attempt resumed from an older
+/// checkpoint because later ones could not be read, and unreadable ones do not count. But the last checkpoint
+/// of an earlier attempt stays until this attempt has more steps, as it may only have been unreachable. `Err`
+/// is the first removal that failed; all others are still tried.
 pub fn apply_retention(
     checkpoints: &Path,
     keep: u32,
@@ -79,7 +80,7 @@ pub fn apply_retention(
     superfluous.into_iter().map(remove).fold(Ok(()), Result::and)
 }
 
-/// Which of the committed checkpoints `all`, the oldest first, [`apply_retention`] removes.
+/// Returns those of the committed checkpoints `all`, oldest first, that [`apply_retention`] removes.
 pub(crate) fn beyond_retention(
     all: &[(AttemptId, StepId)],
     keep: u32,
@@ -100,7 +101,7 @@ pub(crate) fn beyond_retention(
     older.filter(|name| !is_unsurpassed(name)).copied().collect()
 }
 
-/// Removes what attempts before `attempt` left half-written.
+/// Removes partial checkpoints of attempts before `attempt`.
 pub fn remove_partial(checkpoints: &Path, attempt: AttemptId) -> io::Result<()> {
     for entry in fs::read_dir(checkpoints)? {
         let entry = entry?;
@@ -158,7 +159,7 @@ mod tests {
         let make = |step: u64, attempt: u64| {
             fs::create_dir(root.path().join(format!("step-{step:09}.a{attempt}"))).expect("a folder");
         };
-        // The second attempt began again, as if nobody had known of the first one's.
+        // The second attempt started over, as if the checkpoints of the first were unknown.
         [(90, 1), (100, 1), (10, 2), (20, 2), (30, 2)].iter().for_each(|(step, of)| make(*step, *of));
         apply_retention(root.path(), 2, OURS, None).expect("nothing is in the way");
         let kept = ["step-000000100.a1", "step-000000020.a2", "step-000000030.a2"].map(str::to_owned);

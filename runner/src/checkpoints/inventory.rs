@@ -1,4 +1,4 @@
-//! Which checkpoints of a trial there are, over all who hold files of them.
+//! Inventory of a trial's checkpoints over all stores that hold files of them.
 
 use super::{COMMIT, CheckpointStore, FolderListing, MANIFEST, PARTIAL};
 use dtrain_protocol::checkpoint::parse_folder_name;
@@ -6,67 +6,67 @@ use dtrain_protocol::{AttemptId, Manifest, StepId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Longest table of contents that is read, in bytes.
+/// Largest manifest that is read, in bytes.
 const MAX_MANIFEST: u64 = 1 << 30;
 
-/// The folders of a trial's checkpoints at all of its holders.
+/// Checkpoint folders of a trial in all stores.
 #[derive(Debug)]
 pub struct Inventory {
-    /// By holder; none of one that could not be asked.
+    /// Folders by store; empty for one that could not be asked.
     folders: Vec<Vec<FolderListing>>,
-    /// Those that could not be asked, with why not.
+    /// Stores that could not be asked, each with the reason.
     pub away: Vec<(String, String)>,
 }
 
-/// A checkpoint of a trial.
+/// One checkpoint of a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckpointInfo {
     /// Name of its folder.
     pub name: String,
     /// Steps completed in it.
     pub step: u64,
-    /// The attempt that wrote it.
+    /// Attempt that wrote it.
     pub attempt: u64,
-    /// Whether training can go on from it.
+    /// State of the files: committed, damaged, refused or partial.
     pub state: State,
-    /// Why not, where that is known.
+    /// Reason why it cannot be used, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Bytes of its files, each counted once.
     pub bytes: u64,
-    /// When it was changed last, in milliseconds since the Unix epoch.
+    /// Time of the last change, in milliseconds since the Unix epoch.
     pub modified_ms: u64,
-    /// Where its files lie.
+    /// Stores that hold files of it.
     pub places: Vec<StoredFiles>,
 }
 
-/// Whether training can go on from a checkpoint, as far as can be told without reading all of it.
+/// State of a checkpoint, as far as it is known without reading all of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// All ranks saved, and all of it is there in its length.
+    /// All ranks saved, and every file has its full length.
     Committed,
-    /// It was committed, and something of it is missing or not what was committed.
+    /// It was committed, but a file is missing or differs from the commit.
     Damaged,
-    /// It could not be read when training was to go on from it, and no longer counts.
+    /// It could not be read on resume and no longer counts.
     Refused,
     /// It is being written, or its attempt ended before it was committed.
     Partial,
 }
 
-/// What one holder has of a checkpoint.
+/// Files of a checkpoint in one store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StoredFiles {
-    /// What people call it.
+    /// Name of the store.
     pub holder: String,
-    /// Number of its files there.
+    /// Number of files there.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
 }
 
 impl Inventory {
-    /// Asks all holders. `Err` when none could be asked.
+    /// Lists the folders of all stores. `Err` if none could be asked.
     pub fn collect(holders: &mut [Box<dyn CheckpointStore + '_>]) -> Result<Self, String> {
         let (mut folders, mut away) = (Vec::new(), Vec::new());
         for holder in holders.iter_mut() {
@@ -83,13 +83,13 @@ impl Inventory {
         Ok(Self { folders, away })
     }
 
-    /// Of the folders of each holder; none of one that could not be asked.
+    /// Returns an inventory of these folders, by store.
     pub(crate) fn of(folders: Vec<Vec<FolderListing>>) -> Self {
         Self { folders, away: Vec::new() }
     }
 
-    /// `Err` unless a checkpoint was committed and every file of it lies somewhere in its length; `table` gives the table of contents
-    /// that a holder, by its index, has in a folder.
+    /// Checks that a checkpoint was committed and that every file is in some store with its full length.
+    /// `table` returns the manifest that a store, given by its index, has in a folder.
     pub(crate) fn is_whole(
         &self,
         name: &str,
@@ -102,7 +102,7 @@ impl Inventory {
         }
     }
 
-    /// The names of all checkpoints, oldest first: by attempt, then by step.
+    /// Returns the names of all checkpoints, oldest first: by attempt, then by step.
     pub fn names(&self) -> Vec<String> {
         let names: BTreeSet<&str> = self.folders.iter().flatten().map(checkpoint).collect();
         let mut names: Vec<String> = names.into_iter().map(str::to_owned).collect();
@@ -110,12 +110,13 @@ impl Inventory {
         names
     }
 
-    /// Whether somebody has committed a checkpoint.
+    /// Returns `true` if any store has committed the checkpoint.
     pub fn is_committed(&self, name: &str) -> bool {
         self.folders.iter().flatten().any(|folder| folder.name == name)
     }
 
-    /// What holders have of a checkpoint, each with its index. Who was cut off while it committed has all of it under another name.
+    /// Returns the folders of a checkpoint, each with the index of its store. A store whose commit was
+    /// interrupted has all files under the partial name.
     pub(super) fn copies_of(&self, name: &str) -> Vec<(usize, FolderListing)> {
         let of = |(index, folders): (usize, &Vec<FolderListing>)| {
             let folder = folders.iter().find(|folder| folder.name == name);
@@ -125,7 +126,7 @@ impl Inventory {
         self.folders.iter().enumerate().filter_map(of).collect()
     }
 
-    /// All checkpoints, oldest first; `refused` are those that no longer count, by name, each with why not.
+    /// Lists all checkpoints, oldest first. `refused` names those that no longer count, each with the reason.
     pub fn list(
         &self,
         holders: &mut [Box<dyn CheckpointStore + '_>],
@@ -180,12 +181,12 @@ impl Inventory {
     }
 }
 
-/// The checkpoint that a folder is of.
+/// Returns the name of the checkpoint that a folder belongs to.
 fn checkpoint(folder: &FolderListing) -> &str {
     folder.name.strip_suffix(PARTIAL).unwrap_or(&folder.name)
 }
 
-/// `Err` unless somebody has the table of contents, and every file lies somewhere in its length.
+/// Checks that some store has the manifest, and that every file is in some store with its full length.
 fn check_completeness(
     held: &[(usize, FolderListing)],
     mut table: impl FnMut(usize, &FolderListing) -> Result<Manifest, String>,
@@ -212,7 +213,7 @@ fn every_file(manifest: &Manifest, held: &[(usize, FolderListing)]) -> Result<()
     Ok(())
 }
 
-/// The table of contents of a checkpoint at a holder, as text too, if it is what was committed.
+/// Reads and verifies the manifest of a checkpoint in a store; returns its text too.
 pub(crate) fn read_manifest(
     holder: &mut dyn CheckpointStore,
     folder: &FolderListing,
@@ -223,7 +224,7 @@ pub(crate) fn read_manifest(
     Ok((text, manifest))
 }
 
-/// A whole file, of `limit` bytes at most.
+/// Reads a whole file of at most `limit` bytes.
 fn read_whole_file(
     holder: &mut dyn CheckpointStore,
     folder: &FolderListing,

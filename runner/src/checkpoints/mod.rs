@@ -1,4 +1,4 @@
-//! Checkpoints on disk: which there are, how they are committed, and whether they are what was committed.
+//! Checkpoints on disk: commit, inventory, verification and copies.
 
 mod adopt;
 pub mod commit;
@@ -24,21 +24,21 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Name of the table of contents.
+/// File name of the manifest, a checkpoint's table of contents.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Name of the file that makes a checkpoint count: the blake3 of the manifest, in hex.
+/// Name of the file that marks a checkpoint as committed: the blake3 of the manifest, in hex.
 pub const COMMIT: &str = "COMMIT";
 
-/// What the name of a folder ends with until it is committed.
+/// Suffix of a folder's name until the checkpoint is committed.
 const PARTIAL: &str = ".partial";
 
-/// Whether a folder of this name holds a checkpoint that is not committed.
+/// Returns `true` if a folder of this name holds an uncommitted checkpoint.
 pub(crate) fn is_partial(name: &str) -> bool {
     name.ends_with(PARTIAL) && parse_folder_name(name).is_some()
 }
 
-/// The committed checkpoints in a trial's folder of checkpoints, oldest first: by attempt, then by step.
+/// Lists the committed checkpoints in a trial's checkpoint folder, oldest first: by attempt, then by step.
 pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(checkpoints)? {
@@ -53,10 +53,10 @@ pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
     Ok(found.into_iter().map(|(_, _, point)| point).collect())
 }
 
-/// Reads the table of contents of a committed checkpoint, and checks that it is what was committed and that every
-/// file is there in its length. What lies in the files is checked by those who read them.
+/// Reads the manifest of a committed checkpoint; checks that it is the committed one and that every file has
+/// its full length. The contents of files are checked when they are read.
 ///
-/// `Err` names the file and what is wrong with it.
+/// `Err` names the file and the fault.
 pub fn verify(folder: &Path) -> Result<Manifest, String> {
     let (_, manifest) = read_local_manifest(folder)?;
     for file in &manifest.files {
@@ -73,10 +73,10 @@ pub fn verify(folder: &Path) -> Result<Manifest, String> {
     Ok(manifest)
 }
 
-/// Like [`verify`], and compares the contents of every file with its checksums, which reads all of the checkpoint; `read` gets
-/// the bytes that were read so far, and the bytes of all files.
+/// Like [`verify`], but also compares every file with its checksums, which reads the whole checkpoint. `read`
+/// gets the bytes read so far and the bytes of all files.
 ///
-/// `Err` names the file, the place in it and what is wrong.
+/// `Err` names the file, the offset and the fault.
 pub fn verify_checksums(folder: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Manifest, String> {
     let manifest = verify(folder)?;
     let total = manifest.files.iter().map(|file| file.bytes).sum();
@@ -106,7 +106,7 @@ fn verify_file(
         (&mut opened).take(CHUNK_BYTES).read_to_end(&mut chunk).map_err(failed)?;
         let hash = blake3::hash(&chunk).to_hex();
         file.check(index, &hash).map_err(|detail| {
-            // The names of tensors would hide the name of the file.
+            // Without the names of tensors, which would hide the name of the file.
             let mut damage = manifest.damage(&file.name, None, file.chunk(index), detail);
             damage.tensors.clear();
             damage.to_string()
@@ -116,7 +116,7 @@ fn verify_file(
     Ok(())
 }
 
-/// The table of contents of a checkpoint, as text too, if it is what was committed.
+/// Reads and verifies the manifest of a local checkpoint; returns its text too.
 pub(crate) fn read_local_manifest(folder: &Path) -> Result<(String, Manifest), String> {
     let read = |name: &str| {
         let path = folder.join(name);

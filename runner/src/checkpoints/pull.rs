@@ -1,4 +1,4 @@
-//! Copies a checkpoint to a folder: as it was written, or not at all.
+//! Pulls a checkpoint: copies all of it to a folder with its bytes verified, or nothing.
 
 use super::inventory::read_manifest;
 use super::{CheckpointStore, FolderListing, Inventory, PARTIAL, commit};
@@ -11,12 +11,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Copies the checkpoint `name` to the folder `to`, which must not exist; `read` is told of bytes that are there and bytes in all.
+/// Copies the checkpoint `name` to the folder `to`, which must not exist. `read` gets the bytes copied so far
+/// and the bytes in all.
 ///
-/// Every chunk is compared with what was committed, and taken from another holder where one has something else. Until all is
-/// there and durable the copy is called `TO.partial`; a copy that was cut off is gone on with.
+/// Every chunk is compared with the committed checksums, and taken from another store if it differs. The copy
+/// is called `TO.partial` until it is complete and durable; an interrupted copy is continued.
 ///
-/// `Err` names the file and the place that nobody has as it was written, or what stands in the way of writing.
+/// `Err` names the file and offset of which no store has an intact copy, or the write that failed.
 pub fn pull(
     holders: &mut [Box<dyn CheckpointStore + '_>],
     inventory: &Inventory,
@@ -60,7 +61,7 @@ pub fn pull(
     renamed.map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// Removes what an unfinished [`pull`] to the folder `to` left.
+/// Removes the partial copy that an unfinished [`pull`] to the folder `to` left.
 ///
 /// `Err` names the folder that cannot be removed.
 pub fn remove_unfinished(to: &Path) -> Result<(), String> {
@@ -73,7 +74,7 @@ pub fn remove_unfinished(to: &Path) -> Result<(), String> {
     }
 }
 
-/// `TO.partial`.
+/// Returns `TO.partial`.
 fn partial_path(to: &Path) -> Result<PathBuf, String> {
     let name = to.file_name().ok_or_else(|| format!("{} is not the name of a folder", to.display()))?;
     let mut name = name.to_owned();
@@ -95,7 +96,7 @@ fn first_manifest(
     Err(reasons.join("; "))
 }
 
-/// A chunk of a file from the first holder that has it as it was written.
+/// Returns a chunk of a file from the first store that has it intact.
 fn fetch_verified_chunk(
     holders: &mut [Box<dyn CheckpointStore + '_>],
     held: &[(usize, FolderListing)],
@@ -135,7 +136,7 @@ fn chunk(
     Ok(bytes)
 }
 
-/// A file that is being copied, or was begun to be.
+/// File that is being copied; may continue an interrupted copy.
 struct PartialFile<'a> {
     file: File,
     entry: &'a FileEntry,
@@ -147,7 +148,7 @@ impl<'a> PartialFile<'a> {
         Ok(Self { file: files::open_as(&options, path)?, entry })
     }
 
-    /// Whether a chunk is there as it was written.
+    /// Returns `true` if an intact copy of the chunk is there.
     fn has(&self, index: u64) -> io::Result<bool> {
         let range = self.entry.chunk(index);
         if self.file.metadata()?.len() < range.end {
@@ -162,7 +163,7 @@ impl<'a> PartialFile<'a> {
         self.file.write_all_at(bytes, self.entry.chunk(index).start)
     }
 
-    /// All chunks are there: nothing may follow them, and they are durable.
+    /// Cuts the file at its full length and makes it durable; call it when all chunks are there.
     fn finish(self) -> io::Result<()> {
         self.file.set_len(self.entry.bytes)?;
         self.file.sync_all()

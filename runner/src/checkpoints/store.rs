@@ -1,4 +1,4 @@
-//! Who holds files of a trial's checkpoints: this machine, or a host that is asked.
+//! Stores of checkpoint files: this machine, or a remote host.
 
 use crate::files;
 use crate::home::TrialFolder;
@@ -9,22 +9,22 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::UNIX_EPOCH;
 
-/// Most bytes that are given at once.
+/// Most bytes that one read returns.
 const MOST: u64 = CHUNK_BYTES;
 
-/// One place where files of a trial's checkpoints lie.
+/// Place that holds files of a trial's checkpoints.
 pub trait CheckpointStore {
-    /// What people call it.
+    /// Returns the name of the store for users.
     fn name(&self) -> &str;
 
-    /// The folders of checkpoints there, committed or not.
+    /// Lists its checkpoint folders, committed or not.
     fn folders(&mut self) -> Result<Vec<FolderListing>, String>;
 
-    /// Bytes of a file from byte `from` on, at most as many as a chunk has; none where it ends.
+    /// Reads a file from byte `from` on, at most one chunk; empty at its end.
     fn read(&mut self, folder: &str, file: &str, from: u64) -> Result<Vec<u8>, String>;
 
-    /// The blake3 in hex of `count` chunks of a file from chunk `first` on, as they are there; fewer where it ends. A chunk
-    /// that cannot be read says why.
+    /// Returns the blake3, in hex, of `count` chunks of a stored file from chunk `first` on; fewer at its
+    /// end. A chunk that cannot be read is an `Err` with the reason.
     fn hashes(
         &mut self,
         folder: &str,
@@ -34,29 +34,29 @@ pub trait CheckpointStore {
     ) -> Result<Vec<Result<String, String>>, String>;
 }
 
-/// The folder of a checkpoint, as it lies somewhere.
+/// Listing of one checkpoint folder in a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderListing {
-    /// Its name: that of the checkpoint, or with `.partial` behind it.
+    /// Name of the folder: that of the checkpoint, with `.partial` appended before the commit.
     pub name: String,
-    /// When it was changed last, in milliseconds since the Unix epoch.
+    /// Time of the last change, in milliseconds since the Unix epoch.
     pub modified_ms: u64,
-    /// The files in it with their lengths in bytes.
+    /// Files in it with their lengths in bytes.
     pub files: BTreeMap<String, u64>,
 }
 
-/// This machine.
+/// Store on this machine.
 pub struct LocalStore {
     trial: TrialFolder,
 }
 
 impl LocalStore {
-    /// What of the trial in this folder lies on this machine.
+    /// Returns the store of the trial in this folder.
     pub fn new(trial: TrialFolder) -> Self {
         Self { trial }
     }
 
-    /// A file of a checkpoint; `Err` for names that are none, and for links, which may lead anywhere.
+    /// Opens a file of a checkpoint; `Err` for invalid names, and for links, which may lead anywhere.
     fn open(&self, folder: &str, file: &str) -> Result<File, String> {
         if parse_folder_name(folder).is_none() || !is_file_name(file) {
             return Err(format!("{folder}/{file} is not a checkpoint file"));
@@ -113,7 +113,7 @@ impl CheckpointStore for LocalStore {
     }
 }
 
-/// The folders of checkpoints in `path`. What vanishes meanwhile was never there.
+/// Lists the checkpoint folders in `path`; those that vanish meanwhile are skipped.
 fn folders(path: &std::path::Path) -> io::Result<Vec<FolderListing>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {

@@ -1,4 +1,4 @@
-//! Checkpoints that lie in one place or several, whole or not.
+//! Checkpoints in one store or several, whole or damaged.
 
 use super::*;
 use crate::home::TrialFolder;
@@ -42,7 +42,7 @@ fn write(partial: &Path, rank: u64) -> SavedFile {
     SavedFile { file: FileEntry { name: file, bytes: bytes.len() as u64, chunks: chunks.collect() }, tensors }
 }
 
-/// A trial's folder with a committed checkpoint of two ranks.
+/// Returns a trial's folder with a committed checkpoint of two ranks.
 fn trial(root: &Path) -> TrialFolder {
     let trial = TrialFolder::at(root);
     trial.create().expect("room on disk");
@@ -66,7 +66,7 @@ fn trial(root: &Path) -> TrialFolder {
     trial
 }
 
-/// A second folder with all of a first.
+/// Copies a trial's folder.
 fn copy(from: &TrialFolder, root: &Path) -> TrialFolder {
     let trial = TrialFolder::at(root);
     trial.create().expect("room on disk");
@@ -117,12 +117,12 @@ fn a_flipped_bit_names_its_chunk_and_the_tensors_in_it() {
     let trial = trial(root.path());
     let file = "rank-00001.safetensors";
     assert_eq!(look(&[&trial]).damaged, []);
-    // The head, then a, of which the last quarter of the first chunk is b; then the rest of b, and c.
+    // The header, then a, followed by b in the last quarter of the first chunk; then the rest of b, and c.
     for (byte, begin, tensors) in [
         (5000, 0, &["a1", "b1"][..]),
         (CHUNK_BYTES - 1, 0, &["a1", "b1"]),
         (CHUNK_BYTES, CHUNK_BYTES, &["b1", "c1"]),
-        // With a head that cannot be believed nobody knows what lies where.
+        // With a damaged header the places of all tensors are unknown.
         (20, 0, &["a1", "b1", "c1"]),
     ] {
         flip(&trial, file, byte);
@@ -174,7 +174,7 @@ fn what_one_lost_another_has() {
     let found = look(&[&one, &two]);
     assert_eq!((found.damaged.len(), found.lost), (2, vec!["rank-00000.safetensors".to_owned()]));
 
-    // No copy of the file is whole, but every chunk of it is somewhere.
+    // No copy of the file is intact, but every chunk of it is in some store.
     let to = first.path().join("kept");
     get(&[&one, &two], &to).expect("every chunk is somewhere");
     verify(&to).expect("it is a checkpoint");
@@ -197,13 +197,13 @@ fn a_copy_that_was_cut_off_is_gone_on_with_and_mended() {
     let (to, partial) = (root.path().join("kept"), root.path().join("kept.partial"));
     fs::create_dir(&partial).expect("room on disk");
     let intact = fs::read(trial.checkpoint(STEP, ATTEMPT).join("rank-00000.safetensors")).expect("a file");
-    // A first chunk that came whole, half a second one, and a file of which a bit fell over meanwhile, with more behind it.
+    // An intact first chunk, half of a second one, and a file with a flipped bit and excess bytes.
     fs::write(partial.join("rank-00000.safetensors"), &intact[..CHUNK_BYTES as usize + 99]).expect("room");
     let mut other = fs::read(trial.checkpoint(STEP, ATTEMPT).join("rank-00001.safetensors")).expect("a file");
     other[77] ^= 1;
     other.extend([0; 50]);
     fs::write(partial.join("rank-00001.safetensors"), other).expect("room on disk");
-    // What is there already need not be read again: the first chunk is gone where it came from.
+    // A copied chunk is not read again: the first one is damaged in its store.
     flip(&trial, "rank-00000.safetensors", 5000);
     get(&[&trial], &to).expect("the rest is there");
     assert_eq!(fs::read(to.join("rank-00000.safetensors")).expect("a file"), intact);

@@ -1,4 +1,4 @@
-//! Reads everything of a checkpoint and compares it with what was written.
+//! Verifies every copy of a checkpoint against its checksums.
 
 use super::inventory::read_manifest;
 use super::{CheckpointStore, FolderListing, Inventory, MANIFEST};
@@ -7,39 +7,39 @@ use dtrain_protocol::checkpoint::header::{self, ByteRanges};
 use dtrain_protocol::{FileEntry, Manifest};
 use serde::Serialize;
 
-/// Chunks that a holder hashes at once.
+/// Chunks that a store hashes in one call.
 const CHUNKS: u64 = 16;
 
-/// What was found in a checkpoint.
+/// Result of a verification.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VerificationReport {
-    /// Name of its folder.
+    /// Name of the checkpoint folder.
     pub name: String,
-    /// Bytes that were read, of all copies.
+    /// Bytes read, over all copies.
     pub bytes: u64,
-    /// Files of the table of contents.
+    /// Files in the manifest.
     pub files: usize,
-    /// Tensors of the table of contents.
+    /// Tensors in the manifest.
     pub tensors: usize,
-    /// What is not as it was written, each with who holds it.
+    /// Damaged parts, each with the store that holds it.
     pub damaged: Vec<DamagedItem>,
-    /// Files that nobody who answered has as they were written. Without any, all of the checkpoint can be had.
+    /// Files of which no reachable store has an intact copy. If empty, the whole checkpoint can be restored.
     pub lost: Vec<String>,
 }
 
-/// Something that is not as it was written.
+/// Damaged or missing part of a copy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DamagedItem {
-    /// Who holds it; nobody, where nobody does.
+    /// Store that holds it; `None` if no store has the file.
     pub holder: Option<String>,
-    /// What.
+    /// Damaged range of the file.
     #[serde(flatten)]
     pub damage: CorruptRange,
 }
 
-/// Reads everything that holders have of a committed checkpoint; `read` is told of bytes that were read and bytes in all.
+/// Reads all copies of a committed checkpoint. `read` gets the bytes read so far and the bytes in all.
 ///
-/// `Err` when nobody has it, or nobody committed it.
+/// `Err` if no store has it, or it was never committed.
 pub fn verify_all_copies(
     holders: &mut [Box<dyn CheckpointStore + '_>],
     inventory: &Inventory,
@@ -62,7 +62,7 @@ pub fn verify_all_copies(
     for (index, folder) in &held {
         match read_manifest(&mut *holders[*index], folder) {
             Ok((_, table)) => manifest = manifest.or(Some(table)),
-            // Who was cut off while it committed need not have one.
+            // A store whose commit was interrupted may lack the manifest.
             Err(_) if folder.name != name => {}
             Err(detail) => {
                 let end = folder.files.get(MANIFEST).copied().unwrap_or(0);
@@ -107,7 +107,7 @@ pub fn verify_all_copies(
     Ok(found)
 }
 
-/// What is wrong with a copy of a file; `read` is told of bytes as they are read.
+/// Returns the damage of one copy of a file; `read` gets the bytes of each chunk.
 fn verify_copy(
     holder: &mut dyn CheckpointStore,
     folder: &FolderListing,
@@ -115,7 +115,7 @@ fn verify_copy(
     manifest: &Manifest,
     read: &mut dyn FnMut(u64),
 ) -> Result<Vec<CorruptRange>, String> {
-    // As long as nothing is known of the file, its head may tell wrong names, but no more than that.
+    // Until the file is known to be intact its header may name wrong tensors, which does no harm.
     let holds_tensors =
         manifest.tensors.iter().any(|tensor| tensor.pieces.iter().any(|p| p.file == file.name));
     let places =
@@ -146,19 +146,19 @@ fn verify_copy(
         }
         first += count;
     }
-    // All is as it was written; then so is the head, and it must name everything.
+    // All chunks are intact; then so is the header, and it must name every tensor.
     if let (true, Err(damage)) = (damages.is_empty(), places) {
         damages.push(damage);
     }
     Ok(damages)
 }
 
-/// The hashes, and then a word for every chunk that had none.
+/// Appends an error for every chunk that has no hash.
 fn pad(hashes: Vec<Result<String, String>>) -> impl Iterator<Item = Result<String, String>> {
     hashes.into_iter().chain(std::iter::repeat_with(|| Err("the file ends before it".into())))
 }
 
-/// Where the entries of a file lie, as its head tells; `Err` when that cannot be.
+/// Returns the ranges of the tensors in a file, from its header; `Err` if the header is not plausible.
 fn tensor_ranges(
     holder: &mut dyn CheckpointStore,
     folder: &FolderListing,

@@ -1,33 +1,33 @@
-//! Whether trials were made by the same code.
+//! Comparison of the code that trials were made by.
 
 use crate::provenance::Provenance;
 use serde::Serialize;
 
-/// The code of each trial.
+/// Code versions of all compared trials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CodeVersions {
-    /// One for each trial; `None` outside a repository.
+    /// One per trial; `None` outside a repository.
     pub revisions: Vec<Option<Revision>>,
-    /// Whether all are of one commit.
+    /// True if all have one commit.
     pub is_same_commit: bool,
-    /// Whether all are of one commit with equal patches.
+    /// True if all have one commit and equal patches.
     pub is_same: bool,
 }
 
-/// The code of one trial.
+/// Code version of one trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Revision {
-    /// The commit.
+    /// Hash of the git commit.
     pub commit: String,
-    /// The branch, when one was checked out.
+    /// Branch; `None` if none was checked out.
     pub branch: Option<String>,
-    /// What was not committed, as a patch.
+    /// Uncommitted changes, as a patch.
     pub patch: Option<String>,
-    /// Files the patch touches.
+    /// Number of files that the patch touches.
     pub files: u32,
-    /// Lines it adds.
+    /// Number of lines that it adds.
     pub added: u32,
-    /// Lines it removes.
+    /// Number of lines that it removes.
     pub removed: u32,
 }
 

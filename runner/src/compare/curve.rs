@@ -1,9 +1,9 @@
-//! Curves made small enough to draw.
+//! Reduces curves to few points for small drawings.
 
 use crate::ledger::MetricSample;
 
-/// The mean of the finite points in each of `count` equal parts of a range of steps (both ends included);
-/// `None` where there is none.
+/// Returns the mean of the finite points in each of `count` equal parts of a range of steps (both ends
+/// included); `None` for a part without any.
 pub fn buckets(samples: &[MetricSample], (first, last): (u64, u64), count: usize) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0, 0u64); count];
     let span = u128::from(last.saturating_sub(first)) + 1;
@@ -20,7 +20,8 @@ pub fn buckets(samples: &[MetricSample], (first, last): (u64, u64), count: usize
     sums.into_iter().map(|(sum, points)| (points > 0).then(|| sum / points as f64)).collect()
 }
 
-/// The running mean over `window` points, this one the last of them. Points that are not finite are left out.
+/// Returns the running mean over `window` points that end at each point. Points that are not finite are left
+/// out.
 pub fn smoothed(samples: &[MetricSample], window: usize) -> Vec<MetricSample> {
     let finite: Vec<_> = samples.iter().filter(|sample| sample.value.is_finite()).collect();
     let window = window.max(1);

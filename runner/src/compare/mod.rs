@@ -1,6 +1,6 @@
-//! What differs between trials, as plain data: parameters, results, code, environment.
+//! Differences between trials as plain data: parameters, results, code, environment.
 //!
-//! Everything is compared with the first trial. Nothing is drawn here.
+//! Every trial is compared with the first. Nothing is drawn here.
 
 mod code;
 mod curve;
@@ -16,70 +16,70 @@ use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Version of [`TrialComparison`] as JSON.
+/// Version of the JSON format of [`TrialComparison`].
 pub const VERSION: u32 = 1;
 
-/// Points of a curve that is drawn small.
+/// Points of a small curve.
 const CURVE: usize = 60;
 
-/// Trials side by side. Every list of values has one entry for each trial, in the order they were named.
+/// Trials side by side. Every list of values has one entry per trial, in the order of `trials`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrialComparison {
-    /// [`VERSION`].
+    /// Format version, [`VERSION`].
     pub version: u32,
-    /// The trials.
+    /// Compared trials; the first is the baseline.
     pub trials: Vec<ComparedTrial>,
     /// All parameters, sorted by path.
     pub params: Vec<ValuePerTrial>,
     /// All results that at least one trial has.
     pub results: Vec<ResultPerTrial>,
-    /// Code and program.
+    /// Code and program versions.
     pub code: CodeVersions,
-    /// Machine and variables.
+    /// Machines and environment variables.
     pub environment: Vec<ValuePerTrial>,
-    /// Training loss over the same range of steps, in as many buckets for each trial.
+    /// Training loss over a common range of steps, in equally many buckets per trial.
     pub curves: Vec<Vec<Option<f64>>>,
     /// First and last step of the curves.
     pub curve_steps: (u64, u64),
 }
 
-/// A trial that is compared.
+/// One compared trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedTrial {
-    /// Its id.
+    /// Unique id.
     pub id: TrialId,
-    /// `<recipe>-<n>`.
+    /// Label `<recipe>-<n>`.
     pub label: String,
-    /// How it stands.
+    /// Current status.
     pub status: TrialStatus,
-    /// Milliseconds since the Unix epoch.
+    /// Creation time, in milliseconds since the Unix epoch.
     pub created_ms: u64,
 }
 
-/// One value of each trial.
+/// One parameter or property with its value in each trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValuePerTrial {
-    /// What it is, such as `train.batch`.
+    /// Name, such as `train.batch`.
     pub name: String,
-    /// The values; `None` where a trial has none.
+    /// Values; `None` for a trial without one.
     pub values: Vec<Option<ComparedValue>>,
-    /// Whether they are not all the same.
+    /// True if they are not all equal.
     pub differs: bool,
 }
 
-/// A value as it is shown.
+/// A value for display.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedValue {
-    /// The value in words.
+    /// The value as text.
     pub text: String,
-    /// The value, when it is a number.
+    /// The value, if it is a number.
     pub number: Option<f64>,
-    /// Where it came from; parameters only.
+    /// Origin of the value; parameters only.
     pub source: Option<ValueSource>,
 }
 
 impl ValuePerTrial {
-    /// The last value as a multiple of the first, when both are numbers and the first is not 0.
+    /// Returns the last value divided by the first, if both are numbers and the first is not 0.
     pub fn ratio(&self) -> Option<f64> {
         let number = |cell: Option<&Option<ComparedValue>>| cell?.as_ref()?.number;
         let (first, last) = (number(self.values.first())?, number(self.values.last())?);
@@ -87,23 +87,23 @@ impl ValuePerTrial {
     }
 }
 
-/// A trial with the series that results are made of.
+/// Trial with the series that its results are computed from.
 pub(crate) struct TrialWithSeries {
-    /// Everything but its points.
+    /// Everything about the trial but its points.
     pub(crate) trial: TrialDetails,
     /// Points of the series named in [`results::SERIES`], and of its objective.
     series: BTreeMap<String, Vec<MetricSample>>,
 }
 
 impl TrialWithSeries {
-    /// The points of a series; none where it was not measured.
+    /// Returns the points of a series; empty if it was not measured.
     fn points(&self, key: &str) -> &[MetricSample] {
         self.series.get(key).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Compares trials. `levels` are values of the objective to which the time is told; without any, the best
-/// value that every trial reached.
+/// Compares trials. `levels` are objective values for which the time to reach them is reported; by default
+/// the best value that every trial reached.
 pub fn compare(
     history: &History,
     trials: &[TrialId],
@@ -176,7 +176,7 @@ fn environment(trial: &TrialDetails) -> BTreeMap<String, ComparedValue> {
         .collect()
 }
 
-/// One line for each name that any trial has, sorted by name.
+/// Merges the values of all trials into one row per name, sorted by name.
 fn differences(sides: Vec<BTreeMap<String, ComparedValue>>) -> Vec<ValuePerTrial> {
     let names: BTreeSet<_> = sides.iter().flat_map(BTreeMap::keys).cloned().collect();
     names

@@ -1,4 +1,4 @@
-//! What came out of each trial, and whether the difference is more than noise.
+//! Results of each trial, and whether their differences exceed noise.
 
 use super::{TrialWithSeries, smoothed};
 use crate::ledger::{MedianWithSpread, MetricSample};
@@ -6,40 +6,40 @@ use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Series that results are made of.
+/// Series that results are computed from.
 pub(super) const SERIES: &[&str] =
     &["loss", "valid.loss", "valid.accuracy", "step_seconds", "tokens_per_second", "communication_seconds"];
 
-/// One result of each trial.
+/// One result with its value in each trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResultPerTrial {
-    /// What it is, such as `best valid.loss`.
+    /// Name, such as `best valid.loss`.
     pub name: String,
-    /// In what it is counted.
+    /// Unit of the values.
     pub unit: ValueUnit,
-    /// The values; `None` where a trial has none.
+    /// Values; `None` for a trial without one.
     pub values: Vec<Option<ResultValue>>,
-    /// Which way is better.
+    /// Direction in which values are better.
     #[serde(skip)]
     pub better: BetterDirection,
-    /// Against the first trial; `None` for the first, and where either has no value.
+    /// Differences to the first trial; `None` for the first, and if either has no value.
     pub changes: Vec<Option<BaselineDelta>>,
 }
 
-/// A value, and how far it may be off.
+/// A value with its spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ResultValue {
-    /// The value.
+    /// Value in the unit of the result.
     pub value: f64,
-    /// Median absolute deviation of what it is the median of.
+    /// Median absolute deviation, if the value is a median.
     pub spread: Option<f64>,
 }
 
-/// In what a result is counted.
+/// Unit of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueUnit {
-    /// A number without a unit.
+    /// Number without a unit.
     Plain,
     /// Seconds.
     Seconds,
@@ -47,24 +47,24 @@ pub enum ValueUnit {
     Bytes,
     /// Tokens per second.
     PerSecond,
-    /// A share, 1 is all.
+    /// Fraction between 0 and 1.
     Share,
     /// Steps.
     Steps,
 }
 
-/// How a value stands against the first trial's.
+/// Difference of a value to the first trial's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BaselineDelta {
-    /// The difference.
+    /// Absolute difference.
     pub difference: f64,
-    /// The difference as a share of the first value; `None` when that is 0.
+    /// Difference as a fraction of the first value; `None` if that is 0.
     pub relative: Option<f64>,
-    /// What to make of it.
+    /// Significance of the difference.
     pub call: ChangeAssessment,
 }
 
-/// What to make of a difference.
+/// Significance of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeAssessment {
@@ -74,23 +74,24 @@ pub enum ChangeAssessment {
     Worse,
     /// Within the spread of both: no difference.
     Same,
-    /// One run tells nothing about its spread, or neither way is better.
+    /// Unknown: one run has no spread, or neither direction is better.
     Open,
 }
 
-/// Which way is better.
+/// Direction in which values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BetterDirection {
     /// Less is better.
     Less,
     /// More is better.
     More,
-    /// Neither way, or nobody knows.
+    /// Neither direction is better, or it is unknown.
     Neither,
 }
 
 impl ResultPerTrial {
-    /// The best value; `None` where neither way is better, or where fewer than two trials have one that differs.
+    /// Returns the best value; `None` if neither direction is better, or fewer than two trials have different
+    /// values.
     pub fn best(&self) -> Option<f64> {
         let values = || self.values.iter().flatten().map(|value| value.value);
         let (least, most) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
@@ -102,7 +103,7 @@ impl ResultPerTrial {
     }
 }
 
-/// All results that at least one trial has.
+/// Computes all results that at least one trial has.
 pub(super) fn results(seen: &[TrialWithSeries], levels: &[f64]) -> Vec<ResultPerTrial> {
     let mut rows = vec![
         row(seen, "best valid.loss", ValueUnit::Plain, BetterDirection::Less, |s| {
@@ -160,7 +161,7 @@ pub(super) fn results(seen: &[TrialWithSeries], levels: &[f64]) -> Vec<ResultPer
     rows
 }
 
-/// What speeds are counted in; `per second` where trials of both kinds are compared.
+/// Returns the unit of speeds: tokens, samples, or `per second` if trials of both kinds are compared.
 fn speed(seen: &[TrialWithSeries]) -> &'static str {
     let mut units = seen.iter().map(|s| s.trial.unit_of_speed());
     let first = units.next().unwrap_or("tokens/s");
@@ -215,12 +216,12 @@ fn measured(measured: MedianWithSpread) -> ResultValue {
     ResultValue { value: measured.typical, spread: Some(measured.spread) }
 }
 
-/// The typical value without the first steps, which pay for warming up.
+/// Returns the typical value of a series without its warm-up steps.
 fn steady(seen: &TrialWithSeries, key: &str) -> Option<ResultValue> {
     MedianWithSpread::steady(seen.points(key)).map(measured)
 }
 
-/// The median of the last tenth of the steps.
+/// Returns the median loss of the last tenth of the steps.
 fn final_loss(seen: &TrialWithSeries) -> Option<ResultValue> {
     let loss = seen.points("loss");
     let part = loss.len().div_ceil(10);
@@ -231,7 +232,7 @@ fn measured_over_predicted(seen: &TrialWithSeries) -> Option<ResultValue> {
     without_spread(steady(seen, "step_seconds")?.value / seen.trial.predicted.step_seconds?)
 }
 
-/// The share of a step that a rank waits for others; `None` for one rank, which has no others.
+/// Returns the fraction of a step that a rank waits for communication; `None` for a single rank.
 fn communication(seen: &TrialWithSeries) -> Option<ResultValue> {
     if seen.trial.figures.iter().all(|summary| summary.rank.0 == 0) {
         return None;
@@ -240,7 +241,7 @@ fn communication(seen: &TrialWithSeries) -> Option<ResultValue> {
     without_spread(share)
 }
 
-/// The largest memory of any rank.
+/// Returns the peak memory over all ranks.
 fn memory(seen: &TrialWithSeries) -> Option<ResultValue> {
     let of_memory = seen.trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
     of_memory.filter_map(|summary| summary.max).reduce(f64::max).and_then(without_spread)
@@ -255,7 +256,7 @@ fn training_time(seen: &TrialWithSeries) -> Option<ResultValue> {
     if seconds > 0.0 { without_spread(seconds) } else { None }
 }
 
-/// The series that times to a level are told of: the objective when all trials have the same and measured it.
+/// Returns the series for times to a level: the common objective if all trials measured it, else the loss.
 fn objective(seen: &[TrialWithSeries]) -> (&str, Goal) {
     let first = seen.first().map(|s| (s.trial.row.objective.as_str(), s.trial.row.goal));
     let is_of_all = |(key, _): &(&str, Goal)| {
@@ -264,7 +265,7 @@ fn objective(seen: &[TrialWithSeries]) -> (&str, Goal) {
     first.filter(is_of_all).unwrap_or(("loss", Goal::Min))
 }
 
-/// The best level that every trial reached; none when a trial has no points.
+/// Returns the best level that every trial reached; empty if a trial has no points.
 fn common_level(seen: &[TrialWithSeries], key: &str, goal: Goal) -> Vec<f64> {
     let (best, worst): (fn(f64, f64) -> f64, fn(f64, f64) -> f64) = match goal {
         Goal::Min => (f64::min, f64::max),
@@ -275,18 +276,18 @@ fn common_level(seen: &[TrialWithSeries], key: &str, goal: Goal) -> Vec<f64> {
     all.and_then(|all| all.into_iter().reduce(worst)).into_iter().collect()
 }
 
-/// The series, the noisy training loss smoothed over a fiftieth of its points.
+/// Returns a series; the noisy training loss is smoothed over a fiftieth of its points.
 fn progress(seen: &TrialWithSeries, key: &str) -> Vec<MetricSample> {
     let samples = seen.points(key);
     smoothed(samples, if key == "loss" { samples.len() / 50 } else { 1 })
 }
 
-/// Seconds of training until the level was first reached. Pauses and repeated steps do not count.
+/// Returns the seconds of training until the level was first reached, without pauses and repeated steps.
 fn time_to(seen: &TrialWithSeries, key: &str, goal: Goal, level: f64) -> Option<ResultValue> {
     let reached = progress(seen, key).into_iter().find(|sample| goal.is_reached(sample.value, level))?;
     let times = seen.points("step_seconds");
     if times.is_empty() {
-        // A program that reports no steps: what passed on the clock since it was started.
+        // A program that reports no steps: wall-clock time since its start.
         let began = seen.trial.row.started_ms?;
         return without_spread(Duration::from_millis(reached.at_ms.saturating_sub(began)).as_secs_f64());
     }
@@ -294,7 +295,7 @@ fn time_to(seen: &TrialWithSeries, key: &str, goal: Goal, level: f64) -> Option<
     without_spread(until.map(|sample| sample.value).sum())
 }
 
-/// Four significant digits.
+/// Formats a number with four significant digits.
 fn rounded(value: f64) -> String {
     let digits = if value == 0.0 { 0.0 } else { value.abs().log10().floor() };
     let places = (3.0 - digits).clamp(0.0, 9.0) as usize;

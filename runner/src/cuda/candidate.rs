@@ -1,4 +1,4 @@
-//! What of CUDA could be taken on a host: every NVRTC, every NCCL and every set of headers, each once.
+//! Candidates for the CUDA components of a host: every NVRTC, NCCL and set of headers, each once.
 
 use super::component::{InstallOrigin, Release, ToolkitComponent};
 use super::host_environment::HostEnvironment;
@@ -6,22 +6,22 @@ use super::search::{self, InstallLocation, libraries};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The names by which NCCL is loaded, in their order.
+/// File names that NCCL is loaded by, in search order.
 pub(super) const NCCL: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// A header of CUDA's C++ library. Kernels that wait for copies in the background include it; most do not.
+/// Header of CUDA's C++ library, included only by kernels with asynchronous copies.
 pub(super) const BARRIER: &str = "cuda/barrier";
 
-/// A header that kernels include, with the packages that have it.
+/// Header that kernels include, with the packages that provide it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct RequiredHeader {
-    /// Its name below `include`.
+    /// Path below `include`.
     pub name: &'static str,
-    /// The package of NVIDIA's repository for Debian, without its release.
+    /// Debian package of NVIDIA's repository, without its release.
     pub debian: &'static str,
-    /// The package of PyPI since CUDA 13.
+    /// PyPI package for CUDA 13 and later.
     pub python: &'static str,
-    /// The package of PyPI for CUDA 12.
+    /// PyPI package for CUDA 12.
     pub python_12: &'static str,
 }
 
@@ -47,50 +47,51 @@ pub(super) const HEADERS: [RequiredHeader; 3] = [
     },
 ];
 
-/// Folders of headers that are used together.
+/// Include folders that are used together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderFolders {
     /// The first of the folders, with the release of all.
     pub part: ToolkitComponent,
-    /// The folders.
+    /// Folders for the compiler's search path.
     pub includes: Vec<PathBuf>,
-    /// Those that are in none of the folders.
+    /// Required headers that none of the folders has.
     pub missing: Vec<&'static RequiredHeader>,
-    /// The folder that holds `cuda/barrier`; of another source where this one has none.
+    /// Folder that holds `cuda/barrier`; from another source if this one has none.
     pub cccl: Option<PathBuf>,
 }
 
-/// A part that could be taken.
+/// Library that could be used.
 #[derive(Debug)]
 pub(super) struct LibraryCandidate {
     pub(super) part: ToolkitComponent,
-    /// The file behind all links.
+    /// Path with all links resolved.
     pub(super) real: PathBuf,
-    /// Whether the loader finds it by a name that is asked for, or a variable names its folder.
+    /// True if the loader finds it by a name that is asked for, or a variable names its folder.
     pub(super) goes_first: bool,
-    /// The release of CUDA that it needs of the driver at least; a release of one number stands for all that begin with it.
+    /// Oldest CUDA release that the driver must support; a release of one number stands for all that begin
+    /// with it.
     pub(super) needs: Option<Release>,
 }
 
 impl LibraryCandidate {
-    /// Whether the driver takes it, as far as both releases are known.
+    /// Returns `true` if the driver supports it, as far as both releases are known.
     pub(super) fn fits(&self, driver: Option<&Release>) -> bool {
         !matches!((&self.needs, driver), (Some(needs), Some(driver)) if needs > driver)
     }
 }
 
-/// Headers that could be taken.
+/// Set of headers that could be used.
 pub(super) struct HeaderCandidate {
     pub(super) headers: HeaderFolders,
     pub(super) goes_first: bool,
 }
 
-/// Whether two releases begin with the same number, as far as both are known.
+/// Returns `true` if two releases have the same major number, as far as both are known.
 pub(super) fn are_alike(one: Option<&Release>, other: Option<&Release>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one.major() == other.major())
 }
 
-/// Every NVRTC, each once: what the loader finds by itself, then those of the sources.
+/// Lists every NVRTC once: first those that the loader finds, then those of the install locations.
 pub(super) fn nvrtcs(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec<LibraryCandidate> {
     let asked = super::nvrtc_names();
     let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
@@ -108,7 +109,7 @@ pub(super) fn nvrtcs(place: &HostEnvironment, sources: &[InstallLocation]) -> Ve
         let Ok(real) = path.canonicalize() else { continue };
         let is_named = matches!(from, InstallOrigin::Variable(..));
         if let Some(same) = all.iter_mut().find(|one| one.real == real) {
-            // Its folder tells more than that the loader finds it.
+            // Its install location says more than `Loader`.
             if same.part.from == InstallOrigin::Loader {
                 same.part.from = from;
             }
@@ -127,8 +128,8 @@ pub(super) fn nvrtcs(place: &HostEnvironment, sources: &[InstallLocation]) -> Ve
     all
 }
 
-/// The release of NVRTC: of the file itself where its name is whole, otherwise of what it loads from its folder, whose names have two
-/// numbers. `libnvrtc.so.11.2` is the name of every later release of CUDA 11.
+/// Returns the release of NVRTC: from its own file name if that is complete, otherwise from the libraries
+/// that it loads from its folder. `libnvrtc.so.11.2` names every later release of CUDA 11.
 fn nvrtc_release(real: &Path) -> Option<Release> {
     let numbers = |path: &Path| Some(path.file_name()?.to_str()?.split_once(".so.")?.1.to_owned());
     let own = numbers(real);
@@ -141,7 +142,7 @@ fn nvrtc_release(real: &Path) -> Option<Release> {
     beside.filter(|release| are_alike(own.as_ref(), Some(release))).max().or(own)
 }
 
-/// Every NCCL, each once: what the loader finds by itself, then those of the sources.
+/// Lists every NCCL once: first those that the loader finds, then those of the install locations.
 pub(super) fn nccls(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec<LibraryCandidate> {
     let mut all = Vec::<LibraryCandidate>::new();
     let of_sources = sources.iter().flat_map(|source| {
@@ -170,7 +171,8 @@ pub(super) fn nccls(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec
     all
 }
 
-/// The release of NCCL, and that of the CUDA that it was built for: the wheels' packages say both, other files their own.
+/// Returns the release of NCCL and the CUDA release that it was built for, from the metadata of its wheel or
+/// from the file itself.
 fn nccl_release(real: &Path) -> Option<(Release, Option<Release>)> {
     let name = real.file_name()?.to_str()?;
     if let Some(release) = name.strip_prefix("libnccl.so.").and_then(|text| Release::of(text, 3))
@@ -187,7 +189,7 @@ fn nccl_release(real: &Path) -> Option<(Release, Option<Release>)> {
     })
 }
 
-/// The headers of every source that has any.
+/// Lists the headers of every install location that has any.
 pub(super) fn sets(sources: &[InstallLocation]) -> Vec<HeaderCandidate> {
     let mut all = Vec::<HeaderCandidate>::new();
     for source in sources {

@@ -1,26 +1,27 @@
-//! A part of CUDA: where it is, of which release, and who brought it.
+//! CUDA component on a host: its path, release and origin.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::PathBuf;
 
-/// A release, such as 12.4 of CUDA or 2.27.3 of NCCL.
+/// Release number, such as 12.4 of CUDA or 2.27.3 of NCCL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(Vec<u32>);
 
 impl Release {
-    /// The first `most` numbers of a text such as `12.4.127`; `None` where it does not begin with a number.
+    /// Parses the first `most` numbers of a text such as `12.4.127`; `None` if it does not begin with a
+    /// number.
     pub fn of(text: &str, most: usize) -> Option<Self> {
         let numbers: Vec<u32> = text.split('.').map_while(|number| number.parse().ok()).take(most).collect();
         (!numbers.is_empty()).then_some(Self(numbers))
     }
 
-    /// A release of CUDA as its headers and its driver write it: 12040 is 12.4.
+    /// Decodes a CUDA release as headers and the driver write it: 12040 is 12.4.
     pub fn of_number(number: u32) -> Self {
         Self(vec![number / 1000, number % 1000 / 10])
     }
 
-    /// Its first number.
+    /// Returns the first number.
     pub fn major(&self) -> u32 {
         self.0.first().copied().unwrap_or(0)
     }
@@ -39,23 +40,23 @@ impl Serialize for Release {
     }
 }
 
-/// Who brought a part to this host.
+/// Origin of a component on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstallOrigin {
-    /// An environment variable names the folder.
+    /// A folder named by an environment variable.
     Variable(&'static str, PathBuf),
-    /// It is in none of the folders below, and the dynamic loader finds it by itself.
+    /// The dynamic loader finds it, in none of the folders below.
     Loader,
     /// A CUDA toolkit in this folder.
     Toolkit(PathBuf),
-    /// The wheels that PyTorch depends on, in this folder of packages.
+    /// The wheels that PyTorch depends on, in this site-packages folder.
     PyTorch(PathBuf),
-    /// NVIDIA's wheels, in this folder of packages.
+    /// NVIDIA's wheels, in this site-packages folder.
     Wheels(PathBuf),
 }
 
 impl InstallOrigin {
-    /// Whether it is the folder of the packages of a Python.
+    /// Returns `true` if it is a site-packages folder.
     pub fn is_wheels(&self) -> bool {
         matches!(self, Self::PyTorch(_) | Self::Wheels(_))
     }
@@ -79,19 +80,19 @@ impl Serialize for InstallOrigin {
     }
 }
 
-/// A library, or a folder of headers.
+/// Library or folder of headers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ToolkitComponent {
-    /// The file or folder.
+    /// Path of the file or folder.
     pub path: PathBuf,
-    /// `None` where neither a name nor a header tells.
+    /// Release; `None` if neither a file name nor a header shows it.
     pub release: Option<Release>,
-    /// Who brought it.
+    /// Origin of the component.
     pub from: InstallOrigin,
 }
 
 impl fmt::Display for ToolkitComponent {
-    /// Such as `/usr/local/cuda/lib64/libnvrtc.so, 12.4, of toolkit /usr/local/cuda`.
+    /// Formats such as `/usr/local/cuda/lib64/libnvrtc.so, 12.4, of toolkit /usr/local/cuda`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         if let Some(release) = &self.release {

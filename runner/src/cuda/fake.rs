@@ -1,4 +1,4 @@
-//! Machines in temporary folders, for tests.
+//! Fake machines in temporary folders, for tests.
 
 use super::HostEnvironment;
 use std::collections::BTreeMap;
@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
-/// A machine with these empty files and an empty environment. The folder lives as long as the first value.
+/// Makes a machine with these empty files and an empty environment. The folder is removed when the first
+/// value is dropped.
 pub(super) fn machine(files: &[&str]) -> (TempDir, HostEnvironment) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let root = folder.path().canonicalize().expect("it is there");
@@ -22,14 +23,14 @@ pub(super) fn write(place: &HostEnvironment, file: &str, text: &str) {
     fs::write(file, text).expect("it can be written");
 }
 
-/// Makes a link of the machine to another of its files.
+/// Makes a symbolic link from one file of the machine to another.
 pub(super) fn link(place: &HostEnvironment, file: &str, to: &str) {
     let file = place.at(file);
     fs::create_dir_all(file.parent().expect("it is in a folder")).expect("it can be made");
     symlink(place.at(to), file).expect("it can be made");
 }
 
-/// Sets a variable of the machine to one of its folders.
+/// Sets an environment variable of the machine to one of its folders.
 pub(super) fn set(place: &mut HostEnvironment, variable: &str, folder: &str) {
     let folder = place.at(folder);
     place.environment.insert(variable.into(), folder.into());

@@ -1,5 +1,5 @@
-//! A machine as a search sees it: files below a root, an environment, and what the dynamic loader finds. Tests replace root and
-//! environment.
+//! The host as the search for CUDA sees it: files below a root, an environment, and the dynamic loader. Tests
+//! replace root and environment.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Folders that the loader looks into without being told, on one distribution or another.
+/// Default folders of the dynamic loader on various distributions.
 const DEFAULT_FOLDERS: [&str; 8] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -19,33 +19,34 @@ const DEFAULT_FOLDERS: [&str; 8] = [
     "/usr/lib",
 ];
 
-/// A machine.
+/// File system root and environment of a machine.
 #[derive(Debug)]
 pub struct HostEnvironment {
-    /// What `/` is; another folder in tests.
+    /// Path of `/`; another folder in tests.
     pub root: PathBuf,
-    /// The environment.
+    /// Environment variables.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
 impl HostEnvironment {
-    /// This machine, and the environment of this process.
+    /// Returns this machine with the environment of this process.
     pub fn current() -> Self {
         Self { root: "/".into(), environment: std::env::vars_os().collect() }
     }
 
-    /// An absolute path, below the root.
+    /// Maps an absolute path below the root.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The value of an environment variable.
+    /// Returns the value of an environment variable.
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         self.environment.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    /// Names of the entries of a folder that begin with `prefix`, in their order; none where there is no such folder.
+    /// Lists the entries of a folder whose names begin with `prefix`, sorted; empty if there is no such
+    /// folder.
     pub fn names(folder: &Path, prefix: &str) -> Vec<String> {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -54,18 +55,18 @@ impl HostEnvironment {
         names
     }
 
-    /// The folder that an environment variable names; `None` where it is empty.
+    /// Returns the folder that an environment variable names; `None` if it is unset or empty.
     pub fn folder(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).filter(|value| !value.is_empty()).map(PathBuf::from)
     }
 
-    /// The first program of this name in `PATH`.
+    /// Finds the first program of this name in `PATH`.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let path = self.variable("PATH")?;
         std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.exists())
     }
 
-    /// The library that the dynamic loader opens by the first of `names` that it finds.
+    /// Finds the library that the dynamic loader would open for the first of `names` that it has.
     pub fn library(&self, names: &[&str]) -> Option<PathBuf> {
         let (folders, cached) = (self.loader_folders(), self.loader_cache());
         names.iter().find_map(|name| {
@@ -75,16 +76,17 @@ impl HostEnvironment {
         })
     }
 
-    /// The folders of `LD_LIBRARY_PATH`, then those that the loader knows by itself.
+    /// Returns the folders of `LD_LIBRARY_PATH`, then the loader's default folders.
     pub fn loader_folders(&self) -> Vec<PathBuf> {
         let named = self.variable("LD_LIBRARY_PATH").into_iter().flat_map(std::env::split_paths);
         let named = named.filter(|path| path.is_absolute());
         named.chain(DEFAULT_FOLDERS.iter().map(|folder| self.at(folder))).collect()
     }
 
-    /// The libraries that `ldconfig` has found in the other folders of the loader.
+    /// Lists the libraries in the `ldconfig` cache, which come from further folders.
     ///
-    /// The cache holds their paths as texts that end with a zero; what else in it looks like a path is no file.
+    /// The cache stores their paths as zero-terminated texts; other texts in it that look like paths are no
+    /// files.
     pub fn loader_cache(&self) -> Vec<PathBuf> {
         let cache = fs::read(self.at("/etc/ld.so.cache")).unwrap_or_default();
         let paths = cache.split(|byte| *byte == 0).filter(|text| text.starts_with(b"/"));
@@ -99,7 +101,7 @@ mod tests {
     #[test]
     fn a_library_is_found_where_the_loader_looks_and_nowhere_else() {
         let (_folder, mut place) = fake::machine(&["/opt/x/libx.so.1", "/usr/lib64/liby.so"]);
-        assert_eq!(place.library(&["libx.so", "libx.so.1"]), None, "nobody told the loader of /opt/x");
+        assert_eq!(place.library(&["libx.so", "libx.so.1"]), None, "the loader does not know /opt/x");
         assert_eq!(place.library(&["liby.so"]), Some(place.at("/usr/lib64/liby.so")));
         fake::write(
             &place,

@@ -1,9 +1,10 @@
-//! The parts of CUDA that a worker needs on its host, and how its process finds them: NVRTC, which compiles kernels, the headers that
-//! kernels include, and NCCL.
+//! CUDA components that a worker needs on its host, and how its process finds them: NVRTC, which compiles
+//! kernels, the headers that kernels include, and NCCL.
 //!
-//! They lie in a CUDA toolkit, in PyTorch's wheels or in NVIDIA's. The libraries that load them ask the dynamic loader for few names,
-//! and one variable for one folder of headers. So they are looked for here, and the process of a worker is started with variables
-//! that lead to them; where a name or a folder is another than what is asked for, to links in the user's folder of caches.
+//! They are in a CUDA toolkit, in PyTorch's wheels or in NVIDIA's. The libraries that load them ask the
+//! dynamic loader for few names, and one variable for one include folder. So dtrain searches for them and
+//! starts a worker with variables that lead to them; if a name or folder differs from the expected one, the
+//! variables lead to symbolic links in the user's cache folder.
 
 mod candidate;
 mod component;
@@ -26,14 +27,15 @@ use nvml_wrapper::Nvml;
 use std::io;
 use std::process::Command;
 
-/// The CUDA release whose functions this program calls, such as `12020`; `.cargo/config.toml` says it.
+/// CUDA release whose functions this program calls, such as `12020`; set in `.cargo/config.toml`.
 ///
-/// Without it the program was built for the release of `nvcc`, or for the newest that is known.
+/// If unset, the program was built for the release of `nvcc`, or for the newest one known.
 const BUILT_FOR: Option<&str> = option_env!("CUDARC_CUDA_VERSION");
 
-/// Lets the process of a worker on such a device find the parts of CUDA that this host has. Of other devices, nothing is looked for.
+/// Sets the environment of a worker process on a GPU so that it finds the CUDA components of this host. Does
+/// nothing for other devices.
 ///
-/// `Err` says which links could not be made.
+/// `Err` names the links that could not be made.
 pub fn prepare(command: &mut Command, device: DeviceKind) -> io::Result<()> {
     if device != DeviceKind::Cuda {
         return Ok(());
@@ -42,11 +44,11 @@ pub fn prepare(command: &mut Command, device: DeviceKind) -> io::Result<()> {
     let driver = driver_release();
     let mut toolkit = Toolkit::with_driver(&place, driver.clone());
     if toolkit.is_refused_by(driver.as_ref()) {
-        // What the driver refuses now must not be found by a later process with another compiler.
+        // Do not cache kernels that the driver refuses: a later process may have another compiler.
         command.env("DTRAIN_KERNEL_CACHE", "off");
     }
     let variables = toolkit.environment(&place).or_else(|_| {
-        // Without a folder for links, GPUs do without NCCL, which is needed less than the others.
+        // Without a folder for links, GPUs do without NCCL, the least necessary component.
         toolkit.nccl.taken = None;
         toolkit.environment(&place)
     });
@@ -56,13 +58,14 @@ pub fn prepare(command: &mut Command, device: DeviceKind) -> io::Result<()> {
     Ok(())
 }
 
-/// The newest CUDA release whose kernels the driver takes, which `nvidia-smi` prints as well; `None` where NVML does not tell.
+/// Returns the newest CUDA release that the driver supports, as `nvidia-smi` prints it; `None` if NVML does
+/// not report it.
 pub fn driver_release() -> Option<Release> {
     let number = Nvml::init().ok()?.sys_cuda_driver_version().ok()?;
     u32::try_from(number).ok().filter(|number| *number > 0).map(Release::of_number)
 }
 
-/// The names by which this program asks the loader for NVRTC, in their order.
+/// Returns the file names by which this program asks the loader for NVRTC, in search order.
 pub fn nvrtc_names() -> Vec<String> {
     let built_for = BUILT_FOR.and_then(|release| release.get(..2)).unwrap_or("13");
     let releases = [built_for, "12", "11"];

@@ -1,5 +1,5 @@
-//! Where parts of CUDA may be: folders that variables name, toolkits, and the packages of Pythons. Looks at names of files; nothing is
-//! loaded, and no Python is started.
+//! Search for CUDA installations: folders that variables name, toolkits, and Python packages. It looks at
+//! file names only; nothing is loaded, and no Python is started.
 
 use super::candidate::HEADERS;
 use super::component::{InstallOrigin, Release};
@@ -8,29 +8,29 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Variables with the folder of a toolkit.
+/// Variables that name a toolkit's folder.
 const NAMED: [&str; 2] = ["CUDA_PATH", "CUDA_HOME"];
 
-/// As toolkits name the folder of an architecture.
+/// Name of the architecture's folder in a toolkit.
 const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "sbsa-linux" } else { "x86_64-linux" };
 
-/// The header that tells the release.
+/// Header that defines the release.
 const RELEASE_HEADER: &str = "cuda_runtime_api.h";
 
-/// A toolkit, or the wheels of one release in a folder of packages.
+/// Installation: a toolkit, or the wheels of one release in a site-packages folder.
 #[derive(Clone, Debug)]
 pub(super) struct InstallLocation {
     pub(super) origin: InstallOrigin,
-    /// Folders in which NVRTC may be.
+    /// Folders that may hold NVRTC.
     pub(super) libraries: Vec<PathBuf>,
-    /// Folders whose headers belong together.
+    /// Include folders that belong together.
     pub(super) includes: Vec<PathBuf>,
-    /// Folders in which NCCL may be.
+    /// Folders that may hold NCCL.
     pub(super) nccl: Vec<PathBuf>,
 }
 
 impl InstallLocation {
-    /// The toolkit in a folder.
+    /// Returns the toolkit in a folder.
     fn toolkit(folder: &Path, origin: InstallOrigin) -> Self {
         let target = Path::new("targets").join(ARCHITECTURE);
         let libraries =
@@ -40,10 +40,10 @@ impl InstallLocation {
         Self { origin, nccl: libraries.clone(), libraries, includes: includes.into_iter().collect() }
     }
 
-    /// The release of its headers.
+    /// Returns the release of its headers.
     pub(super) fn release(&self) -> Option<Release> {
         self.includes.iter().find_map(|include| {
-            // It is defined in the first lines.
+            // The release is defined in the first lines.
             let mut text = Vec::new();
             File::open(include.join(RELEASE_HEADER)).ok()?.take(64 << 10).read_to_end(&mut text).ok()?;
             let text = String::from_utf8_lossy(&text);
@@ -52,13 +52,13 @@ impl InstallLocation {
         })
     }
 
-    /// The folder that holds a header, such as `include` of a toolkit for `mma.h`.
+    /// Returns the folder that holds a header, such as `include` of a toolkit for `mma.h`.
     pub(super) fn folder_with(&self, header: &str) -> Option<PathBuf> {
         self.includes.iter().find(|include| include.join(header).exists()).cloned()
     }
 }
 
-/// Every source of a machine: what a variable names, toolkits, and packages of Pythons.
+/// Lists every installation on a machine: those named by variables, toolkits, and Python packages.
 pub(super) fn install_locations(place: &HostEnvironment) -> Vec<InstallLocation> {
     let mut sources = Vec::new();
     for name in NAMED {
@@ -79,7 +79,7 @@ pub(super) fn install_locations(place: &HostEnvironment) -> Vec<InstallLocation>
     sources
 }
 
-/// The folders above those of each NVRTC that the loader knows.
+/// Returns the parent folders of every NVRTC that the loader knows.
 fn around_libraries(place: &HostEnvironment) -> Vec<PathBuf> {
     let cached = place.loader_cache().into_iter().filter(|path| is_nvrtc(path));
     let named = place.variable("LD_LIBRARY_PATH").into_iter().flat_map(std::env::split_paths);
@@ -88,12 +88,12 @@ fn around_libraries(place: &HostEnvironment) -> Vec<PathBuf> {
     real.filter_map(|library| prefix(&library)).collect()
 }
 
-/// The libraries of a folder whose names begin so.
+/// Lists the libraries in a folder whose names begin with `name`.
 pub(super) fn libraries(folder: &Path, name: &str) -> Vec<PathBuf> {
     HostEnvironment::names(folder, name).into_iter().map(|name| folder.join(name)).collect()
 }
 
-/// Folders of toolkits that no variable names; `known` are around libraries.
+/// Lists toolkit folders that no variable names; `known` are folders around libraries.
 fn toolkits(place: &HostEnvironment, known: &[PathBuf]) -> Vec<PathBuf> {
     let mut folders = vec![place.at("/usr/local/cuda"), place.at("/opt/cuda")];
     let releases = HostEnvironment::names(&place.at("/usr/local"), "cuda-").into_iter();
@@ -105,19 +105,19 @@ fn toolkits(place: &HostEnvironment, known: &[PathBuf]) -> Vec<PathBuf> {
     distinct(folders)
 }
 
-/// The folder of packages whose wheels brought a folder, as `nvidia/cu13` in it.
+/// Returns the site-packages folder above a wheel's folder such as `nvidia/cu13`.
 fn site_around(folder: &Path) -> Option<PathBuf> {
     let nvidia = folder.parent()?;
     if nvidia.file_name()? == "nvidia" { prefix(folder) } else { None }
 }
 
-/// Whether a folder has a header of CUDA.
+/// Returns `true` if a folder has a CUDA header.
 fn has_any_header(folder: &Path) -> bool {
     let names = HEADERS.iter().map(|header| header.name);
     names.chain([RELEASE_HEADER]).any(|name| folder.join(name).exists())
 }
 
-/// The folder above that of a program or a library.
+/// Returns the installation prefix of a program or library: the parent of its folder.
 fn prefix(file: &Path) -> Option<PathBuf> {
     file.parent()?.parent().map(Path::to_path_buf)
 }
@@ -126,8 +126,8 @@ pub(super) fn is_nvrtc(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"))
 }
 
-/// Folders of packages that have some of NVIDIA's: those around known folders, of the Pythons of `VIRTUAL_ENV`, of `CONDA_PREFIX` and
-/// of `PATH`, those of `PYTHONPATH`, and the user's own.
+/// Lists site-packages folders with NVIDIA packages: those around known folders, of the Pythons in
+/// `VIRTUAL_ENV`, `CONDA_PREFIX` and `PATH`, those of `PYTHONPATH`, and the user's own.
 fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| place.folder(name));
     let pythons = environments.map(|prefix| prefix.join("bin/python3")).chain(place.program("python3"));
@@ -137,7 +137,7 @@ fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<P
     let mut sites: Vec<PathBuf> = known.filter_map(|folder| site_around(&folder)).collect();
     sites.extend(place.variable("PYTHONPATH").into_iter().flat_map(std::env::split_paths));
     for prefix in prefixes {
-        // Debian's Python in /usr has what users install in /usr/local.
+        // Debian's Python in /usr also uses packages that users install in /usr/local.
         for prefix in [prefix.join("local"), prefix] {
             for library in ["lib", "lib64"].map(|name| prefix.join(name)) {
                 let pythons =
@@ -149,7 +149,7 @@ fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<P
             }
         }
     }
-    // A path that depends on the folder of a process could lead to somebody else's files.
+    // A relative path could lead to another user's files.
     let absolute = sites.into_iter().filter(|site| site.is_absolute());
     distinct(absolute.map(|site| site.join("nvidia")).collect())
         .iter()
@@ -157,8 +157,8 @@ fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<P
         .collect()
 }
 
-/// The folder of a Python's environment, and that of the Python it was made from, where that one's packages count as well. A program
-/// of pyenv stands for each of its Pythons: which one it starts is not known.
+/// Returns the prefix of a Python environment, and that of the Python it was made from if its packages count
+/// as well. A pyenv shim stands for each of its Pythons, as it is unknown which one it starts.
 fn prefixes(python: &Path) -> Vec<PathBuf> {
     if python.parent().and_then(Path::file_name).is_some_and(|name| name == "shims") {
         let versions = prefix(python).map(|pyenv| pyenv.join("versions")).unwrap_or_default();
@@ -171,7 +171,8 @@ fn prefixes(python: &Path) -> Vec<PathBuf> {
     own.into_iter().chain(base).collect()
 }
 
-/// NVIDIA's wheels in a folder of packages: since CUDA 13 in one folder for each release, before in one for each part.
+/// Lists NVIDIA's wheels in a site-packages folder: since CUDA 13 in one folder per release, before in one
+/// per component.
 fn wheels(site: &Path) -> Vec<InstallLocation> {
     let nvidia = site.join("nvidia");
     let origin = if site.join("torch").exists() { InstallOrigin::PyTorch } else { InstallOrigin::Wheels };
@@ -199,7 +200,7 @@ fn existing(folders: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
     folders.into_iter().filter(|folder| folder.is_dir()).collect()
 }
 
-/// Those that exist, each once, whatever links lead to it.
+/// Returns the folders that exist, each once after links are resolved.
 fn distinct(folders: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut real = Vec::new();
     let is_new = |folder: &PathBuf| {
@@ -216,7 +217,7 @@ mod tests {
     use super::super::fake;
     use super::*;
 
-    /// Who has folders of libraries or headers, in words without the root.
+    /// Lists the origins of the folders with libraries or headers, as text without the root.
     fn found(place: &HostEnvironment) -> Vec<String> {
         let has_any = |source: &InstallLocation| !source.libraries.is_empty() || !source.includes.is_empty();
         let root = place.root.to_string_lossy().into_owned();
@@ -263,7 +264,7 @@ mod tests {
             "/usr/bin/python3.11",
         ]);
         fake::link(&place, "/usr/bin/python3", "/usr/bin/python3.11");
-        assert!(found(&place).is_empty(), "nobody tells of a Python");
+        assert!(found(&place).is_empty(), "no variable names a Python");
         fake::set(&mut place, "PATH", "/usr/bin");
         let system = "PyTorch's wheels in /usr/local/lib/python3.11/dist-packages";
         assert_eq!(found(&place), [system]);

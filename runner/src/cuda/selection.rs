@@ -1,7 +1,8 @@
-//! Which of the parts of CUDA on a host is taken, and why the others are not.
+//! Selection of the CUDA components on a host, with reasons for those not selected.
 //!
-//! An older driver refuses the kernels of a newer NVRTC, and headers fit the NVRTC of their own release. So among pairs of both that the
-//! driver takes and that are complete, those go first that the user named or that the loader finds; among the others, the newest.
+//! An older driver refuses kernels of a newer NVRTC, and headers must match the release of NVRTC. So among
+//! complete pairs that the driver supports, those named by the user or found by the loader come first, then
+//! the newest.
 
 use super::candidate::{
     HeaderCandidate, HeaderFolders, LibraryCandidate, RequiredHeader, are_alike, nccls, nvrtcs, sets,
@@ -13,46 +14,46 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::path::PathBuf;
 
-/// A part that was found and not taken.
+/// Component that was found but not selected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RejectedComponent {
-    /// What it is.
+    /// Path, release and origin.
     #[serde(flatten)]
     pub part: ToolkitComponent,
-    /// Why it was not taken.
+    /// Reason why it was not selected.
     pub reason: String,
 }
 
-/// What was taken, and what was not.
+/// Selected component and the alternatives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection<T> {
-    /// `None` where nothing was found.
+    /// Selected one; `None` if none was found.
     pub taken: Option<T>,
-    /// The others that were found.
+    /// Others that were found.
     pub passed_over: Vec<RejectedComponent>,
 }
 
-/// The parts of CUDA that a worker on this host uses.
+/// CUDA components that a worker on this host uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toolkit {
-    /// The newest release of CUDA whose kernels the driver takes; `None` where it was not asked or does not tell.
+    /// Newest CUDA release that the driver supports; `None` if unknown.
     pub driver: Option<Release>,
-    /// The compiler of kernels.
+    /// NVRTC, the kernel compiler.
     pub nvrtc: Selection<ToolkitComponent>,
-    /// What kernels include.
+    /// Headers that kernels include.
     pub headers: Selection<HeaderFolders>,
-    /// What GPUs reach each other with.
+    /// NCCL, for communication between GPUs.
     pub nccl: Selection<ToolkitComponent>,
 }
 
 impl Toolkit {
-    /// Whether a driver of this release refuses what NVRTC compiles, because NVRTC is newer.
+    /// Returns `true` if a driver of this release refuses the kernels of NVRTC because NVRTC is newer.
     pub fn is_refused_by(&self, driver: Option<&Release>) -> bool {
         let nvrtc = self.nvrtc.taken.as_ref().and_then(|part| part.release.as_ref());
         nvrtc.zip(driver).is_some_and(|(nvrtc, driver)| nvrtc > driver)
     }
 
-    /// What a worker on this machine uses, whose driver takes kernels of this release and older.
+    /// Selects components for this machine, whose driver supports this CUDA release and older ones.
     pub fn with_driver(place: &HostEnvironment, driver: Option<Release>) -> Self {
         let sources = install_locations(place);
         Self::of(&sources, &nvrtcs(place, &sources), &nccls(place, &sources), driver)
@@ -103,7 +104,7 @@ impl Toolkit {
     }
 }
 
-/// NVRTC and headers that go best together.
+/// Selects the best pair of NVRTC and headers.
 fn pair<'a>(
     nvrtcs: &'a [LibraryCandidate],
     sets: &'a [HeaderCandidate],
@@ -125,28 +126,30 @@ fn pair<'a>(
             set.is_some_and(|set| set.goes_first),
             release,
             set.is_some_and(|set| set.headers.cccl.is_some()),
-            // The one that was found first.
+            // Ties go to the one found first.
             (Reverse(*at), Reverse(*position)),
         )
     });
     best.map_or((None, None), |((_, nvrtc), (_, set))| (*nvrtc, *set))
 }
 
-/// What the loader finds, or else the newest. One that the driver refuses would end a training that can do without.
+/// Selects the NCCL that the loader finds, or else the newest. One that the driver refuses is never selected,
+/// as it would end a training that can do without NCCL.
 fn best_nccl<'a>(nccls: &'a [LibraryCandidate], driver: Option<&Release>) -> Option<&'a LibraryCandidate> {
     let ranked = nccls.iter().enumerate().filter(|(_, one)| one.fits(driver));
     let best = ranked.max_by_key(|(at, one)| (one.goes_first, one.part.release.as_ref(), Reverse(*at)));
     best.map(|(_, one)| one)
 }
 
-/// Where headers take CUDA's C++ library from: themselves, or others of the same release.
+/// Returns the folder with CUDA's C++ library for a set of headers: its own, or that of others of the same
+/// release.
 fn cccl(sets: &[HeaderCandidate], set: &HeaderCandidate) -> Option<PathBuf> {
     let release = set.headers.part.release.as_ref();
     let fits = |other: &&HeaderCandidate| are_alike(release, other.headers.part.release.as_ref());
     set.headers.cccl.clone().or_else(|| sets.iter().filter(fits).find_map(|other| other.headers.cccl.clone()))
 }
 
-/// Why the driver refuses it.
+/// Returns the reason why the driver refuses a library, if it does.
 fn driver_rejection(one: &LibraryCandidate, driver: Option<&Release>) -> Option<String> {
     let driver = driver.filter(|_| !one.fits(driver))?;
     Some(match &one.part.release {
@@ -155,7 +158,8 @@ fn driver_rejection(one: &LibraryCandidate, driver: Option<&Release>) -> Option<
     })
 }
 
-/// Which headers an NVRTC lacks: those of its own folder where that has any, otherwise those of its release.
+/// Returns the headers that an NVRTC lacks: in its own folder if that has any, otherwise among those of its
+/// release.
 fn incomplete(one: &LibraryCandidate, sets: &[HeaderCandidate]) -> Option<String> {
     let release = one.part.release.as_ref();
     let fitting = |set: &&HeaderCandidate| are_alike(release, set.headers.part.release.as_ref());
@@ -169,12 +173,12 @@ fn incomplete(one: &LibraryCandidate, sets: &[HeaderCandidate]) -> Option<String
     Some(format!("its headers lack {}", names(&set.headers.missing)))
 }
 
-/// The names of headers, with commas.
+/// Joins the names of headers with commas.
 pub(super) fn names(headers: &[&RequiredHeader]) -> String {
     headers.iter().map(|header| header.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Why another one that would do was taken.
+/// Returns the reason why another suitable component was selected.
 fn lower_ranked_reason(one: &LibraryCandidate, taken: &LibraryCandidate) -> String {
     match (&one.part.release, &taken.part.release) {
         _ if taken.goes_first && !one.goes_first => match &taken.part.from {

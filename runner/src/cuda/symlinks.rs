@@ -1,5 +1,4 @@
-//! How the process of a worker finds what was taken: by two variables, and where names or folders are others than it asks for, by a
-//! folder of links.
+//! Environment variables and symbolic links by which a worker process finds the selected CUDA components.
 
 use super::candidate::{HeaderFolders, NCCL};
 use super::host_environment::HostEnvironment;
@@ -15,17 +14,18 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Tells apart the folders that this process makes at the same time.
+/// Counter that keeps the temporary folders of this process apart.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Links by their paths in the folder, and where each leads.
+/// Links by their paths in the folder, each with its target.
 type SymlinkMap = BTreeMap<PathBuf, PathBuf>;
 
 impl Toolkit {
-    /// The variables that a worker is started with so that it finds what was taken. None where it finds all of it anyway, or where
-    /// nothing was found.
+    /// Returns the variables that a worker is started with to find the selected components. Empty if it finds
+    /// all of them anyway, or none was found.
     ///
-    /// Links are made in `$XDG_CACHE_HOME/dtrain/cuda`, by default `~/.cache/dtrain/cuda`. `Err` where that fails.
+    /// Links are made in `$XDG_CACHE_HOME/dtrain/cuda`, by default `~/.cache/dtrain/cuda`; `Err` if that
+    /// fails.
     pub fn environment(&self, place: &HostEnvironment) -> io::Result<Vec<(&'static str, OsString)>> {
         let mut links = self.libraries(place);
         let has_libraries = !links.is_empty();
@@ -60,7 +60,7 @@ impl Toolkit {
         Ok(variables)
     }
 
-    /// Links to the libraries that the loader does not find by the names that it is asked for.
+    /// Returns links to the libraries that the loader does not find by their expected names.
     fn libraries(&self, place: &HostEnvironment) -> SymlinkMap {
         let (lib, mut links) = (Path::new("lib"), SymlinkMap::new());
         let real = |path: &Path| path.canonicalize().ok();
@@ -69,7 +69,7 @@ impl Toolkit {
         if let Some(nvrtc) = self.nvrtc.taken.as_ref().and_then(|nvrtc| real(&nvrtc.path))
             && place.library(&asked).and_then(|path| real(&path)).as_ref() != Some(&nvrtc)
         {
-            // It loads these from the folder that it was loaded from.
+            // A library loads these from its own folder.
             let beside =
                 nvrtc.parent().map(|folder| libraries(folder, "libnvrtc-builtins.")).unwrap_or_default();
             for path in beside {
@@ -89,7 +89,7 @@ impl Toolkit {
 }
 
 impl HeaderFolders {
-    /// The folder around `include` where that has everything.
+    /// Returns the parent of `include` if all headers are below it.
     fn root(&self) -> Option<PathBuf> {
         let [include] = self.includes.as_slice() else { return None };
         let is_whole = self.cccl.as_ref().is_none_or(|cccl| self.holds(cccl));
@@ -100,25 +100,26 @@ impl HeaderFolders {
         }
     }
 
-    /// Whether a folder is one of these, or their `cccl`, which is looked into as well.
+    /// Returns `true` if a folder is one of these or their `cccl`, which is searched as well.
     fn holds(&self, folder: &Path) -> bool {
         self.includes.iter().any(|include| folder == include || folder == include.join("cccl"))
     }
 }
 
-/// Whether a worker takes these headers without being told: by `CUDA_PATH`, or else from the usual folders.
+/// Returns `true` if a worker finds these headers by itself: by `CUDA_PATH`, or in the usual folders.
 fn is_found_by_default(headers: &HeaderFolders, place: &HostEnvironment) -> bool {
     let usual =
         || ["/usr/local/cuda", "/opt/cuda"].map(|path| place.at(path)).into_iter().find(|path| path.exists());
     let nvcc = || place.at("/usr/bin/nvcc").exists().then(|| place.at("/usr"));
-    // Unlike elsewhere, an empty value counts there.
+    // An empty value counts here, unlike elsewhere.
     let taken = place.variable("CUDA_PATH").map(PathBuf::from).or_else(usual).or_else(nvcc);
     let real = |path: PathBuf| path.join("include").canonicalize().ok();
     let taken = taken.and_then(real);
     taken.is_some() && taken == headers.root().and_then(real)
 }
 
-/// Links at `at` that show the entries of all `folders` as of one. Folders of the same name are merged; of files the first counts.
+/// Adds links at `at` that merge the entries of all `folders`. Subfolders of equal name are merged; of equal
+/// files the first wins.
 fn merge(at: &Path, folders: &[PathBuf], links: &mut SymlinkMap) {
     let names: BTreeSet<String> =
         folders.iter().flat_map(|folder| HostEnvironment::names(folder, "")).collect();
@@ -133,7 +134,7 @@ fn merge(at: &Path, folders: &[PathBuf], links: &mut SymlinkMap) {
     }
 }
 
-/// The folder with these links, which is made unless it is there. Its name says what they are.
+/// Returns the folder with these links and makes it if needed. Its name is a hash of the links.
 fn ensure_link_folder(links: &SymlinkMap, place: &HostEnvironment) -> io::Result<PathBuf> {
     let absolute = |name| place.folder(name).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -155,13 +156,13 @@ fn create_link_folder(all: &Path, links: &SymlinkMap) -> io::Result<PathBuf> {
         hash.update(part.as_os_str().as_bytes()).update(&[0]);
     }
     let folder = all.join(&hash.finalize().to_hex()[..32]);
-    // Code of what lies there is loaded: it must be the user's own.
+    // Code is loaded from there, so it must be the user's own.
     files::check_own(all)?;
     files::check_own(&folder)?;
     if folder.exists() {
         return Ok(folder);
     }
-    // Other ranks make it at the same time; whole folders are put in place, and the first one stays.
+    // Other ranks make it at the same time; the first complete folder that is renamed into place stays.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let partial = all.join(format!(".part-{}-{number}", std::process::id()));
     let result = create_links(&partial, links).and_then(|()| fs::rename(&partial, &folder));

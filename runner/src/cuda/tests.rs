@@ -1,4 +1,4 @@
-//! What is taken on one machine or another, and how a worker finds it there.
+//! Selected components on various machines, and how a worker finds them.
 
 use super::candidate::HEADERS;
 use super::{HostEnvironment, Release, Toolkit, fake};
@@ -15,7 +15,7 @@ fn release(number: u32) -> Option<Release> {
     Some(Release::of_number(number))
 }
 
-/// A machine with the packages of a Python, and a home.
+/// Makes a machine with Python packages and a home folder.
 fn machine(files: &[&str]) -> (TempDir, HostEnvironment) {
     let (folder, mut place) = fake::machine(files);
     fake::set(&mut place, "VIRTUAL_ENV", "/env");
@@ -30,7 +30,7 @@ fn headers(place: &HostEnvironment, folder: &str, number: u32, names: &[&str]) {
     names.iter().for_each(|name| fake::write(place, &format!("{folder}/{name}"), ""));
 }
 
-/// A toolkit with NVRTC of a release and all headers but those of the C++ library.
+/// Makes a toolkit with NVRTC of a release and all headers but those of the C++ library.
 fn toolkit(place: &HostEnvironment, folder: &str, number: u32) {
     let of = Release::of_number(number);
     let file = format!("{folder}/lib64/libnvrtc.so.{of}.127");
@@ -40,7 +40,7 @@ fn toolkit(place: &HostEnvironment, folder: &str, number: u32) {
     headers(place, &format!("{folder}/include"), number, &HEADERS.each_ref().map(|header| header.name));
 }
 
-/// NVIDIA's wheels of CUDA 13.
+/// Makes NVIDIA's wheels of CUDA 13.
 fn wheels_13(place: &HostEnvironment, number: u32) {
     fake::write(place, &format!("{SITE}/nvidia/cu13/lib/libnvrtc.so.13"), "");
     let builtins = format!("{SITE}/nvidia/cu13/lib/libnvrtc-builtins.so.{}", Release::of_number(number));
@@ -54,7 +54,7 @@ fn wheels_13(place: &HostEnvironment, number: u32) {
     );
 }
 
-/// NVIDIA's wheels of CUDA 12: a folder for each part.
+/// Makes NVIDIA's wheels of CUDA 12: one folder per component.
 fn wheels_12(place: &HostEnvironment) {
     fake::write(place, &format!("{SITE}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"), "");
     fake::write(place, &format!("{SITE}/nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.4"), "");
@@ -71,17 +71,17 @@ fn wheels_12(place: &HostEnvironment) {
     }
 }
 
-/// The variables that a worker is started with.
+/// Returns the variables that a worker is started with.
 fn environment(toolkit: &Toolkit, place: &HostEnvironment) -> BTreeMap<&'static str, OsString> {
     toolkit.environment(place).expect("links can be made").into_iter().collect()
 }
 
-/// The first folder of `LD_LIBRARY_PATH`.
+/// Returns the first folder of `LD_LIBRARY_PATH`.
 fn library_folder(variables: &BTreeMap<&str, OsString>) -> PathBuf {
     std::env::split_paths(&variables["LD_LIBRARY_PATH"]).next().expect("it names a folder")
 }
 
-/// Where a link leads.
+/// Resolves a link.
 fn behind(link: &Path) -> PathBuf {
     link.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", link.display()))
 }
@@ -97,7 +97,7 @@ fn a_toolkit_that_the_loader_finds_and_that_has_all_headers_needs_nothing() {
     assert!(nvrtc.from.to_string().starts_with("toolkit /"), "its folder is told: {nvrtc}");
     assert!(found.nvrtc.passed_over.is_empty() && found.headers.passed_over.is_empty(), "{found:?}");
     assert!(environment(&found, &place).is_empty());
-    // In a place of its own it is named by a variable, as users do.
+    // A toolkit in an unusual place is named by a variable.
     fs::rename(place.at("/usr/local/cuda"), place.at("/software")).expect("moved");
     fake::write(&place, "/etc/ld.so.cache", "");
     fake::set(&mut place, "CUDA_PATH", "/software");
@@ -167,7 +167,7 @@ fn wheels_of_cuda_12_are_put_together_from_their_folders() {
     {
         assert_eq!(behind(&include.join(header)), place.at(format!("{SITE}/nvidia/{part}/include/{header}")));
     }
-    // Of a folder that two parts have, the files of both are seen.
+    // If two components have a folder of the same name, the files of both are visible.
     fake::write(&place, &format!("{SITE}/nvidia/cuda_runtime/include/crt/other.h"), "");
     let variables = environment(&Toolkit::with_driver(&place, None), &place);
     let again = PathBuf::from(&variables["CUDA_PATH"]).join("include");
@@ -217,7 +217,7 @@ fn the_newest_nvrtc_is_taken_that_the_driver_is_not_older_than() {
     assert_eq!(taken(&place, release(13000)).0, "12.4");
     assert_eq!(taken(&place, release(13050)), ("13.5".to_owned(), vec!["older than 13.5".to_owned(); 2]));
     assert_eq!(taken(&place, None).0, "13.5", "a driver that does not tell");
-    // What is named goes first, unless the driver would refuse it.
+    // A named installation goes first, unless the driver refuses it.
     fake::set(&mut place, "CUDA_PATH", "/usr/local/cuda-12.2");
     let (named, reasons) = taken(&place, release(13050));
     assert_eq!(named, "12.2");
@@ -266,7 +266,7 @@ fn nccl_of_wheels_is_linked_unless_the_loader_finds_one_or_the_driver_is_too_old
     let found = Toolkit::with_driver(&place, release(13000));
     assert_eq!(found.nccl.taken.clone().and_then(|nccl| nccl.release), Release::of("2.21.5", 3));
     assert!(environment(&found, &place).is_empty());
-    // Wheels around a library that is named are looked at as well.
+    // Wheels around a named library are searched as well.
     place.environment.remove(&OsString::from("VIRTUAL_ENV"));
     wheels_13(&place, 13000);
     fake::set(&mut place, "LD_LIBRARY_PATH", &format!("{SITE}/nvidia/cu13/lib"));

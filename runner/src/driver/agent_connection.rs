@@ -1,4 +1,4 @@
-//! The connection to the agent of the open attempt, and the load of the host it runs on.
+//! Connection to the agent of the open attempt, with the load of the host it runs on.
 
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::agent::{AgentRequest, SpoolRecord};
@@ -12,31 +12,31 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Records that may wait between the thread that reads and the loop.
+/// Records that may queue between the reader thread and the controller's loop.
 const QUEUE: usize = 4096;
 
-/// How often the load of the host is looked at.
+/// Interval between two samples of the host's load.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// A connection to an agent.
+/// Connection to an agent.
 pub(super) struct AgentConnection {
     pub(super) attempt: AttemptId,
     pub(super) agent: u32,
-    /// Records, each with the offset of its end.
+    /// Received records, each with the spool offset of its end.
     pub(super) heard: Receiver<Result<(u64, SpoolRecord), SpoolEnd>>,
     requests: Box<dyn Write + Send>,
-    /// How loaded the host is; `None` when it cannot be told.
+    /// Load of the host; `None` if it cannot be measured.
     load: Option<HostLoad>,
 }
 
-/// Figures of the host, sampled in a thread that ends with this.
+/// Load figures of the host, sampled in a thread that ends with this value.
 struct HostLoad {
     figures: Receiver<Vec<(String, f64)>>,
     _sampler: LoadSampler,
 }
 
 impl AgentConnection {
-    /// Listens to a connection whose spool stands at `read`.
+    /// Reads from a connection whose spool has been read up to byte `read`.
     pub(super) fn of(attempt: AttemptId, read: u64, connection: ConnectedAgent, folder: &Path) -> Self {
         let ConnectedAgent { agent, ranks, spool, requests } = connection;
         let (sender, heard) = sync_channel(QUEUE);
@@ -45,12 +45,12 @@ impl AgentConnection {
         Self { attempt, agent, heard, requests, load: sample_load(&ranks, folder) }
     }
 
-    /// Asks the ranks to stop. When the agent is gone the loop is about to find out, and no attempt follows a stop.
+    /// Asks the ranks to stop. If the agent is gone, the loop notices soon, and no attempt follows a stop.
     pub(super) fn ask_to_stop(&mut self) {
         drop(frame::write(&mut self.requests, &AgentRequest::Stop));
     }
 
-    /// How loaded the host was since this was last asked.
+    /// Returns the load of the host since the last call.
     pub(super) fn take_load(&self) -> Vec<MetricPoint> {
         let Some(load) = &self.load else { return Vec::new() };
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -61,7 +61,7 @@ impl AgentConnection {
     }
 }
 
-/// Watches the load of this machine and of the ranks on it, where there are any.
+/// Samples the load of this machine and of the ranks on it, if there are any.
 fn sample_load(ranks: &[u32], folder: &Path) -> Option<HostLoad> {
     if ranks.is_empty() {
         return None;
@@ -72,7 +72,7 @@ fn sample_load(ranks: &[u32], folder: &Path) -> Option<HostLoad> {
     Some(HostLoad { figures, _sampler: sampler })
 }
 
-/// Hands records on until the spool ends or nobody listens.
+/// Forwards records until the spool ends or the receiver is dropped.
 fn forward_records(
     mut reader: SpoolReader<impl Read>,
     to: &SyncSender<Result<(u64, SpoolRecord), SpoolEnd>>,

@@ -1,50 +1,52 @@
-//! What deserves a word though nothing failed: a loss that leaps, and a rank that takes longer than those that do the same work.
+//! Anomaly detection in a trial that has not failed: loss spikes, and stragglers (ranks slower than others
+//! with equal work).
 //!
-//! It only tells. A rank that is slow for long is held against its host, which later launches may leave out.
+//! It only reports. A rank that stays slow becomes a strike against its host, which later launches may leave
+//! out.
 
 use crate::reporters::Reporters;
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::{Assignment, Event, Rank, StampedEvent, StepFigures};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Losses that the next one is held against, at least and at most.
+/// Fewest and most recent losses that a new loss is compared with.
 const LOSSES: (usize, usize) = (50, 100);
 
-/// Spreads above the middle that are a leap, when so many losses in a row lie there.
+/// Spreads above the median, and losses in a row above that, that make a spike.
 const LEAP: (f64, u32) = (8.0, 3);
 
-/// A spread is at least this share of the middle: a loss that hardly moves is not a leap away from itself.
+/// Smallest spread as a fraction of the median, so that a nearly constant loss causes no spikes.
 const LEAST_SPREAD: f64 = 0.005;
 
-/// Steps over which ranks are compared.
+/// Steps in a window over which ranks are compared.
 const STEPS: usize = 50;
 
-/// How much longer than the middle of its like a slow rank takes.
+/// Ratio to the median of its peers from which a rank is slow.
 const SLOW: f64 = 1.3;
 
-/// Windows of steps in which a rank must be slow before it is held against its host; then twice as many, and so on.
+/// Slow windows before a rank becomes a strike against its host; then again at every doubling.
 const SLOW_WINDOWS: u32 = 4;
 
-/// What was seen of one attempt.
+/// Anomaly detector of one attempt.
 #[derive(Debug, Default)]
 pub struct AnomalyDetector {
     losses: VecDeque<f64>,
-    /// Whose losses these are.
+    /// Rank whose losses count.
     reporters: Reporters,
-    /// Losses in a row that are a leap.
+    /// Consecutive losses above the threshold.
     high: u32,
-    /// For each rank a number that those share who do the same work; empty when that is not known.
+    /// For each rank the number of its group of equal work; empty if unknown.
     work: Vec<u32>,
     /// Seconds that each rank computed in each of the last steps.
     computed: BTreeMap<Rank, Vec<f64>>,
-    /// In how many windows each rank was slow.
+    /// Number of slow windows of each rank.
     slow: BTreeMap<Rank, u32>,
-    /// A rank that has been slow for long, and what was seen, not told yet.
+    /// Rank that has become a long-term straggler, with a description; taken by the controller.
     long_slow: Option<(Rank, String)>,
 }
 
 impl AnomalyDetector {
-    /// Watches an attempt that is about to be launched.
+    /// Returns a detector for an attempt that is about to be launched.
     pub fn of(assignments: &[Assignment]) -> Self {
         let mut kinds: Vec<&Assignment> = Vec::new();
         let mut number = |one| {
@@ -58,12 +60,12 @@ impl AnomalyDetector {
         Self { work: assignments.iter().map(&mut number).collect(), ..Self::default() }
     }
 
-    /// For each rank a number that those share who do the same work; empty when that is not known.
+    /// Returns for each rank the number of its group of equal work; empty if unknown.
     pub fn work(&self) -> &[u32] {
         &self.work
     }
 
-    /// Takes in an event; tells what is noticed for the first time.
+    /// Processes an event; returns an anomaly when it is first detected.
     pub fn observe(&mut self, stamped: &StampedEvent) -> Option<ControllerStatus> {
         let Event::Step(figures) = &stamped.event else { return None };
         let counts = self.reporters.counts_step(stamped.rank, figures);
@@ -74,12 +76,12 @@ impl AnomalyDetector {
     fn loss(&mut self, figures: &StepFigures) -> Option<ControllerStatus> {
         let (loss, usual) = (figures.loss, median(self.losses.iter().copied()));
         let off = median(self.losses.iter().map(|known| (known - usual).abs()));
-        // 1.4826 times the median of distances is the standard deviation, were they normal.
+        // For a normal distribution, 1.4826 times the median absolute deviation is the standard deviation.
         let spread = (1.4826 * off).max(LEAST_SPREAD * usual.abs());
         if self.losses.len() >= LOSSES.0 && loss > usual + LEAP.0 * spread {
             self.high += 1;
             if self.high as usize >= LOSSES.0 {
-                // It stays there: that is the new middle.
+                // The loss stays high: start over from the new level.
                 (self.high, self.losses) = (0, VecDeque::new());
             }
             return (self.high == LEAP.1).then_some(ControllerStatus::LossSpike {
@@ -101,7 +103,7 @@ impl AnomalyDetector {
         let times = figures.times;
         let own = times.data + times.forward + times.backward + times.optimizer;
         self.computed.entry(rank).or_default().push(own);
-        // The last to complete the steps decides for all of its kind.
+        // The last rank of a group to complete the window triggers the comparison.
         if self.computed[&rank].len() < STEPS {
             return None;
         }
@@ -135,13 +137,13 @@ impl AnomalyDetector {
         (*windows == 1).then_some(ControllerStatus::Straggler { rank, seconds, median: usual })
     }
 
-    /// A rank that has just been slow for long, and what was seen of it.
+    /// Returns a new long-term straggler with its description, once.
     pub(super) fn take_straggler(&mut self) -> Option<(Rank, String)> {
         self.long_slow.take()
     }
 }
 
-/// Whether two ranks compute the same, of other samples or other parts of the same size.
+/// Returns `true` if two ranks do equal work, on other samples or other parts of equal size.
 fn is_same_work(one: &Assignment, other: &Assignment) -> bool {
     let share = |a: &Assignment| a.training.share.end - a.training.share.start;
     one.chunks == other.chunks
@@ -150,7 +152,7 @@ fn is_same_work(one: &Assignment, other: &Assignment) -> bool {
         && one.placement.threads == other.placement.threads
 }
 
-/// The middle of some numbers, of two middle ones the lower; not a number when there are none.
+/// Returns the lower median; NaN if there are no numbers.
 fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut all: Vec<f64> = numbers.collect();
     all.sort_by(f64::total_cmp);
@@ -181,7 +183,7 @@ mod tests {
         StampedEvent { attempt: AttemptId(1), rank: Rank(rank), sequence: step, at_ms: 0, event }
     }
 
-    /// From -0.5 to 0.5.
+    /// Returns a pseudo-random number from -0.5 to 0.5.
     fn chance(seed: u64, step: u64) -> f64 {
         splitmix64(seed, step) as f64 / u64::MAX as f64 - 0.5
     }
@@ -200,7 +202,7 @@ mod tests {
             panic!("once, at the third of them: {told:?}")
         };
         assert!(*loss > 5.0 && *usual < 3.0);
-        // A single outlier is nothing.
+        // A single outlier is no spike.
         assert!(
             (1..200).all(|step| watch
                 .observe(&said(0, step, if step == 150 { 9.0 } else { 2.0 }, 0.1))
@@ -225,7 +227,7 @@ mod tests {
     #[test]
     fn the_slow_one_of_those_with_the_same_work_is_told_and_no_other() {
         let watching = |slow: Option<u32>| {
-            // Two stages of which the second computes twice as long, and three replicas.
+            // Two stages, the second computes twice as long; three replicas.
             let mut watch = AnomalyDetector { work: vec![0, 0, 0, 1, 1, 1], ..AnomalyDetector::default() };
             let mut told = Vec::new();
             for step in 1..=400 {

@@ -1,4 +1,4 @@
-//! At most one controller drives a trial.
+//! Lock of a trial: at most one controller drives it.
 
 use super::DriveError;
 use crate::agent::Process;
@@ -12,15 +12,16 @@ use std::io::{self, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a controller that is gone may seem to hold a trial: what it was about to start has its files until it is itself.
+/// Time for which the lock may outlive its controller: a child that was just forked holds the files until it
+/// starts its program.
 const AFTER_ITS_END: Duration = Duration::from_secs(1);
 
-/// Held by the controller; ends with its process, however that ends.
+/// Lock of a trial, released when the process ends, however it ends.
 pub(crate) struct TrialLock {
     _file: File,
 }
 
-/// Becomes the controller of a trial.
+/// Locks a trial for this process as its controller.
 pub(crate) fn acquire(folder: &TrialFolder, trial: &TrialId) -> Result<TrialLock, DriveError> {
     let path = folder.lock();
     let wrong = |source| DriveError::Folder { doing: "lock", path: path.clone(), source };
@@ -42,14 +43,14 @@ pub(crate) fn acquire(folder: &TrialFolder, trial: &TrialId) -> Result<TrialLock
         }
     }
     match file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())) {
-        // On a full disk the lock holds all the same; others are not told whose it is.
+        // On a full disk the lock is held all the same; other processes just do not see the id of its owner.
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
         written => written.map_err(wrong)?,
     }
     Ok(TrialLock { _file: file })
 }
 
-/// The controller of a trial, when it has one.
+/// Returns the process id of a trial's controller, if it has one.
 pub(super) fn holder(folder: &TrialFolder) -> Option<u32> {
     let file = files::open(&folder.lock()).ok()?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -71,9 +72,9 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (folder, trial) = (TrialFolder::at(root.path()), TrialId("01J".into()));
         assert_eq!(holder(&folder), None);
-        let lock = acquire(&folder, &trial).expect("nobody drives it");
+        let lock = acquire(&folder, &trial).expect("no controller drives it");
         assert_eq!(holder(&folder), Some(std::process::id()));
-        let refused = acquire(&folder, &trial).err().expect("somebody drives it").to_string();
+        let refused = acquire(&folder, &trial).err().expect("a controller drives it").to_string();
         assert_eq!(refused, format!("trial 01J already has a controller, process {}", std::process::id()));
         drop(lock);
         assert!(acquire(&folder, &trial).is_ok());

@@ -1,7 +1,7 @@
-//! Drives one trial: feeds the machine what happens, carries out what it decides, keeps what became true.
+//! Drives one trial: feeds events to the state machine, carries out its effects and stores its records.
 //!
-//! Everything that waits, reads a clock, starts a process or touches a disk is here or below; nothing here
-//! decides what a failure means.
+//! All waiting, clocks, processes and disk access are here or below; the decisions about failures are in the
+//! state machine.
 
 mod agent_connection;
 mod anomaly;
@@ -32,89 +32,90 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One trial and all that its driver needs.
+/// One trial with everything that is needed to drive it.
 pub struct Drive<'a> {
-    /// Where state lies.
+    /// State folder.
     pub home: &'a Home,
-    /// The trial; the ledger already knows it.
+    /// Id of the trial, which the ledger already knows.
     pub trial: &'a TrialId,
-    /// Turns an attempt into what each of its ranks must know; `Err` says why it cannot be.
+    /// Lowers the plan for an attempt to the assignments of its ranks; `Err` says why that is impossible.
     pub lower: &'a dyn Fn(&LaunchContext) -> Result<Vec<Assignment>, String>,
-    /// The programs that are started.
+    /// Programs of agents and ranks.
     pub programs: &'a Programs,
-    /// How agents are started and reached; `None` on this machine.
+    /// Launcher of agents on hosts; `None` for this machine.
     pub launcher: Option<Box<dyn Launcher>>,
-    /// Where it is written down what is launched and killed; `None` for tests and benches, whose trials are nobody's.
+    /// Audit log of launches and kills; `None` in tests and benches.
     pub audit: Option<AuditLog>,
-    /// What the user chose.
+    /// Options of the user.
     pub options: &'a Options,
-    /// Where facts and points are kept.
+    /// Store of records and points.
     pub ledger: &'a mut dyn Ledger,
-    /// Who watches.
+    /// Receiver of everything that is shown.
     pub observer: &'a mut dyn Observer,
-    /// The user's wish to stop: once lets the ranks finish their step and save, twice kills them.
+    /// Interrupts of the user: one lets the ranks finish their step and save, two kill them.
     pub interrupts: Arc<Interrupts>,
 }
 
-/// An attempt that is about to be launched.
+/// Context of an attempt that is about to be launched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchContext {
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: AttemptId,
-    /// Where it goes on from.
+    /// Checkpoint to resume from.
     pub from: Option<ResumePoint>,
     /// Seconds of training in all earlier attempts together.
     pub spent_seconds: f64,
-    /// The folder of the trial's checkpoints.
+    /// Folder of the trial's checkpoints.
     pub checkpoints: PathBuf,
-    /// Hosts that can be used: [`dtrain_protocol::Placement::host`] is below it.
+    /// Number of usable hosts: [`dtrain_protocol::Placement::host`] is below it.
     pub hosts: u32,
 }
 
-/// The programs that a driver starts.
+/// Programs that a driver starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// The agent: reads an [`crate::agent::AgentOrder`] and runs [`crate::agent::run`].
+    /// Program of an agent: reads an [`crate::agent::AgentOrder`] and runs [`crate::agent::run`].
     pub agent: Program,
-    /// A rank.
+    /// Program of a rank.
     pub worker: Program,
 }
 
 impl Programs {
-    /// `agent` and `worker` of the running program itself, so that no two versions meet.
+    /// Uses the running program itself for both, so that their versions match.
     pub fn of_this_program() -> io::Result<Self> {
         let path = std::env::current_exe()?;
         Ok(Self { agent: Program::new(&path, ["agent"]), worker: Program::new(&path, ["worker"]) })
     }
 }
 
-/// What the user chose.
+/// Options of the user for driving a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Return as soon as the agent confirmed the launch.
     pub detach: bool,
-    /// What an interrupt means.
+    /// Meaning of an interrupt.
     pub on_interrupt: OnInterrupt,
-    /// Ask the trial to stop as soon as it is taken over.
+    /// Ask the trial to stop as soon as it is under control.
     pub stop: bool,
-    /// Committed checkpoints that are kept.
+    /// Committed checkpoints to retain.
     pub keep: u32,
-    /// How the ranks reach each other.
+    /// Connection between the ranks: shared memory or mutual TLS.
     pub link: LinkChoice,
-    /// How long what an attempt left behind may be out of reach, with no byte of it coming, before its host is given up.
+    /// Longest time without a byte from an attempt's spool before its host is given up.
     pub patience: Duration,
-    /// How long no host of an attempt may be within reach before the one that leads is given up for lost.
+    /// Longest time without any reachable host of an attempt before the leader is given up as lost.
     pub lost_after: Duration,
-    /// How long ranks may take to stop before their agent kills them, where it is told: [`crate::agent::STOP_GRACE_PERIOD`] for a foreign program.
+    /// Time that ranks have to stop before their agent kills them, shown to the user;
+    /// [`crate::agent::STOP_GRACE_PERIOD`] for a foreign program.
     pub killed_after: Option<Duration>,
 }
 
-/// What an interrupt means.
+/// Meaning of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnInterrupt {
     /// The trial stops.
     Stop,
-    /// The controller leaves, and the trial goes on.
+    /// The controller detaches, and the trial continues.
     Leave,
 }
 
@@ -127,21 +128,21 @@ impl Default for Options {
     }
 }
 
-/// How a drive ended.
+/// Outcome of driving a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DriveOutcome {
     /// The trial is over.
     Ended {
-        /// How.
+        /// Verdict on the trial.
         verdict: Verdict,
-        /// The newest durable checkpoint.
+        /// Newest durable checkpoint.
         checkpoint: Option<ResumePoint>,
         /// Attempts launched so far.
         attempts: u64,
     },
-    /// The trial goes on without a controller.
+    /// The trial continues without a controller.
     Detached {
-        /// Process id of the agent; `None` when the next attempt was still waited for.
+        /// Process id of the agent; `None` during a pause between attempts.
         agent: Option<u32>,
     },
 }
@@ -156,8 +157,8 @@ pub fn start(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     controller.run()
 }
 
-/// Goes on with a trial, whatever became of its controller, agent and ranks: takes over what still runs,
-/// otherwise launches from the newest durable checkpoint. A completed trial is returned as it ended.
+/// Resumes a trial: attaches to it if it still runs, otherwise launches from the newest durable checkpoint. A
+/// completed trial returns its outcome at once.
 pub fn resume(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     let mut controller = TrialController::take_over(drive)?;
     controller.recover_open_attempt(true)?;
@@ -165,9 +166,9 @@ pub fn resume(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     controller.run()
 }
 
-/// Takes over a trial that runs without a controller. `Err` when none of it runs.
+/// Attaches to a trial that runs without a controller. `Err` if none of it runs.
 ///
-/// A trial that ended since nobody looked is returned as it ended.
+/// A trial that ended unobserved returns its outcome.
 pub fn attach(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     let is_to_stop = drive.options.stop;
     let mut controller = TrialController::take_over(drive)?;
@@ -187,7 +188,7 @@ pub fn attach(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
 
 /// Asks a running trial to finish its step, save and stop; returns at once.
 ///
-/// Reaches the agent, or, while none runs, the controller that waits before the next attempt.
+/// The request goes to the agent, or, if none runs, to the controller that waits before the next attempt.
 pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
     let folder = home.trial(trial);
     if LocalLauncher::new(&folder).ask_to_stop() {
@@ -200,14 +201,14 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
     }
 }
 
-/// Whether an agent of the trial lives. Of one on other hosts that is not known here: it counts as alive until a controller has
-/// found out otherwise.
+/// Returns `true` if an agent of the trial lives. An agent on other hosts counts as alive until a controller
+/// has found out otherwise.
 pub fn is_running(home: &Home, trial: &TrialId) -> bool {
     let folder = home.trial(trial);
     folder.remote_hosts_file().exists() || LocalLauncher::new(&folder).is_running()
 }
 
-/// Process ids of the controller and the agent of a trial, as far as they live on this machine and are not this process.
+/// Returns the process ids of a trial's controller and agent that live on this machine, without this process.
 pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
     let folder = home.trial(trial);
     let agent = LocalLauncher::new(&folder).agent();
@@ -215,12 +216,12 @@ pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
     all.filter(|process| *process != std::process::id()).collect()
 }
 
-/// Process id of the controller of a trial, where it has one.
+/// Returns the process id of a trial's controller, if it has one.
 pub fn controller(home: &Home, trial: &TrialId) -> Option<u32> {
     lock::holder(&home.trial(trial))
 }
 
-/// All logs of a trial, by attempt and rank; that of the agents is last.
+/// Lists all logs of a trial by attempt and rank; that of the agents is last.
 pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
     let folder = home.trial(trial);
     let mut logs: Vec<Log> = Vec::new();
@@ -237,71 +238,72 @@ pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
     Ok(logs)
 }
 
-/// Attempt and rank of `attempt-<attempt>.rank-<rank>.log`.
+/// Parses attempt and rank of `attempt-<attempt>.rank-<rank>.log`.
 fn parse_log_name(name: &str) -> Option<(AttemptId, Rank)> {
     let (attempt, rank) = name.strip_prefix("attempt-")?.strip_suffix(".log")?.split_once(".rank-")?;
     Some((AttemptId(attempt.parse().ok()?), Rank(rank.parse().ok()?)))
 }
 
-/// Why a trial cannot be driven.
+/// Error that keeps a trial from being driven.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// Another controller drives it.
+    /// Another controller drives the trial.
     #[error("trial {trial} already has a controller, process {process}")]
     Busy {
-        /// The trial.
+        /// Id of the trial.
         trial: TrialId,
-        /// Its process id.
+        /// Process id of that controller.
         process: u32,
     },
-    /// The audit log cannot be written: nothing is launched.
+    /// The audit log cannot be written, so nothing is launched.
     #[error("cannot write the audit log {path}, so that nothing is launched")]
     Audit {
-        /// The file.
+        /// Path of the audit log.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// It is being removed, and its checkpoints are gone.
+    /// The trial is being removed, and its checkpoints are gone.
     #[error("trial {0} is partly removed: its checkpoints are gone")]
     Removed(TrialId),
-    /// Nothing of it runs.
+    /// No process of the trial runs.
     #[error("trial {0} is not running")]
     NothingRuns(TrialId),
-    /// An agent neither answers nor goes.
+    /// An agent neither answers nor ends.
     #[error("the agent of attempt {0} is alive but does not respond and cannot be killed; see its log")]
     Unreachable(AttemptId),
-    /// The hosts of a trial cannot be asked; it may go on there.
+    /// The hosts of a trial are unreachable; it may continue there.
     #[error("cannot control attempt {attempt}: {reason}")]
     Away {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Why not.
+        /// Error of the last try.
         reason: String,
     },
-    /// An attempt is over, and how cannot be read now.
+    /// An attempt is over, but its result cannot be read now.
     #[error("what attempt {attempt} left behind cannot be read now: {reason}")]
     Unread {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Why not.
+        /// Error of the last try.
         reason: String,
     },
-    /// It has already been launched.
+    /// The trial has already been launched.
     #[error("trial {0} was launched before; it can be resumed, not started")]
     Launched(TrialId),
-    /// The history could not be read or written. The agent goes on, and so can a later controller, unless the history is gone.
+    /// The history could not be read or written. The agent continues, and a later controller can too, unless
+    /// the history is gone.
     #[error("the history of the trial could not be kept")]
     Ledger(#[from] LedgerError),
     /// A file of the trial could not be used.
     #[error("cannot {doing} {}", path.display())]
     Folder {
-        /// What was tried, such as `create`.
+        /// Failed operation, such as `create`.
         doing: &'static str,
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },

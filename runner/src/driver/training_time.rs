@@ -1,27 +1,27 @@
-//! How long a trial has trained, over all its attempts: what a limit of time is held against.
+//! Training time of a trial over all its attempts, which time limits are compared with.
 
 use crate::fact::training_ms_between;
 use dtrain_protocol::{AttemptId, Event, StampedEvent};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long each attempt trained.
+/// Training time of each attempt.
 #[derive(Default)]
 pub(super) struct TrainingTime {
-    /// Milliseconds, by what the ledger has.
+    /// Milliseconds stored in the ledger.
     recalled: BTreeMap<AttemptId, u64>,
-    /// From the first `Ready` to the last event: when that was by the clock of the agent's host, in milliseconds since the epoch, and
-    /// milliseconds until then.
+    /// Time of the last event by the clock of the agent's host, in milliseconds since the Unix epoch, and
+    /// milliseconds from the first `Ready` until then.
     noted: BTreeMap<AttemptId, (u64, u64)>,
 }
 
 impl TrainingTime {
-    /// As long as the ledger says of each attempt, in milliseconds.
+    /// Starts with the milliseconds of each attempt in the ledger.
     pub(super) fn from_ledger(attempts: Vec<(AttemptId, u64)>) -> Self {
         Self { recalled: attempts.into_iter().collect(), noted: BTreeMap::new() }
     }
 
-    /// Takes in an event; those of one rank come in order.
+    /// Processes an event; events of one rank come in order.
     pub(super) fn observe(&mut self, stamped: &StampedEvent) {
         let StampedEvent { attempt, at_ms, event, .. } = stamped;
         if let Event::Ready { .. } = event {
@@ -33,7 +33,7 @@ impl TrainingTime {
         }
     }
 
-    /// Seconds over all attempts.
+    /// Returns the seconds of all attempts together.
     pub(super) fn seconds(&self) -> f64 {
         let mut longest = self.recalled.clone();
         for (attempt, (_, total)) in &self.noted {
@@ -75,7 +75,7 @@ mod tests {
             trained.seconds()
         };
         let hour = 3_600_000;
-        assert_eq!(said(10 * hour - 500, false), 0.0, "nobody is ready");
+        assert_eq!(said(10 * hour - 500, false), 0.0, "no rank is ready");
         assert_eq!(said(10 * hour, true), 0.0);
         assert_eq!(said(10 * hour + 2_000, false), 2.0);
         assert_eq!(said(11 * hour + 2_000, false), 2.0, "an hour ahead");

@@ -1,4 +1,4 @@
-//! Follows a trial without driving it: reads the spools on this machine, and changes nothing.
+//! Viewer of a trial: follows it by reading the spools on this machine, without driving or changing it.
 
 use super::{DriveOutcome, lock};
 use crate::agent::SpoolRecord;
@@ -12,27 +12,29 @@ use dtrain_protocol::{AttemptId, TrialId};
 use std::fs;
 use std::io::{self, BufReader, Seek, SeekFrom};
 
-/// A reader of the spools of a trial. Any number of them may follow one trial.
+/// Reader of a trial's spools. Any number of viewers may follow one trial.
 pub struct Viewer {
     folder: TrialFolder,
-    /// The spool that is read, how many of its bytes were, and whether the rest is damaged.
+    /// Current spool: its attempt, bytes read, and whether the rest is damaged.
     attempt: AttemptId,
     offset: u64,
     is_damaged: bool,
 }
 
 impl Viewer {
-    /// Follows `trial` from the beginning of the attempt after `attempt`; attempt 0 is before all others.
+    /// Follows `trial` from the first attempt after `attempt`; attempt 0 precedes all others.
     pub fn after(home: &Home, trial: &TrialId, attempt: AttemptId) -> Self {
         Self::at(home, trial, attempt, 0)
     }
 
-    /// Follows `trial` from the record at byte `offset` of the spool of `attempt`, such as the first that the history does not have.
+    /// Follows `trial` from byte `offset` of the spool of `attempt`, such as the first record that the
+    /// history lacks.
     pub fn at(home: &Home, trial: &TrialId, attempt: AttemptId, offset: u64) -> Self {
         Self { folder: home.trial(trial), attempt, offset, is_damaged: false }
     }
 
-    /// Shows what was written since the last call. Nothing is here of a trial whose agent is on another host.
+    /// Shows all records written since the last call. Shows nothing for a trial whose agent is on another
+    /// host.
     pub fn show_new_records(&mut self, observer: &mut dyn Observer) -> io::Result<()> {
         loop {
             if !self.is_damaged {
@@ -43,7 +45,7 @@ impl Viewer {
         }
     }
 
-    /// Process id of the controller; `None` when nothing drives the trial.
+    /// Returns the process id of the controller; `None` if nothing drives the trial.
     pub fn controller(&self) -> Option<u32> {
         lock::holder(&self.folder)
     }
@@ -77,7 +79,7 @@ impl Viewer {
         Ok(())
     }
 
-    /// The first attempt with a spool after the one that is read.
+    /// Returns the first attempt with a spool after the current one.
     fn next(&self) -> io::Result<Option<AttemptId>> {
         let folder = self.folder.spool(self.attempt);
         let entries = match folder.parent().map(fs::read_dir) {
@@ -120,7 +122,7 @@ fn trial_event(record: SpoolRecord) -> TrialEvent {
     }
 }
 
-/// How a trial ended, by its facts; `None` while it goes on, and of one that was lost.
+/// Returns the outcome of a trial from its records; `None` while it runs, and for a lost trial.
 pub fn outcome_of(ledger: &dyn Ledger, trial: &TrialId) -> Result<Option<DriveOutcome>, LedgerError> {
     let (machine, _) = TrialMachine::replay(&ledger.facts(trial)?);
     let verdict = machine.verdict().filter(|_| machine.open_attempt().is_none()).cloned();

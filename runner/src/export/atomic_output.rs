@@ -1,4 +1,4 @@
-//! Files and folders that appear under their names only when they are whole.
+//! Atomic outputs: files and folders appear under their names only when complete.
 
 use super::ExportError;
 use crate::durable::sync_folder;
@@ -6,18 +6,18 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Failure to write `path`.
+/// Returns a function that makes the error of a failed write to `path`.
 pub(super) fn write_error(path: &Path) -> impl Fn(io::Error) -> ExportError {
     move |source| ExportError::Write { path: path.to_path_buf(), source }
 }
 
-/// Where something is while it is written: beside its place, as `.NAME.partial`.
+/// Returns the temporary path `.NAME.partial` beside `path`.
 pub(super) fn partial(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.partial"))
 }
 
-/// `Err` when there is something that may not be replaced.
+/// Checks that `path` may be written; `Err` if it exists and may not be replaced.
 pub(super) fn is_free(path: &Path, force: bool) -> Result<(), ExportError> {
     match path.symlink_metadata() {
         Ok(_) if !force => Err(ExportError::Exists(path.display().to_string())),
@@ -26,7 +26,7 @@ pub(super) fn is_free(path: &Path, force: bool) -> Result<(), ExportError> {
     }
 }
 
-/// Writes a file.
+/// Writes a file atomically.
 pub(super) fn file<T>(
     path: &Path,
     force: bool,
@@ -40,7 +40,7 @@ pub(super) fn file<T>(
     fs::create_dir_all(folder).map_err(write_error(folder))?;
     let partial = partial(path);
     let work = || {
-        // A link that somebody put there is removed, not followed.
+        // A link that another user put there is removed, not followed.
         let file =
             remove(&partial).and_then(|()| File::create_new(&partial)).map_err(write_error(&partial))?;
         let mut file = BufWriter::new(file);
@@ -56,8 +56,8 @@ pub(super) fn file<T>(
     done
 }
 
-/// Writes a folder; `fill` is given an empty one. With `force` it replaces one in which there are only files whose names
-/// `is_ours` knows.
+/// Writes a folder atomically; `fill` gets an empty one. `force` replaces a folder whose files all have names
+/// that `is_ours` accepts.
 pub(super) fn folder<T>(
     path: &Path,
     (force, is_ours): (bool, fn(&str) -> bool),
@@ -88,7 +88,7 @@ pub(super) fn folder<T>(
     done
 }
 
-/// The first entry of a folder, at whatever depth, that an export did not write; none where there is nothing at `path`.
+/// Returns the first entry of a folder, at any depth, that no export wrote; `None` if `path` does not exist.
 fn foreign(path: &Path, is_ours: fn(&str) -> bool) -> io::Result<Option<PathBuf>> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -110,7 +110,7 @@ fn foreign(path: &Path, is_ours: fn(&str) -> bool) -> io::Result<Option<PathBuf>
     Ok(None)
 }
 
-/// A file beside `path` that has no name any more, so that nothing of it is left.
+/// Returns a temporary file beside `path` without a name, which vanishes when closed.
 pub(super) fn scratch(path: &Path) -> Result<File, ExportError> {
     let beside = partial(&partial(path));
     let make = || {
@@ -122,7 +122,7 @@ pub(super) fn scratch(path: &Path) -> Result<File, ExportError> {
     make().map_err(write_error(&beside))
 }
 
-/// A new file in a folder that is being filled; it is on disk when this returns.
+/// Writes a new file in a folder that is being filled; durable when this returns.
 pub(super) fn write_inside(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -136,7 +136,7 @@ pub(super) fn write_inside(
     work().map_err(write_error(path))
 }
 
-/// Removes a file or a folder, if it is there.
+/// Removes a file or a folder if it exists.
 fn remove(path: &Path) -> io::Result<()> {
     let gone = match path.symlink_metadata() {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
@@ -149,7 +149,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The folder of `path`; `.` for a bare name.
+/// Returns the folder of `path`; `.` for a bare name.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -178,7 +178,7 @@ mod tests {
         folder(&path, (true, is_a), put("four")).expect("room");
         assert_eq!(fs::read_to_string(path.join("a")).expect("replaced"), "four");
         fs::write(path.join("thesis.tex"), "mine").expect("room");
-        let refused = folder(&path, (true, is_a), put("five")).expect_err("it is somebody's");
+        let refused = folder(&path, (true, is_a), put("five")).expect_err("it has a foreign file");
         assert!(matches!(&refused, ExportError::Foreign { foreign, .. } if foreign.ends_with("thesis.tex")));
         assert_eq!(fs::read_to_string(path.join("a")).expect("kept"), "four");
         fs::remove_file(path.join("thesis.tex")).expect("there");

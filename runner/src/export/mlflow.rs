@@ -1,8 +1,9 @@
-//! A tracking store of MLflow: a SQLite file that `mlflow ui --backend-store-uri sqlite:///FILE` opens.
+//! Export to an MLflow tracking store: a SQLite file that `mlflow ui --backend-store-uri sqlite:///FILE`
+//! opens.
 //!
-//! MLflow 3 refuses folders (`mlruns`) unless a variable allows them. A new file has the tables of an old revision of MLflow's schema,
-//! and MLflow of any version brings them up to date when it opens the file. Into a file that MLflow made, of whatever version,
-//! the trials are added.
+//! MLflow 3 refuses folders (`mlruns`) unless a variable allows them. A new file has the tables of an old
+//! revision of MLflow's schema, which any version of MLflow upgrades when it opens the file. Trials can also
+//! be added to a file that MLflow made, of any version.
 
 use super::atomic_output::{partial, write_error};
 use super::names::names;
@@ -16,10 +17,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// The revision of [`TABLES`]: the one before the table of newest values, which MLflow then fills itself.
+/// Schema revision of [`TABLES`]: the one before the table of latest values, which MLflow then fills itself.
 const REVISION: &str = "7ac759974ad8";
 
-/// What MLflow's migrations make up to [`REVISION`], and the status `KILLED`, which a later one allows.
+/// Tables as MLflow's migrations make them up to [`REVISION`], and the status `KILLED`, which a later
+/// revision allows.
 const TABLES: &str = "
 CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num));
@@ -53,7 +55,7 @@ CREATE TABLE tags (
     CONSTRAINT tag_pk PRIMARY KEY (key, run_uuid), FOREIGN KEY(run_uuid) REFERENCES runs (run_uuid));
 ";
 
-/// Writes or extends the file `to`, all of it or nothing.
+/// Writes or extends the file `to` atomically.
 pub(super) fn database(
     request: &TrialSelection<'_>,
     to: &Path,
@@ -131,14 +133,15 @@ fn fill(
     Ok(written)
 }
 
-/// The names of the columns of a table; none where there is no such table.
+/// Returns the column names of a table; empty if there is no such table.
 fn columns(database: &Connection, table: &str) -> rusqlite::Result<BTreeSet<String>> {
     let mut select = database.prepare("SELECT name FROM pragma_table_info(?1)")?;
     let names = select.query_map([table], |row| row.get(0))?;
     names.collect()
 }
 
-/// The id of a run, 32 hexadecimal digits that are always the same for a trial, or for an attempt where each is a run.
+/// Returns the id of a run: 32 hexadecimal digits that are always the same for one trial, or for one attempt
+/// if each is a run.
 fn id(run: &TrackedRun<'_>) -> String {
     let attempt = run.attempt.map_or(String::new(), |attempt| attempt.to_string());
     let mut id = blake3::hash(format!("{} {attempt}", run.trial.row.id).as_bytes()).to_hex().to_string();
@@ -146,14 +149,14 @@ fn id(run: &TrackedRun<'_>) -> String {
     id
 }
 
-/// The experiment of a trial, that of its study or otherwise of its recipe; made where there is none.
+/// Returns the experiment of a trial, named after its study or else its recipe; creates it if needed.
 fn experiment(transaction: &Transaction<'_>, trial: &TrialOutline, to: &Path) -> rusqlite::Result<i64> {
     let name = trial.row.study.as_ref().unwrap_or(&trial.row.recipe);
     let find = "SELECT experiment_id FROM experiments WHERE name = ?1";
     if let Some(id) = transaction.query_row(find, [name], |row| row.get(0)).optional()? {
         return Ok(id);
     }
-    // MLflow's own default experiment is 0, and MLflow makes it unless there is one of its name.
+    // MLflow's own default experiment is 0, and MLflow makes it unless one of its name exists.
     transaction.execute(
         "INSERT INTO experiments(experiment_id, name, artifact_location, lifecycle_stage)
          VALUES (0, 'Default', ?1, 'active') ON CONFLICT DO NOTHING",
@@ -175,7 +178,7 @@ fn experiment(transaction: &Transaction<'_>, trial: &TrialOutline, to: &Path) ->
     Ok(id)
 }
 
-/// Where the files of an experiment would be; an export has none.
+/// Returns the location for the files of an experiment, of which an export has none.
 fn artifacts(to: &Path, experiment: i64) -> String {
     let folder = std::path::absolute(to).unwrap_or_else(|_| to.to_path_buf());
     folder.with_file_name("mlruns").join(experiment.to_string()).display().to_string()
@@ -231,7 +234,7 @@ fn add(
     metrics(transaction, run, id)
 }
 
-/// Our tags, those of the user, and those that MLflow itself shows in places of their own.
+/// Returns dtrain's tags, those of the user, and those that MLflow shows in special places.
 fn tags(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     let trial = run.trial;
     let notes: Vec<&str> = trial.notes.iter().map(|note| note.text.as_str()).collect();
@@ -250,7 +253,7 @@ fn tags(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     tags
 }
 
-/// MLflow's word for a status. A trial that somebody, or a search, ended early is killed.
+/// Returns MLflow's status. A trial that the user or a search ended early is `KILLED`.
 fn status(status: TrialStatus) -> &'static str {
     match status {
         TrialStatus::Created => "SCHEDULED",
@@ -263,7 +266,7 @@ fn status(status: TrialStatus) -> &'static str {
     }
 }
 
-/// All points, and the newest of each series where the database has a table for those.
+/// Writes all points, and the latest of each series if the database has a table for them.
 fn metrics(transaction: &Transaction<'_>, run: &TrackedRun<'_>, id: &str) -> rusqlite::Result<()> {
     let is_allowed = |c: char| c.is_alphanumeric() || "_-. :/".contains(c);
     let has_newest = !columns(transaction, "latest_metrics")?.is_empty();
@@ -272,7 +275,7 @@ fn metrics(transaction: &Transaction<'_>, run: &TrackedRun<'_>, id: &str) -> rus
     )?;
     for (RunSeries { samples, .. }, name) in run.series.iter().zip(names(&run.series, "/", is_allowed)) {
         let row = |MetricSample { step, at_ms, value }: &MetricSample| {
-            // As MLflow stores what is not a number.
+            // MLflow stores NaN as 0 with a flag.
             let number = if value.is_nan() { 0.0 } else { *value };
             (number, at_ms.cast_signed(), step.cast_signed(), value.is_nan())
         };

@@ -1,7 +1,7 @@
-//! Trials in the formats of other tools: tables, and the files that TensorBoard, MLflow and W&B read.
+//! Export of trials to other tools: tables, and the files that TensorBoard, MLflow and W&B read.
 //!
-//! A series is written whole and, where the format can, bit for bit. What is written appears under its name only when it is
-//! complete; until then its name begins with a dot and ends with `.partial`.
+//! A series is written whole and, if the format allows, bit for bit. An output appears under its name only
+//! when it is complete; until then its name begins with a dot and ends with `.partial`.
 
 mod atomic_output;
 mod mlflow;
@@ -23,129 +23,129 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What is written.
+/// Format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// A header line, then one line for each point.
+    /// CSV: a header line, then one line per point.
     Csv,
-    /// One JSON object on each line: for each trial one about it, then one for each point. A value that is not finite is a
-    /// text: `"NaN"`, `"inf"`, `"-inf"`.
+    /// One JSON object per line: for each trial one about it, then one per point. A value that is not finite
+    /// is a string: `"NaN"`, `"inf"`, `"-inf"`.
     JsonLines,
-    /// One row for each point; what is known of the trials is JSON in the metadata of the file.
+    /// One row per point; the properties of the trials are JSON in the metadata of the file.
     Parquet,
-    /// A folder of event files, with a folder for each trial.
+    /// Folder of event files, with a folder for each trial.
     TensorBoard,
-    /// A SQLite file that MLflow opens as its tracking store.
+    /// SQLite file that MLflow opens as its tracking store.
     MlFlow,
-    /// A folder of offline runs, for `wandb sync`.
+    /// Folder of offline runs, for `wandb sync`.
     Wandb,
 }
 
-/// Which points of a trial with several attempts.
+/// Selection of points of a trial with several attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptSelection {
-    /// Those of every attempt, overlaps included.
+    /// The points of every attempt, overlaps included.
     All,
-    /// One for each step: where attempts overlap, that of the last.
+    /// One point per step: if attempts overlap, that of the last attempt.
     Last,
 }
 
-/// Which trials, and what of them.
+/// Trials and points to export.
 pub struct TrialSelection<'a> {
-    /// Where their points are.
+    /// History with the points.
     pub history: &'a History,
-    /// The trials, in the order in which they are written.
+    /// Trials, in output order.
     pub trials: Vec<TrialRow>,
-    /// Only series of these keys; `None` for all.
+    /// Keys of the series to export; `None` for all.
     pub keys: Option<BTreeSet<String>>,
-    /// Which points.
+    /// Attempts whose points are exported.
     pub attempts: AttemptSelection,
-    /// Whether what an earlier export wrote is replaced.
+    /// True if the output of an earlier export is replaced.
     pub force: bool,
 }
 
-/// What was written.
+/// Result of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WrittenFiles {
-    /// The file, or the folder with the runs.
+    /// File, or folder with the runs.
     pub path: PathBuf,
-    /// The parts of it, one or more for each trial.
+    /// Runs in it, one or more per trial.
     pub runs: Vec<WrittenRun>,
 }
 
-/// What was written of a trial, or of one attempt of it.
+/// Exported run: a trial, or one attempt of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WrittenRun {
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
-    /// What the other tool calls it.
+    /// Name of the run in the other tool.
     pub name: String,
-    /// Where it is, or what it is called there.
+    /// Path or identifier of the run in the output.
     pub place: String,
-    /// Its series.
+    /// Number of series.
     pub series: u64,
-    /// Its points.
+    /// Number of points.
     pub points: u64,
 }
 
-/// How many series of how many were written.
+/// Progress of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteProgress {
-    /// So many …
+    /// Series written so far.
     pub series: u64,
-    /// … of these, with so many points.
+    /// Series in all.
     pub of: u64,
-    /// Points written.
+    /// Points written so far.
     pub points: u64,
 }
 
-/// Why trials could not be exported.
+/// Error of an export.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The history could not be read.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// It would overwrite something.
+    /// The output exists and may not be overwritten.
     #[error("{0} exists already")]
     Exists(String),
-    /// A folder that would be replaced has something that no export wrote.
+    /// A folder to be replaced has an entry that no export wrote.
     #[error("{} is not replaced: dtrain did not write {}", folder.display(), foreign.display())]
     Foreign {
-        /// The folder.
+        /// Path of that folder.
         folder: PathBuf,
-        /// What is in it, or the folder itself where it is none.
+        /// Offending entry, or the path itself if it is no folder.
         foreign: PathBuf,
     },
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// A database of MLflow could not be written.
+    /// An MLflow database could not be written.
     #[error("cannot write {}", path.display())]
     Database {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: rusqlite::Error,
     },
-    /// A file is no store of MLflow.
+    /// The file is no MLflow tracking store.
     #[error("{} has no table `{table}`, so it is not a tracking store of MLflow", path.display())]
     NoStore {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The missing table.
+        /// Table that it lacks.
         table: &'static str,
     },
 }
 
 impl OutputFormat {
-    /// Which points are written where nobody says: tables have a column for the attempt, runs of other tools have none.
+    /// Returns the default selection: tables have a column for the attempt, runs of other tools have none.
     pub fn attempts(self) -> AttemptSelection {
         match self {
             Self::Csv | Self::JsonLines | Self::Parquet => AttemptSelection::All,
@@ -154,7 +154,7 @@ impl OutputFormat {
     }
 }
 
-/// Writes trials to `to`: a file, or the folder that the runs are put into.
+/// Exports trials to `to`: a file, or the folder for the runs.
 pub fn export(
     request: &TrialSelection<'_>,
     format: OutputFormat,
@@ -172,7 +172,7 @@ pub fn export(
     Ok(WrittenFiles { path: to.to_path_buf(), runs })
 }
 
-/// Writes trials as lines of text to somebody who reads: [`OutputFormat::Csv`], or otherwise [`OutputFormat::JsonLines`].
+/// Prints trials as text to a stream: [`OutputFormat::Csv`], otherwise [`OutputFormat::JsonLines`].
 pub fn print(
     request: &TrialSelection<'_>,
     format: OutputFormat,
@@ -182,12 +182,12 @@ pub fn print(
     tables::lines(request, format, to, watch).map(drop)
 }
 
-/// Puts a file in the place of the one before; whoever reads it at any moment finds one of them whole.
+/// Replaces a file atomically; a reader always sees one complete version.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
     atomic_output::file(path, true, |file| file.write_all(bytes).map_err(atomic_output::write_error(path)))
 }
 
-/// The keys of all series of these trials.
+/// Returns the keys of all series of these trials.
 pub fn keys(history: &History, trials: &[TrialRow]) -> Result<BTreeSet<String>, LedgerError> {
     let mut keys = BTreeSet::new();
     for trial in trials {
@@ -196,7 +196,7 @@ pub fn keys(history: &History, trials: &[TrialRow]) -> Result<BTreeSet<String>, 
     Ok(keys)
 }
 
-/// A count of points or series.
+/// Converts a count of points or series.
 fn as_u64(count: usize) -> u64 {
     count as u64
 }

@@ -1,12 +1,11 @@
-//! What other tools call a series.
+//! Names of series in other tools.
 
 use super::runs::RunSeries;
 use dtrain_protocol::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A name for each series, all different: the key, for ranks other than the lowest that reports it with `separator` and `rank_N`
-/// behind it.
-/// Characters that `allows` refuses become `_`.
+/// Returns unique names for series: the key, with `separator` and `rank_N` appended except for the lowest
+/// rank that reports it. Characters that `allows` rejects become `_`.
 pub(super) fn names(series: &[RunSeries], separator: &str, allows: impl Fn(char) -> bool) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let mut lowest: BTreeMap<&str, Rank> = BTreeMap::new();
@@ -39,7 +38,7 @@ mod tests {
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         assert_eq!(names(&all, "/", is_word), ["loss", "a_", "a__", "loss/rank_2"]);
         assert_eq!(names(&all[1..2], "/", |_| true), ["a?"]);
-        // Where rank 0 is silent, the lowest of the others has the plain name.
+        // If rank 0 reports nothing, the lowest other rank has the plain name.
         let last = [series("acc", 3), series("acc", 7)];
         assert_eq!(names(&last, "/", |_| true), ["acc", "acc/rank_7"]);
     }

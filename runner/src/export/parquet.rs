@@ -1,9 +1,9 @@
-//! A Parquet file: rows of a fixed shape, uncompressed, without nulls.
+//! Parquet writer for rows of a fixed shape, uncompressed, without nulls.
 //!
-//! The first four columns repeat themselves for thousands of rows, so they are dictionaries with runs: some bytes for a series. Steps,
-//! times and values are plain: 24 bytes a point. What is known of the trials is a list in JSON, in the metadata under
-//! `dtrain.trials`. Format: <https://github.com/apache/parquet-format>, `README.md`, `Encodings.md`, `parquet.thrift`;
-//! structures are in Thrift's compact protocol.
+//! The first four columns repeat for thousands of rows, so they are run-length-encoded dictionaries: a few
+//! bytes per series. Steps, times and values are plain: 24 bytes per point. The properties of the trials are
+//! a JSON list in the metadata under `dtrain.trials`. Format: <https://github.com/apache/parquet-format>,
+//! `README.md`, `Encodings.md`, `parquet.thrift`; structures use Thrift's compact protocol.
 
 mod metadata;
 mod thrift;
@@ -17,19 +17,19 @@ use std::fs::File;
 use std::io::{self, Write};
 use thrift::StructBuilder;
 
-/// First and last bytes of a file.
+/// Magic bytes at the beginning and the end of a file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Rows that are held and written together.
+/// Rows of a row group, which is buffered and written at once.
 const GROUP: usize = 1 << 20;
 
-/// Most bytes that are told of the trials: Arrow reads at most 100 MB of metadata.
+/// Most bytes of trial metadata: Arrow reads at most 100 MB.
 const MOST_ABOUT: u64 = 80_000_000;
 
-/// Values of one page of a plain column: 1 MiB.
+/// Values in one page of a plain column: 1 MiB.
 const PAGE: usize = 1 << 17;
 
-/// Physical types, and how their values are read.
+/// Physical types, and their logical readings.
 const INT32: i64 = 1;
 const INT64: i64 = 2;
 const DOUBLE: i64 = 5;
@@ -37,16 +37,16 @@ const BYTE_ARRAY: i64 = 6;
 const UTF8: i64 = 0;
 const UINT_32: i64 = 13;
 
-/// Encodings.
+/// Encodings of values.
 const PLAIN: i64 = 0;
 const RLE: i64 = 3;
 const RLE_DICTIONARY: i64 = 8;
 
-/// Kinds of pages.
+/// Page types.
 const DATA_PAGE: i64 = 0;
 const DICTIONARY_PAGE: i64 = 2;
 
-/// Name, physical type and reading of each column.
+/// Name, physical type and logical type of each column.
 const COLUMNS: [(&str, i64, Option<i64>); 7] = [
     ("trial", BYTE_ARRAY, Some(UTF8)),
     ("key", BYTE_ARRAY, Some(UTF8)),
@@ -57,32 +57,32 @@ const COLUMNS: [(&str, i64, Option<i64>); 7] = [
     ("value", DOUBLE, None),
 ];
 
-/// A file that is being written.
+/// Parquet file that is being written.
 pub(super) struct ParquetWriter<W> {
     to: W,
-    /// Bytes so far.
+    /// Bytes written so far.
     at: usize,
     trials: TrialMetadata,
-    /// The trial whose rows follow.
+    /// Label of the trial whose rows follow.
     trial: String,
     rows: usize,
-    /// The rows that are held: columns that repeat themselves, and the others.
+    /// Buffered rows: dictionary columns, and plain columns.
     repeated: [DictionaryColumn; 4],
     plain: [Vec<u8>; 3],
     held: usize,
     groups: Vec<StructBuilder>,
 }
 
-/// A column that repeats itself.
+/// Dictionary-encoded column.
 #[derive(Default)]
 struct DictionaryColumn {
-    /// Each different value once, in its plain encoding.
+    /// Distinct values in plain encoding.
     values: Vec<Vec<u8>>,
-    /// So many rows have this value.
+    /// Index of a value, and rows in a row that have it.
     runs: Vec<(usize, usize)>,
 }
 
-/// Where the pages of a column lie, and how large they are.
+/// Offset and size of a column's pages.
 struct ColumnChunk {
     begin: usize,
     dictionary: Option<usize>,
@@ -91,7 +91,7 @@ struct ColumnChunk {
 }
 
 impl<W: Write> ParquetWriter<W> {
-    /// A file without rows; what is known of trials gathers in `scratch`.
+    /// Starts a file without rows; trial metadata is buffered in `scratch`.
     pub(super) fn new(to: W, scratch: File) -> Self {
         Self {
             to,
@@ -112,7 +112,7 @@ impl<W: Write> ParquetWriter<W> {
         Ok(())
     }
 
-    /// Writes the rows that are held.
+    /// Writes the buffered rows as a row group.
     fn flush(&mut self) -> io::Result<()> {
         let rows = std::mem::take(&mut self.held);
         if rows == 0 {
@@ -234,7 +234,7 @@ impl DictionaryColumn {
         self.runs.push((known, 1));
     }
 
-    /// The width of an index in bits, then the runs.
+    /// Encodes the width of an index in bits, then the runs.
     fn encode(&self) -> Vec<u8> {
         let bits = self.values.len().saturating_sub(1).checked_ilog2().map_or(1, |log| log + 1);
         let width = bits.div_ceil(8) as usize;
@@ -248,7 +248,7 @@ impl DictionaryColumn {
 }
 
 impl ColumnChunk {
-    /// A `ColumnChunk`.
+    /// Builds a Thrift `ColumnChunk`.
     fn describe(
         &self,
         end: usize,
@@ -273,12 +273,12 @@ impl ColumnChunk {
     }
 }
 
-/// A `DataPageHeader`. No column has levels, but their encoding has to be named.
+/// Builds a `DataPageHeader`. No column has levels, but the format requires their encoding.
 fn data_head(values: usize, encoding: i64) -> StructBuilder {
     StructBuilder::new().size(1, values).int32(2, encoding).int32(3, RLE).int32(4, RLE)
 }
 
-/// A text in its plain encoding.
+/// Returns a text in plain encoding.
 fn text(text: &str) -> Vec<u8> {
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     [&length.to_le_bytes(), text.as_bytes()].concat()

@@ -1,26 +1,26 @@
-//! The state of trials in the text format of Prometheus (version 0.0.4).
+//! State of trials in the Prometheus text format (version 0.0.4).
 
 use crate::ledger::{Summary, TrialDetails, TrialStatus};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The media type of a [`MetricsPage`].
+/// Media type of a [`MetricsPage`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Name and value of a label.
 type Label<'a> = (&'a str, String);
 
-/// A page that is being written, trial by trial.
+/// Metrics page that is being written, trial by trial.
 #[derive(Debug)]
 pub struct MetricsPage {
     counts: FamilyWriter,
-    /// In the order of [`FAMILIES`]: a page has all samples of a family together.
+    /// In the order of [`FAMILIES`]: all samples of a family must be adjacent.
     families: Vec<FamilyWriter>,
     now_ms: u64,
 }
 
 impl MetricsPage {
-    /// A page without trials: how many there are of each status at `now_ms`, in milliseconds since the Unix epoch.
+    /// Starts a page with the number of trials by status at `now_ms`, in milliseconds since the Unix epoch.
     pub fn new(counts: &BTreeMap<TrialStatus, u64>, now_ms: u64) -> Self {
         let mut text = FamilyWriter::of("dtrain_trials", "gauge", "Trials of the history by status.");
         for status in TrialStatus::ALL {
@@ -31,7 +31,7 @@ impl MetricsPage {
         Self { counts: text, families: families.collect(), now_ms }
     }
 
-    /// Adds how a trial stands.
+    /// Adds the metrics of a trial.
     pub fn add(&mut self, trial: &TrialDetails) {
         let of = ("trial", trial.row.label.clone());
         for (family, text) in FAMILIES.iter().zip(&mut self.families) {
@@ -42,7 +42,7 @@ impl MetricsPage {
         }
     }
 
-    /// The text of the page.
+    /// Returns the text of the page.
     pub fn finish(self) -> String {
         let rest: usize = self.families.iter().map(|family| family.text.len()).sum();
         let mut page = self.counts.text;
@@ -54,7 +54,7 @@ impl MetricsPage {
     }
 }
 
-/// A metric of every trial.
+/// Metric that every trial has.
 struct MetricFamily {
     name: &'static str,
     kind: &'static str,
@@ -62,7 +62,7 @@ struct MetricFamily {
     write: fn(&TrialDetails, u64, EmitSample<'_, '_>),
 }
 
-/// Takes the labels of a sample besides the trial, and its value.
+/// Receives the labels of a sample, without those of the trial, and its value.
 type EmitSample<'a, 'b> = &'a mut (dyn FnMut(Vec<Label<'static>>, f64) + 'b);
 
 const FAMILIES: [MetricFamily; 14] = [
@@ -195,10 +195,10 @@ const FAMILIES: [MetricFamily; 14] = [
     },
 ];
 
-/// No training has so many steps: a larger one is a time in seconds since the Unix epoch.
+/// No training has so many steps: a larger number is a time in seconds since the Unix epoch.
 const EPOCH: u64 = 1_000_000_000;
 
-/// A series of the lowest rank that reports it.
+/// Returns the summary of a series of the lowest rank that reports it.
 fn figure<'a>(trial: &'a TrialDetails, key: &str) -> Option<&'a Summary> {
     trial.figure(key)
 }
@@ -213,7 +213,7 @@ fn last(figure: &Summary) -> f64 {
     figure.last.unwrap_or(f64::NAN)
 }
 
-/// Step and time of the newest checkpoint that counts.
+/// Returns step and time of the newest valid checkpoint.
 fn checkpoint(trial: &TrialDetails) -> Option<(u64, u64)> {
     let counts = trial.checkpoints.iter().filter(|checkpoint| checkpoint.refused.is_none());
     counts.map(|checkpoint| (checkpoint.step.0, checkpoint.at_ms)).max()
@@ -228,7 +228,7 @@ fn exact(count: u64) -> f64 {
     count as f64
 }
 
-/// The samples of one family as they are written.
+/// Writer of one family's samples.
 #[derive(Debug)]
 struct FamilyWriter {
     text: String,
@@ -240,7 +240,7 @@ impl FamilyWriter {
         Self { text: format!("# HELP {family} {help}\n# TYPE {family} {kind}\n"), family }
     }
 
-    /// Adds a sample.
+    /// Writes a sample.
     fn sample(&mut self, labels: &[Label<'_>], value: f64) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
@@ -250,12 +250,12 @@ impl FamilyWriter {
             f64::NEG_INFINITY => "-Inf".to_owned(),
             value => format!("{value:?}"),
         };
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         _ = writeln!(self.text, "{}{{{}}} {value}", self.family, labels.join(","));
     }
 }
 
-/// The value of a label between its quotes.
+/// Escapes the value of a label.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }

@@ -1,6 +1,6 @@
-//! Messages in the wire format of Protocol Buffers, field by field.
+//! Writer for Protocol Buffers messages, field by field.
 
-/// A message that is being written.
+/// Message that is being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MessageBuilder(Vec<u8>);
 
@@ -9,12 +9,12 @@ impl MessageBuilder {
         Self::default()
     }
 
-    /// The bytes.
+    /// Returns the encoded bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A field of type int32, int64, uint64, bool or an enumeration; a negative number has ten bytes.
+    /// Adds a field of type int32, int64, uint64, bool or an enumeration; a negative number takes ten bytes.
     #[must_use]
     pub(super) fn int(mut self, field: u32, value: i64) -> Self {
         self.tag(field, 0);
@@ -22,7 +22,7 @@ impl MessageBuilder {
         self
     }
 
-    /// A field of type double.
+    /// Adds a field of type double.
     #[must_use]
     pub(super) fn double(mut self, field: u32, value: f64) -> Self {
         self.tag(field, 1);
@@ -30,7 +30,7 @@ impl MessageBuilder {
         self
     }
 
-    /// A field of type float.
+    /// Adds a field of type float.
     #[must_use]
     pub(super) fn float(mut self, field: u32, value: f32) -> Self {
         self.tag(field, 5);
@@ -38,7 +38,7 @@ impl MessageBuilder {
         self
     }
 
-    /// A field of type string or bytes.
+    /// Adds a field of type string or bytes.
     #[must_use]
     pub(super) fn text(mut self, field: u32, value: impl AsRef<[u8]>) -> Self {
         let value = value.as_ref();
@@ -48,7 +48,7 @@ impl MessageBuilder {
         self
     }
 
-    /// A field that is a message itself.
+    /// Adds an embedded message.
     #[must_use]
     pub(super) fn message(self, field: u32, value: &Self) -> Self {
         self.text(field, &value.0)
@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn fields_have_the_bytes_of_the_specification() {
-        // The examples of https://protobuf.dev/programming-guides/encoding: 150, "testing", and a message with 150.
+        // Examples of https://protobuf.dev/programming-guides/encoding: 150, "testing", and a message with
+        // 150.
         let inner = MessageBuilder::new().int(1, 150);
         assert_eq!(inner.bytes(), [0x08, 0x96, 0x01]);
         assert_eq!(MessageBuilder::new().text(2, "testing").bytes(), b"\x12\x07testing");

@@ -5,10 +5,10 @@ use crate::ledger::{MetricSample, TrialOutline, TrialRow};
 use dtrain_protocol::{AttemptId, Rank};
 use std::collections::BTreeMap;
 
-/// A trial, or one attempt of it.
+/// Run in another tool: a trial, or one attempt of it.
 pub(super) struct TrackedRun<'a> {
     pub(super) trial: &'a TrialOutline,
-    /// The attempt, where each is a run.
+    /// Attempt, if each attempt is a run.
     pub(super) attempt: Option<AttemptId>,
     pub(super) series: Vec<RunSeries>,
 }
@@ -20,14 +20,14 @@ pub(super) struct RunSeries {
     pub(super) samples: Vec<MetricSample>,
 }
 
-/// Counts what was written, and says so.
+/// Counter of written series and points that reports progress.
 pub(super) struct ProgressCounter<'a> {
     advance: WriteProgress,
     watch: &'a mut dyn FnMut(WriteProgress),
 }
 
 impl<'a> ProgressCounter<'a> {
-    /// For the series of a request.
+    /// Counts the series of a selection.
     pub(super) fn of(
         request: &TrialSelection<'_>,
         watch: &'a mut dyn FnMut(WriteProgress),
@@ -39,7 +39,7 @@ impl<'a> ProgressCounter<'a> {
         Ok(Self { advance: WriteProgress { of, ..WriteProgress::default() }, watch })
     }
 
-    /// So many series and points more.
+    /// Adds written series and points, and reports the progress.
     pub(super) fn add(&mut self, series: usize, points: usize) {
         self.advance.series += as_u64(series);
         self.advance.points += as_u64(points);
@@ -48,14 +48,14 @@ impl<'a> ProgressCounter<'a> {
 }
 
 impl TrialSelection<'_> {
-    /// The series of a trial that are wanted.
+    /// Returns the selected series of a trial.
     pub(super) fn names(&self, trial: &TrialRow) -> Result<Vec<(String, Rank)>, ExportError> {
         let mut names = self.history.series_names(&trial.id)?;
         names.retain(|(key, _)| self.keys.as_ref().is_none_or(|keys| keys.contains(key)));
         Ok(names)
     }
 
-    /// The points of one series that are wanted, each with its attempt.
+    /// Returns the selected points of one series, each with its attempt.
     pub(super) fn points(
         &self,
         trial: &TrialRow,
@@ -75,7 +75,7 @@ impl TrialSelection<'_> {
         })
     }
 
-    /// The runs that a trial becomes: one, or one for each attempt.
+    /// Returns the runs of a trial: one, or one per attempt.
     pub(super) fn runs<'a>(&self, trial: &'a TrialOutline) -> Result<Vec<TrackedRun<'a>>, ExportError> {
         let mut runs = BTreeMap::new();
         let run = |attempt| TrackedRun { trial, attempt, series: Vec::new() };
@@ -102,7 +102,7 @@ impl TrialSelection<'_> {
 }
 
 impl TrackedRun<'_> {
-    /// `LABEL`, or `LABEL-attempt-2`.
+    /// Returns `LABEL`, or for example `LABEL-attempt-2`.
     pub(super) fn name(&self) -> String {
         match self.attempt {
             None => self.trial.row.label.clone(),
@@ -110,7 +110,7 @@ impl TrackedRun<'_> {
         }
     }
 
-    /// When it began and ended, in milliseconds since the Unix epoch.
+    /// Returns begin and end in milliseconds since the Unix epoch.
     pub(super) fn time(&self) -> (u64, Option<u64>) {
         let attempt = self
             .trial
@@ -126,7 +126,7 @@ impl TrackedRun<'_> {
         self.series.iter().map(|series| series.samples.len()).sum()
     }
 
-    /// Hands over all points step by step: a step, and for each series that has it its number and its sample.
+    /// Calls back once per step with the samples of that step, each with the index of its series.
     pub(super) fn each_step<E>(
         &self,
         mut take: impl FnMut(u64, &[(usize, MetricSample)]) -> Result<(), E>,

@@ -1,4 +1,5 @@
-//! One row for each point: `trial, key, rank, attempt, step, at_ms, value`, by trial, key, rank, attempt and step.
+//! Export as a table with one row per point: `trial, key, rank, attempt, step, at_ms, value`, sorted by
+//! trial, key, rank, attempt and step.
 
 use super::atomic_output::{self, write_error};
 use super::parquet::ParquetWriter;
@@ -10,17 +11,17 @@ use dtrain_protocol::{AttemptId, Rank};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Somebody who writes rows.
+/// Writer of rows in one format.
 pub(super) trait RowWriter {
-    /// The rows of a trial follow.
+    /// Begins the rows of a trial.
     fn begin(&mut self, trial: &TrialOutline) -> io::Result<()>;
-    /// Rows of one series of the trial.
+    /// Writes rows of one series of the trial.
     fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, MetricSample)]) -> io::Result<()>;
-    /// There are no more.
+    /// Ends the output.
     fn finish(&mut self) -> io::Result<()>;
 }
 
-/// Writes the file `to`.
+/// Writes the rows to the file `to`.
 pub(super) fn file(
     request: &TrialSelection<'_>,
     format: OutputFormat,
@@ -36,7 +37,7 @@ pub(super) fn file(
     })
 }
 
-/// Writes lines.
+/// Writes the rows to a stream.
 pub(super) fn lines(
     request: &TrialSelection<'_>,
     format: OutputFormat,

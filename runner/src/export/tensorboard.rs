@@ -1,8 +1,9 @@
-//! Event files of TensorBoard: a folder for each trial.
+//! Export to TensorBoard event files: a folder per trial.
 //!
-//! A file is a sequence of records (`u64` length, masked CRC-32C of it, an `Event`, masked CRC-32C of that). Messages and field
-//! numbers: `tensorboard/compat/proto/{event,summary,tensor}.proto`, `tensorboard/plugins/hparams/plugin_data.proto`.
-//! A scalar is a `simple_value` as PyTorch's `SummaryWriter` writes it, which every reader knows: a 32-bit float.
+//! A file is a sequence of records (`u64` length, masked CRC-32C of it, an `Event`, masked CRC-32C of that).
+//! Messages and field numbers: `tensorboard/compat/proto/{event,summary,tensor}.proto`,
+//! `tensorboard/plugins/hparams/plugin_data.proto`. A scalar is a `simple_value` like in PyTorch's
+//! `SummaryWriter`, which every reader supports: a 32-bit float.
 
 use super::atomic_output::{self, write_inside};
 use super::names::names;
@@ -16,14 +17,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes `to/LABEL` for each trial, with `attempt-N` in it where each attempt is a run.
+/// Writes `to/LABEL` for each trial, with subfolders `attempt-N` if each attempt is a run.
 pub(super) fn folders(
     request: &TrialSelection<'_>,
     to: &Path,
     watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<Vec<WrittenRun>, ExportError> {
     let mut counter = ProgressCounter::of(request, watch)?;
-    // Before hours of work, not in the middle of them.
+    // Check before hours of work, not in the middle of them.
     for row in &request.trials {
         atomic_output::is_free(&to.join(component(row)), request.force)?;
     }
@@ -59,7 +60,8 @@ pub(super) fn folders(
     Ok(written)
 }
 
-/// The folder of a trial: its name. Histories of earlier versions may have names that lead elsewhere.
+/// Returns the folder name of a trial: its label. Histories of earlier versions may have labels that lead
+/// elsewhere.
 fn component(trial: &TrialRow) -> String {
     if is_trial_name(&trial.label) {
         return trial.label.clone();
@@ -67,12 +69,12 @@ fn component(trial: &TrialRow) -> String {
     file_name(&format!("{}-{}", trial.id.0.to_lowercase(), trial.label))
 }
 
-/// Whether dtrain wrote a file in the folder of a trial.
+/// Returns `true` if dtrain wrote a file of this name in the folder of a trial.
 fn is_ours(name: &str) -> bool {
     name.starts_with("events.out.tfevents.") && name.ends_with(".dtrain")
 }
 
-/// The events of a run: what it is, its points step by step, and how it ended.
+/// Writes the events of a run: settings, points step by step, final status.
 fn events(run: &TrackedRun<'_>, to: &mut dyn Write) -> io::Result<()> {
     let (begun, ended) = run.time();
     record(to, &event(begun, 0).text(3, "brain.Event:2"))?;
@@ -89,7 +91,7 @@ fn events(run: &TrackedRun<'_>, to: &mut dyn Write) -> io::Result<()> {
     record(to, &event(ended.unwrap_or(begun), 0).message(5, &MessageBuilder::new().message(1, &end)))
 }
 
-/// The points of a step: those of the same moment are one event.
+/// Writes the points of a step; those of the same time are one event.
 fn scalars(
     to: &mut dyn Write,
     step: u64,
@@ -110,7 +112,7 @@ fn scalars(
     Ok(())
 }
 
-/// The beginning of an `Event`.
+/// Starts an `Event`.
 fn event(at_ms: u64, step: u64) -> MessageBuilder {
     MessageBuilder::new().double(1, seconds(at_ms)).int(2, i64::try_from(step).unwrap_or(i64::MAX))
 }
@@ -120,8 +122,8 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-/// The settings of a trial, for the table of hyperparameters. A setting without a value is left out: the plugin knows numbers,
-/// texts and truth values.
+/// Returns the settings of a trial for the hyperparameter table. Settings without a value are left out: the
+/// plugin knows numbers, strings and booleans.
 fn session_start(run: &TrackedRun<'_>, begun: u64) -> MessageBuilder {
     let mut start = MessageBuilder::new();
     for param in &run.trial.params {
@@ -138,7 +140,7 @@ fn session_start(run: &TrackedRun<'_>, begun: u64) -> MessageBuilder {
     hparams("_hparams_/session_start_info", &MessageBuilder::new().message(3, &start))
 }
 
-/// A `Summary.Value` for the plugin of hyperparameters: its data in the metadata, and a tensor without elements.
+/// Builds a `Summary.Value` for the hyperparameter plugin: data in the metadata, and an empty tensor.
 fn hparams(tag: &str, data: &MessageBuilder) -> MessageBuilder {
     let empty = MessageBuilder::new()
         .int(1, 1)
@@ -146,19 +148,19 @@ fn hparams(tag: &str, data: &MessageBuilder) -> MessageBuilder {
     MessageBuilder::new().text(1, tag).message(8, &empty).message(9, &plugin("hparams", data.bytes()))
 }
 
-/// A `SummaryMetadata`.
+/// Builds a `SummaryMetadata`.
 fn plugin(name: &str, content: &[u8]) -> MessageBuilder {
     MessageBuilder::new().message(1, &MessageBuilder::new().text(1, name).text(2, content))
 }
 
-/// A `Summary.Value` for the plugin of texts: a tensor with one string (`DT_STRING` is 7), which is Markdown.
+/// Builds a `Summary.Value` for the text plugin: a tensor with one Markdown string (`DT_STRING` is 7).
 fn text_value(tag: &str, text: &str) -> MessageBuilder {
     let shape = MessageBuilder::new().message(2, &MessageBuilder::new().int(1, 1));
     let tensor = MessageBuilder::new().int(1, 7).message(2, &shape).text(8, text);
     MessageBuilder::new().text(1, tag).message(8, &tensor).message(9, &plugin("text", &[]))
 }
 
-/// What is known of the trial besides numbers.
+/// Returns the properties of the trial that are texts.
 fn texts(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     let trial = run.trial;
     let mut about = format!("* id: {}\n* status: {}\n", trial.row.id, trial.row.status);
@@ -173,7 +175,7 @@ fn texts(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     texts
 }
 
-/// A `tensorboard.hparams.Status`: 1 is success, 2 failure, 3 running.
+/// Returns a `tensorboard.hparams.Status`: 1 is success, 2 failure, 3 running.
 fn session_status(status: TrialStatus) -> i64 {
     match status {
         TrialStatus::Completed => 1,
@@ -196,7 +198,7 @@ fn record(to: &mut dyn Write, event: &MessageBuilder) -> io::Result<()> {
     to.write_all(&masked(event.bytes()).to_le_bytes())
 }
 
-/// The masked CRC-32C of TensorFlow's records.
+/// Returns the masked CRC-32C of TensorFlow's records.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -210,13 +212,13 @@ mod tests {
         let mut bytes = Vec::new();
         let sample = |value| MetricSample { step: 7, at_ms: 1500, value };
         scalars(&mut bytes, 7, &[(0, sample(0.5))], &["loss".to_owned()]).expect("memory");
-        // `RecordWriter` of tensorboard 2.21 for this event.
+        // Bytes that `RecordWriter` of tensorboard 2.21 writes for this event.
         let expected =
             b"\x1a\0\0\0\0\0\0\0\x12\x9b\xd8\x2d\x09\0\0\0\0\0\0\xf8\x3f\x10\x07\x2a\x0d\x0a\x0b\x0a\x04loss\
             \x15\0\0\0\x3f\x79\xe1\x8f\xbb";
         assert_eq!(bytes, expected);
         bytes.clear();
-        // Points of one moment are one event, of two moments two.
+        // Points of one time are one event, of two times two.
         let tags = ["a", "b", "c"].map(str::to_owned);
         let later = MetricSample { at_ms: 1501, ..sample(2.0) };
         scalars(&mut bytes, 7, &[(0, sample(1.0)), (1, later), (2, sample(3.0))], &tags).expect("memory");

@@ -1,4 +1,4 @@
-//! Comma-separated values and JSON Lines.
+//! CSV and JSON Lines writers.
 
 use super::tables::RowWriter;
 use crate::ledger::{MetricSample, TrialOutline};
@@ -6,13 +6,14 @@ use dtrain_protocol::{AttemptId, Rank, TrialId};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
-/// Lines of CSV (RFC 4180). Numbers have as few digits as name them exactly; others are `NaN`, `inf` and `-inf`.
+/// CSV writer (RFC 4180). Numbers have the fewest digits that identify them; others are `NaN`, `inf` and
+/// `-inf`.
 pub(super) struct Csv<W> {
     to: W,
     trial: Option<TrialId>,
 }
 
-/// Lines of JSON.
+/// JSON Lines writer.
 pub(super) struct JsonLines<W> {
     to: W,
     trial: TrialId,
@@ -75,17 +76,17 @@ impl<W: Write> RowWriter for JsonLines<W> {
     }
 }
 
-/// A number as JSON; one that is not finite is a text.
+/// Returns a number as JSON; one that is not finite becomes a string.
 pub(super) fn number(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { json!(value.to_string()) }
 }
 
-/// What is known of a trial but its points: names, status, settings, tags, notes, times.
+/// Returns the metadata of a trial: names, status, settings, tags, notes, times.
 pub(super) fn trial_metadata(trial: &TrialOutline) -> Value {
     Value::Object(about_trial(trial))
 }
 
-/// A trial by its names and its result.
+/// Returns the names and the result of a trial.
 pub(super) fn brief_metadata(trial: &TrialOutline) -> Value {
     let row = &trial.row;
     json!({
@@ -111,7 +112,7 @@ fn about_trial(trial: &TrialOutline) -> Map<String, Value> {
     }
 }
 
-/// A field of a line of CSV.
+/// Quotes a CSV field if needed.
 fn field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

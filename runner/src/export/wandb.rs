@@ -1,8 +1,9 @@
-//! Offline runs of W&B: a folder for each trial, as `wandb sync` uploads them.
+//! Export to offline runs of W&B: a folder per trial, for `wandb sync`.
 //!
-//! `run-ID.wandb` is a log as LevelDB's: a head of seven bytes, then blocks of 32 KiB with fragments of records. The checksum is
-//! the CRC-32 of zlib, over the kind of the fragment and its bytes. A record is a `Record` of `wandb_internal.proto`. The format is
-//! that of `wandb/sdk/internal/datastore.py`, and of `core/internal/transactionlog` in newer versions.
+//! `run-ID.wandb` is a LevelDB log: a header of seven bytes, then blocks of 32 KiB with fragments of records.
+//! The checksum is zlib's CRC-32 over the type of the fragment and its bytes. A record is a `Record` of
+//! `wandb_internal.proto`. The format follows `wandb/sdk/internal/datastore.py`, and
+//! `core/internal/transactionlog` in newer versions.
 
 use super::atomic_output::{self, write_inside};
 use super::names::names;
@@ -16,10 +17,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// `:W&B`, a magic number, and version 0.
+/// File header: `:W&B`, a magic number, and version 0.
 const HEAD: &[u8; 7] = b":W&B\xe1\xbe\0";
 
-/// Bytes of a block, and of the head of a fragment.
+/// Bytes of a block, and of the header of a fragment.
 const BLOCK: usize = 32 << 10;
 const FRAGMENT: usize = 7;
 
@@ -37,7 +38,7 @@ pub(super) fn folders(
             let id = id(&run);
             let path = to.join(format!("offline-run-{}-{id}", stamp(run.time().0)));
             atomic_output::folder(&path, (request.force, is_ours), |folder| {
-                // The program expects the folder of uploaded files to be there.
+                // W&B expects the folder of uploaded files.
                 fs::create_dir_all(folder.join("files")).map_err(atomic_output::write_error(folder))?;
                 write_inside(&folder.join(format!("run-{id}.wandb")), |to| records(&run, &id, to))
             })?;
@@ -54,24 +55,24 @@ pub(super) fn folders(
     Ok(written)
 }
 
-/// Whether dtrain, or `wandb sync` after it, wrote a file in the folder of a run.
+/// Returns `true` if dtrain, or `wandb sync` after it, wrote a file of this name in the folder of a run.
 fn is_ours(name: &str) -> bool {
     name.starts_with("run-") && (name.ends_with(".wandb") || name.ends_with(".wandb.synced"))
 }
 
-/// The id of a run: that of the trial in small letters, and the attempt where each is a run.
+/// Returns the id of a run: that of the trial in lower case, with the attempt if each is a run.
 fn id(run: &TrackedRun<'_>) -> String {
     let id = file_name(&run.trial.row.id.0.to_lowercase());
     run.attempt.map_or(id.clone(), |attempt| format!("{id}-{attempt}"))
 }
 
-/// `20261124_194954`, in UTC.
+/// Formats a time such as `20261124_194954`, in UTC.
 fn stamp(ms: u64) -> String {
     let (day, seconds) = (dtrain_planner::format_day(ms).replace('-', ""), ms / 1000 % 86_400);
     format!("{day}_{:02}{:02}{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// The records of a run: what it is, its points step by step, its last values, and how it ended.
+/// Writes the records of a run: settings, points step by step, summary, exit.
 fn records(run: &TrackedRun<'_>, id: &str, to: &mut dyn Write) -> io::Result<()> {
     let mut log = LevelDbLog::begin(to)?;
     let producer = concat!("dtrain ", env!("CARGO_PKG_VERSION"));
@@ -117,14 +118,14 @@ fn records(run: &TrackedRun<'_>, id: &str, to: &mut dyn Write) -> io::Result<()>
     log.record(18, &MessageBuilder::new().int(1, code).int(2, i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
-/// What W&B records with each row.
+/// Returns the columns that W&B adds to each row: step, time stamp and runtime.
 fn clock(begun: u64, step: u64, at_ms: u64) -> [(&'static str, String); 3] {
     let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
     let runtime = seconds(at_ms.saturating_sub(begun));
     [("_step", step.to_string()), ("_timestamp", seconds(at_ms)), ("_runtime", runtime)]
 }
 
-/// A `RunRecord`.
+/// Builds a `RunRecord`.
 fn about(run: &TrackedRun<'_>, id: &str) -> MessageBuilder {
     let trial = run.trial;
     let mut config = MessageBuilder::new();
@@ -157,12 +158,12 @@ fn about(run: &TrackedRun<'_>, id: &str) -> MessageBuilder {
     about.message(17, &start)
 }
 
-/// A `HistoryItem` or `SummaryItem`.
+/// Builds a `HistoryItem` or `SummaryItem`.
 fn item(name: &str, json: &str) -> MessageBuilder {
     MessageBuilder::new().text(2, name).text(16, json)
 }
 
-/// A number as W&B writes it: JSON with `NaN`, `Infinity` and `-Infinity`.
+/// Formats a number like W&B: JSON with `NaN`, `Infinity` and `-Infinity`.
 fn number(value: f64) -> String {
     if value.is_finite() {
         return Value::from(value).to_string();
@@ -171,12 +172,12 @@ fn number(value: f64) -> String {
     format!("{}{word}", if value == f64::NEG_INFINITY { "-" } else { "" })
 }
 
-/// A log that is being written.
+/// LevelDB log that is being written.
 struct LevelDbLog<'a> {
     to: &'a mut dyn Write,
-    /// Bytes so far.
+    /// Bytes written so far.
     at: usize,
-    /// Records so far.
+    /// Records written so far.
     records: i64,
 }
 
@@ -186,7 +187,7 @@ impl<'a> LevelDbLog<'a> {
         Ok(Self { to, at: HEAD.len(), records: 0 })
     }
 
-    /// Writes a `Record` with this field set.
+    /// Writes a `Record` with one field set.
     fn record(&mut self, field: u32, of: &MessageBuilder) -> io::Result<()> {
         self.records += 1;
         let record = MessageBuilder::new().int(1, self.records).message(field, of);
@@ -238,14 +239,15 @@ mod tests {
         let mut bytes = Vec::new();
         let mut log = LevelDbLog::begin(&mut bytes).expect("memory");
         log.write(b"a").expect("memory");
-        // As `DataStore` of wandb 0.25 writes it.
+        // Bytes that `DataStore` of wandb 0.25 writes.
         assert_eq!(&bytes, b":W&B\xe1\xbe\0\x70\x72\x77\x62\x01\0\x01a");
 
         let mut bytes = Vec::new();
         let mut log = LevelDbLog::begin(&mut bytes).expect("memory");
         log.write(&vec![b'x'; BLOCK - HEAD.len() - FRAGMENT - 3]).expect("memory");
         log.write(&vec![b'y'; 2 * BLOCK]).expect("memory");
-        // Three bytes are too few for a head: they are zeros. The second record fills two blocks and begins a third.
+        // Three bytes are too few for a header: they are zeros. The second record fills two blocks and begins
+        // a third.
         assert_eq!(&bytes[BLOCK - 4..BLOCK], b"x\0\0\0");
         let kind = |block: usize| bytes[block * BLOCK + 6];
         assert_eq!([kind(1), kind(2), kind(3)], [2, 3, 4]);

@@ -1,7 +1,9 @@
-//! Trials as bundles ([`dtrain_protocol::bundle`]), and the merge of other machines' bundles into a history.
+//! Bundles of trials ([`dtrain_protocol::bundle`]): written from a history, and merged into the histories of
+//! other machines.
 //!
-//! A merge loses nothing, may be repeated, and gives the same in any order. What a machine tells of its trial only grows, so that of
-//! two versions the longer holds. Notes are united; of two values of a tag the one that sorts last holds.
+//! A merge loses nothing, is idempotent, and does not depend on the order of bundles. The data of a trial
+//! only grows, so of two versions the longer one wins. Notes are united; of two values of a tag the one that
+//! sorts last wins.
 
 mod check;
 mod merge;
@@ -17,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-/// Why trials were not exported.
+/// Error of writing a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteBundleError {
     /// The history could not be read.
@@ -29,7 +31,8 @@ pub enum WriteBundleError {
 }
 
 impl History {
-    /// The id of this history among those that bundles come from. One that has none and cannot be written goes by its oldest trial.
+    /// Returns the id of this history in bundles. A history that has none and cannot be written uses the id
+    /// of its oldest trial.
     pub fn machine(&self) -> Result<String, LedgerError> {
         let id = "SELECT coalesce((SELECT id FROM history_id),
             (SELECT uid FROM trial WHERE NOT EXISTS (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id) ORDER BY id LIMIT 1))";
@@ -39,9 +42,10 @@ impl History {
         Ok(known.unwrap_or_else(|| ulid::Ulid::generate().to_string()))
     }
 
-    /// Writes a bundle of trials, with the studies that they belong to; `host` is what this host is called. `told` hears of each trial.
+    /// Writes a bundle of trials with their studies; `host` is the name of this host. `told` is called for
+    /// each trial.
     ///
-    /// The same trials give the same bytes, in whatever order they are named.
+    /// The bytes depend on the set of trials only, not on its order.
     pub fn write_bundle<W: Write>(
         &self,
         trials: &[TrialId],
@@ -68,7 +72,7 @@ impl History {
             let series = trial.series.clone();
             writer.write(&Record::Trial(Box::new(trial)))?;
             for one in series {
-                // Points that came meanwhile are left for the next bundle.
+                // Points recorded meanwhile are left for the next bundle.
                 let samples = self.read("read a series from", |database| {
                     points::of_attempt(database, writer::row_of(database, id)?, &one)
                 })?;
@@ -89,7 +93,7 @@ impl History {
     }
 }
 
-/// A trial, and the texts that it shares with others.
+/// Returns a trial, and the texts that it shares with others.
 fn trial_of(
     database: &Connection,
     id: &TrialId,
@@ -173,7 +177,7 @@ fn trial_of(
     Ok((trial, shared))
 }
 
-/// The series of a trial, sorted, with how many points each has.
+/// Returns the series of a trial, sorted, with the number of points of each.
 fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT key.name, rank, attempt FROM series JOIN key ON key.id = series.key
@@ -190,7 +194,8 @@ fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, BoxError>
     Ok(all)
 }
 
-/// What a study is called where it was made, by what it is called here. One that was never written down has its name alone.
+/// Returns the name of a study on its original machine, given its name here. An unrecorded study has its name
+/// only.
 fn study_name(database: &Connection, name: &str) -> Result<StudyName, BoxError> {
     let there = database
         .prepare_cached("SELECT source_name, digest FROM imported_study WHERE name = ?1")?
@@ -207,7 +212,7 @@ fn study_name(database: &Connection, name: &str) -> Result<StudyName, BoxError> 
     Ok(StudyName { name: name.to_owned(), digest: bundle::hash(&format!("{name}\n{created_ms}\n{json}")) })
 }
 
-/// A study by what it is called where it was made; `None` where only trials name it.
+/// Finds a study by its name on the original machine; `None` if only trials mention it.
 fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<StudyRecord>, BoxError> {
     let here: Option<String> = database
         .query_row(

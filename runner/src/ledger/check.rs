@@ -1,4 +1,4 @@
-//! Reading all of a history, to find what is not as it was written.
+//! Full integrity check of a history.
 
 use super::error::corruption_error;
 use super::{BoxError, History, open_points, points};
@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 impl History {
-    /// Reads the whole file; `Err` when something in it is not as it was written.
+    /// Reads the whole file; `Err` if anything in it is damaged.
     pub fn check(&self) -> Result<(), LedgerError> {
         self.read("check", |database| {
             let path = self.path();
@@ -20,7 +20,7 @@ impl History {
     }
 }
 
-/// The pages of the file: that each is where it belongs, that rows have what their tables demand, and that indices agree.
+/// Checks the pages of the file, the constraints of the tables, and the indices.
 fn pages(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let mut select = database.prepare("PRAGMA integrity_check(3)")?;
     let found: Vec<String> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
@@ -31,7 +31,7 @@ fn pages(database: &Connection, path: &Path) -> Result<(), BoxError> {
     Err(corruption_error(path, &found.join("; ")))
 }
 
-/// Rows that name other rows.
+/// Checks the references between rows.
 fn references(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let mut select = database.prepare("PRAGMA foreign_key_check")?;
     let mut rows = select.query([])?;
@@ -40,7 +40,7 @@ fn references(database: &Connection, path: &Path) -> Result<(), BoxError> {
     Err(corruption_error(path, &format!("a row of `{table}` names a row of `{of}` that is missing")))
 }
 
-/// The facts of trials, which are numbered without gaps.
+/// Checks the records of trials, which are numbered without gaps.
 fn facts(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let query = "SELECT trial.label FROM record JOIN trial ON trial.id = record.trial GROUP BY record.trial
         HAVING min(record.seq) <> 0 OR max(record.seq) + 1 <> count(*) LIMIT 1";
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use rusqlite::params;
 
-    /// What a check says of a history that `damage` was done to; `None` where all is well.
+    /// Returns the result of a check after `damage`; `None` if it found nothing.
     fn found(damage: impl FnOnce(&Connection)) -> Option<String> {
         let root = tempfile::tempdir().expect("a folder");
         let path = root.path().join("history.db");

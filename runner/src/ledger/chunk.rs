@@ -1,15 +1,17 @@
-//! Sealed points of a series, cut so that a file is filled well.
+//! Splits sealed points of a series into chunks that fill the pages of the file.
 
 use super::MetricSample;
 use dtrain_protocol::series_codec::encode;
 
-/// Bytes of a chunk that is full: with its key it fills what SQLite keeps of a row in the tree, and one page more.
+/// Bytes of a full chunk: with its key it fills the part of a row that SQLite keeps in the tree, and one more
+/// page.
 const FULL: usize = 5_060;
 
-/// Bytes of a chunk that needs no page beside the tree.
+/// Bytes of a chunk that fits into the tree without another page.
 const SMALL: usize = 980;
 
-/// Chunks of `samples` that waste little of a page, and how many samples they hold: all of them, or those of full chunks.
+/// Splits `samples` into chunks that waste little of a page; returns the chunks and the number of samples in
+/// them. With `all`, the last chunk may be short; otherwise only full chunks are returned.
 pub(super) fn cut(samples: &[MetricSample], all: bool) -> (Vec<Vec<u8>>, usize) {
     let (mut chunks, mut done) = (Vec::new(), 0);
     while done < samples.len() {
@@ -26,7 +28,7 @@ pub(super) fn cut(samples: &[MetricSample], all: bool) -> (Vec<Vec<u8>>, usize) 
     (chunks, done)
 }
 
-/// A chunk of at most so many bytes, and how many of the first samples it holds.
+/// Returns a chunk of at most `bytes` bytes, and the number of leading samples that it holds.
 fn fill(samples: &[MetricSample], bytes: usize) -> (Vec<u8>, usize) {
     let mut count = samples.len().min(bytes / 10);
     loop {

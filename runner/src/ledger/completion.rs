@@ -1,14 +1,14 @@
-//! A quick look at a history, for shells that complete words: nothing is waited for, migrated or made, and what cannot be read is
-//! nothing.
+//! Names for shell completion, read from a history without waiting for locks, migration or creation. Errors
+//! give no names.
 
 use super::open;
 use rusqlite::Connection;
 use std::path::Path;
 
-/// Most names that are given.
+/// Most names returned.
 const MOST: u32 = 500;
 
-/// Labels of trials that begin so, the newest first.
+/// Returns the labels of trials that begin with `beginning`, newest first.
 pub fn labels(history: &Path, beginning: &str) -> Vec<String> {
     names(
         history,
@@ -17,7 +17,7 @@ pub fn labels(history: &Path, beginning: &str) -> Vec<String> {
     )
 }
 
-/// Names of studies that begin so, the newest first.
+/// Returns the names of studies that begin with `beginning`, newest first.
 pub fn studies(history: &Path, beginning: &str) -> Vec<String> {
     names(
         history,
@@ -26,7 +26,7 @@ pub fn studies(history: &Path, beginning: &str) -> Vec<String> {
     )
 }
 
-/// Names of hosts that begin so.
+/// Returns the names of hosts that begin with `beginning`.
 pub fn hosts(history: &Path, beginning: &str) -> Vec<String> {
     names(
         history,

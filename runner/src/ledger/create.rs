@@ -1,4 +1,4 @@
-//! Recording a new trial before anything is launched.
+//! Records a new trial before anything is launched.
 
 use super::{BoxError, History, now_ms, stored};
 use crate::fact::LedgerError;
@@ -12,107 +12,107 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What is known of a trial before it is launched.
+/// Properties of a trial before it is launched.
 #[derive(Clone, Debug)]
 pub struct NewTrial {
-    /// What the user asked for.
+    /// Recipe of the user.
     pub recipe: Recipe,
-    /// The whole plan.
+    /// Whole plan, as JSON.
     pub plan: Value,
-    /// The candidate that will be trained.
+    /// Candidate to train, as JSON.
     pub candidate: Value,
-    /// How it cuts the work, and what is approximate, in words.
+    /// Layout and approximations, as text.
     pub layout: String,
-    /// Samples of one optimizer step.
+    /// Batch size: samples per optimizer step.
     pub batch: u64,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// What the planner expects.
+    /// Performance that the planner expects.
     pub predicted: ExpectedPerformance,
     /// Digest of the host whose rates were used: [`super::host_digest`].
     pub host_digest: String,
     /// Digest of the model whose rates were used: `Rates::model_digest`.
     pub model_digest: String,
-    /// The study it belongs to.
+    /// Study that it belongs to.
     pub study: Option<String>,
-    /// The trial whose checkpoint it begins with.
+    /// Trial whose checkpoint it begins with.
     pub parent: Option<Parent>,
-    /// Where parameters came from, by path such as `train.batch`; those not named came from the recipe.
+    /// Origins of parameters, by path such as `train.batch`; all others came from the recipe.
     pub sources: BTreeMap<String, ValueSource>,
-    /// What produced it.
+    /// Code, program and environment that produced it.
     pub provenance: Provenance,
 }
 
-/// What the planner expects of a trial.
+/// Performance that the planner expects of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedPerformance {
-    /// Seconds of one optimizer step.
+    /// Seconds per optimizer step.
     pub step_seconds: Option<f64>,
     /// Tokens (samples, for a model without sequences) per second over all ranks.
     pub tokens_per_second: Option<f64>,
-    /// Peak bytes of the rank that needs most.
+    /// Peak bytes of the rank with the highest memory use.
     pub memory_bytes: Option<u64>,
 }
 
-/// The checkpoint of another trial that a trial begins with.
+/// Checkpoint of another trial that a new trial begins with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parent {
-    /// The other trial.
+    /// Id of the other trial.
     pub trial: TrialId,
-    /// What it is called.
+    /// Label of the other trial.
     pub label: String,
     /// Steps completed in the checkpoint.
     pub step: StepId,
-    /// The folder of the checkpoint.
+    /// Folder of the checkpoint.
     pub folder: PathBuf,
-    /// Whether training begins at step 0 with its weights, and does not continue.
+    /// True if training begins at step 0 with the weights only, and does not continue the run.
     pub weights_only: bool,
-    /// Settings that differ from those of the other trial, as the user gave them, the data where that differs, and what follows for
+    /// Settings that differ from the other trial's, as the user gave them; changed data; and adjustments of
     /// the learning rate.
     pub changes: Vec<String>,
-    /// The data that was accepted although it differs from that of the checkpoint.
+    /// Accepted data, if it differs from that of the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<InputManifest>,
 }
 
-/// Where the value of a parameter came from.
+/// Origin of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueSource {
-    /// The user's recipe.
+    /// Set in the recipe of the user.
     Recipe,
-    /// A flag or an environment variable.
+    /// Set by a flag or an environment variable.
     Setting,
-    /// Nobody: it is the default.
+    /// Default value; not set anywhere.
     Default,
-    /// The planner.
+    /// Chosen by the planner.
     Planner,
-    /// A search.
+    /// Chosen by a search.
     Search,
 }
 
 /// One value of a recipe or a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialParameter {
-    /// Where it stands, such as `train.optimizer.beta1` or `plan.micro_batch`.
+    /// Path of the key, such as `train.optimizer.beta1` or `plan.micro_batch`.
     pub path: String,
-    /// A number, a text, a truth value, `null`, or an empty list.
+    /// Number, string, boolean, `null`, or an empty list.
     pub value: Value,
-    /// Where it came from.
+    /// Origin of the value.
     pub source: ValueSource,
 }
 
-/// The name of a new trial.
+/// Id and label of a new trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialName {
-    /// Its id, unique everywhere.
+    /// Globally unique id.
     pub id: TrialId,
-    /// `<recipe>-<n>`, unique in this history; never given twice.
+    /// Label `<recipe>-<n>`, unique in this history and never reused.
     pub label: String,
 }
 
 impl NewTrial {
-    /// A trial of one of a plan's choices; `sources` and `search` are the caller's to fill.
+    /// Returns a trial of one candidate of a plan; the caller fills `sources` and `search`.
     pub fn of(plan: &Plan, choice: &RankedCandidate, provenance: Provenance) -> Self {
         let json = |value: Result<Value, serde_json::Error>| value.expect("plans have string keys only");
         Self {
@@ -140,7 +140,7 @@ impl NewTrial {
 }
 
 impl ValueSource {
-    /// The word for it.
+    /// Returns the stored word of the source.
     pub fn word(self) -> &'static str {
         match self {
             Self::Recipe => "recipe",
@@ -151,7 +151,7 @@ impl ValueSource {
         }
     }
 
-    /// The source behind a stored word.
+    /// Parses the stored word.
     pub(super) fn parse(word: &str) -> Option<Self> {
         [Self::Recipe, Self::Setting, Self::Default, Self::Planner, Self::Search]
             .into_iter()
@@ -160,7 +160,7 @@ impl ValueSource {
 }
 
 impl History {
-    /// Records a trial; it is durable, and nothing was launched yet.
+    /// Records a trial durably, before anything is launched.
     pub fn create_trial(&mut self, new: &NewTrial) -> Result<TrialName, LedgerError> {
         self.write("write a trial to", |transaction| create(transaction, new))
     }
@@ -208,7 +208,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<TrialName, Bo
         ],
     )?;
     let trial = transaction.last_insert_rowid();
-    // The patch and the environment are kept once for all trials that share them.
+    // The patch and the environment are stored once for all trials that share them.
     let mut lean = made.clone();
     lean.environment.clear();
     if let Some(git) = &mut lean.git {
@@ -232,7 +232,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<TrialName, Bo
             params![trial, serde_json::to_string(parent)?],
         )?;
     }
-    // A param is recorded with its value; its range stays in the document.
+    // A searched parameter is recorded with its value; its range stays in the document.
     let mut settings = recipe.clone();
     settings.as_object_mut().and_then(|sections| sections.remove("ranges"));
     let mut values = flatten("", &settings, ValueSource::Recipe);
@@ -255,7 +255,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<TrialName, Bo
     Ok(created)
 }
 
-/// Who said a value: who said it or the list that it is in. A recipe says nothing that is empty.
+/// Returns the origin of a value, or of the list that it is in. Empty values do not come from the recipe.
 fn source_of(sources: &BTreeMap<String, ValueSource>, param: &TrialParameter) -> ValueSource {
     let parents = std::iter::successors(Some(param.path.as_str()), |path| Some(path.rsplit_once('.')?.0));
     let is_empty = match &param.value {
@@ -269,8 +269,8 @@ fn source_of(sources: &BTreeMap<String, ValueSource>, param: &TrialParameter) ->
     parents.into_iter().find_map(|path| sources.get(path).copied()).unwrap_or(unsaid)
 }
 
-/// Whether a value can have any effect on the training of a model. Of what concerns dtrain's own models, a command gets only
-/// what its placeholders name.
+/// Returns `true` if a value can affect the training of a model. Of the settings for dtrain's own models, a
+/// command gets only those that its placeholders name.
 fn affects_training(model: &Model, path: &str) -> bool {
     let Model::Command(command) = model else { return true };
     let mut named = command.argv.iter().chain(command.env.values()).flat_map(|text| placeholder::paths(text));
@@ -283,7 +283,7 @@ fn affects_training(model: &Model, path: &str) -> bool {
     }
 }
 
-/// The next number of a recipe; numbers of deleted trials are not given again.
+/// Returns the next number of a recipe; numbers of deleted trials are not reused.
 fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, BoxError> {
     let next = transaction.query_row(
         "INSERT INTO recipe(name, last_number) VALUES (?1, 1)
@@ -294,7 +294,7 @@ fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, BoxEr
     Ok(next)
 }
 
-/// Keeps a text under its hash, once; returns the hash.
+/// Stores a text once under its hash; returns the hash.
 pub(super) fn insert_text(
     transaction: &Transaction<'_>,
     table: &str,
@@ -307,14 +307,14 @@ pub(super) fn insert_text(
     Ok(hash)
 }
 
-/// The first 32 hex digits of a text's blake3.
+/// Returns the first 32 hex digits of a text's blake3.
 pub(super) fn digest(text: &str) -> String {
     let mut hex = blake3::hash(text.as_bytes()).to_hex().to_string();
     hex.truncate(32);
     hex
 }
 
-/// The number of a key's name; made when it is new.
+/// Returns the row number of a key's name; inserts a new one.
 pub(super) fn key_id(database: &rusqlite::Connection, name: &str) -> Result<i64, BoxError> {
     let known = database
         .prepare_cached("SELECT id FROM key WHERE name = ?1")?
@@ -327,14 +327,14 @@ pub(super) fn key_id(database: &rusqlite::Connection, name: &str) -> Result<i64,
     Ok(database.last_insert_rowid())
 }
 
-/// The leaves of a JSON value with their paths: `{"a": {"b": [1]}}` is `a.b.0 = 1`.
+/// Flattens a JSON value to its leaves with their paths: `{"a": {"b": [1]}}` is `a.b.0 = 1`.
 pub fn flatten(prefix: &str, value: &Value, source: ValueSource) -> Vec<TrialParameter> {
     let below = |name: &str, inner: &Value| {
         let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
         flatten(&path, inner, source)
     };
     match value {
-        // A choice that the user made reads as the value itself.
+        // A choice that the user pinned is shown as the value itself.
         Value::Object(fields) if fields.len() == 1 && fields.contains_key("pinned") => {
             flatten(prefix, &fields["pinned"], source)
         }

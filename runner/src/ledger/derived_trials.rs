@@ -1,28 +1,28 @@
-//! Trials that began with a checkpoint of another.
+//! Derived trials, which began with a checkpoint of another trial.
 
 use super::{BoxError, History, Parent, writer};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use rusqlite::Connection;
 
-/// A trial that began with a checkpoint of another.
+/// Trial that began with a checkpoint of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DerivedTrial {
-    /// Its id.
+    /// Id of the derived trial.
     pub trial: TrialId,
-    /// What it is called.
+    /// Label of the derived trial.
     pub label: String,
-    /// Whether it has a checkpoint of its own, and so needs those of its parent no more.
+    /// True if it has a checkpoint of its own, and so no longer needs those of its parent.
     pub is_independent: bool,
 }
 
 impl History {
-    /// The trials of this machine that began with a checkpoint of `trial`, oldest first.
+    /// Lists the trials of this machine that began with a checkpoint of `trial`, oldest first.
     pub fn children(&self, trial: &TrialId) -> Result<Vec<DerivedTrial>, LedgerError> {
         self.read("look up the children of a trial in", |database| children(database, trial))
     }
 
-    /// Whether the facts of a trial leave it neither merely created nor ended, so that somebody may be at work on it.
+    /// Returns `true` if the trial was launched and has not ended, so that a controller may be driving it.
     pub fn is_open(&self, trial: &TrialId) -> Result<bool, LedgerError> {
         self.read("look up a trial in", |database| {
             let row = writer::row_of(database, trial)?;

@@ -1,4 +1,4 @@
-//! Why the history could not be read or written, in words that say what to do.
+//! Errors of the history, with messages that say what to do.
 
 use super::BoxError;
 use super::file_identity::MissingFile;
@@ -9,15 +9,15 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Less free space than this is none: SQLite needs some pages at once.
+/// Free bytes below which a disk counts as full: SQLite needs some pages at once.
 const TOO_LITTLE: u64 = 64 << 10;
 
-/// Stored bytes are not as they were written.
+/// Error of stored bytes that are damaged.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is not as it was written")]
 pub(super) struct Corruption(pub(super) &'static str);
 
-/// The file system of a history has no room left.
+/// Error of a file system without free space.
 #[derive(Debug, thiserror::Error)]
 #[error("the disk is full: no space left on device for {} ({free} free)", path.display())]
 struct DiskFull {
@@ -26,18 +26,18 @@ struct DiskFull {
 }
 
 impl LedgerError {
-    /// Whether the file was removed or replaced while it was open: what is written to it is lost.
+    /// Returns `true` if the file was removed or replaced while it was open, so that writes are lost.
     pub fn is_gone(&self) -> bool {
         self.source.is::<MissingFile>()
     }
 
-    /// Whether the file system has no room left.
+    /// Returns `true` if the file system is full.
     pub fn is_disk_full(&self) -> bool {
         self.source.is::<DiskFull>()
     }
 }
 
-/// The error of a call that failed by `source` while it was `doing` something with the history at `path`.
+/// Returns the error of the operation `doing` on the history at `path`, caused by `source`.
 pub(super) fn ledger_error(doing: &'static str, path: &Path, source: BoxError) -> LedgerError {
     let source = if is_damage(&*source) {
         corruption_error(path, &source.to_string())
@@ -52,7 +52,7 @@ pub(super) fn ledger_error(doing: &'static str, path: &Path, source: BoxError) -
     LedgerError { doing, path: path.to_path_buf(), source }
 }
 
-/// The error for a damaged file, with what to do.
+/// Returns the error of a damaged file, with instructions.
 pub(super) fn corruption_error(path: &Path, found: &str) -> BoxError {
     let path = path.display();
     format!(
@@ -63,7 +63,7 @@ pub(super) fn corruption_error(path: &Path, found: &str) -> BoxError {
     .into()
 }
 
-/// Whether SQLite could not make or write its files, so that a copy may still be read.
+/// Returns `true` if SQLite could not create or write its files, in which case a copy may still be readable.
 pub(super) fn is_unwritable(error: &BoxError) -> bool {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         use io::ErrorKind as Kind;
@@ -79,13 +79,13 @@ pub(super) fn is_unwritable(error: &BoxError) -> bool {
     }
 }
 
-/// Whether the file is not as it was written.
+/// Returns `true` if the error means a damaged file.
 fn is_damage(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     let is_damaged = |(code, _)| matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
     error.is::<Corruption>() || sqlite(error).is_some_and(is_damaged)
 }
 
-/// Whether there was no room to write.
+/// Returns `true` if the error means a full disk.
 fn is_full(error: &(dyn Error + Send + Sync + 'static), path: &Path) -> bool {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return error.kind() == io::ErrorKind::StorageFull;
@@ -100,13 +100,13 @@ fn is_full(error: &(dyn Error + Send + Sync + 'static), path: &Path) -> bool {
     }
 }
 
-/// Whether the file system that a file is on is mounted for reading only.
+/// Returns `true` if the file system of a file is mounted read-only.
 fn is_on_read_only_disk(path: &Path) -> bool {
     let known = path.ancestors().find_map(|above| rustix::fs::statvfs(above).ok());
     known.is_some_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-/// Whether an I/O error of SQLite is one of writing, or of the shared memory, which it writes.
+/// Returns `true` if an I/O error of SQLite is one of writing, or of the shared memory, which it writes.
 fn is_write(extended: i32) -> bool {
     matches!(
         extended,
@@ -120,13 +120,13 @@ fn is_write(extended: i32) -> bool {
     )
 }
 
-/// Code and extended code of an error of SQLite.
+/// Returns code and extended code of an SQLite error.
 fn sqlite(error: &(dyn Error + Send + Sync + 'static)) -> Option<(ErrorCode, i32)> {
     let error = error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?;
     Some((error.code, error.extended_code))
 }
 
-/// Bytes that are free on the file system of `path`; `None` where it cannot be asked.
+/// Returns the free bytes on the file system of `path`; `None` if they cannot be read.
 fn free_bytes(path: &Path) -> Option<u64> {
     let found = path.ancestors().skip(1).find_map(|folder| rustix::fs::statvfs(folder).ok())?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))

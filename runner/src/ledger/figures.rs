@@ -1,4 +1,4 @@
-//! Which figures an event carries, and what they say of a trial in the end.
+//! Figures of events, stored as points, and the summary of a series.
 
 use super::{
     BoxError, History, MetricSample, noise_scale, open_points, points, typical_step, unstored, writer,
@@ -11,49 +11,50 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// One line about one series.
+/// Summary of one series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// What it measures.
+    /// Key of the series.
     pub key: String,
-    /// The rank.
+    /// Rank that reports it.
     pub rank: Rank,
     /// Points over all attempts.
     pub points: u64,
-    /// The newest; `None` when it is not a number.
+    /// Newest value; `None` if it is NaN.
     pub last: Option<f64>,
-    /// Its step.
+    /// Step of the newest value.
     pub last_step: u64,
-    /// The smallest finite one.
+    /// Smallest finite value.
     pub min: Option<f64>,
-    /// Its step.
+    /// Step of the smallest value.
     pub min_step: Option<u64>,
-    /// The largest finite one.
+    /// Largest finite value.
     pub max: Option<f64>,
-    /// Its step.
+    /// Step of the largest value.
     pub max_step: Option<u64>,
-    /// Mean of the finite ones.
+    /// Mean of the finite values.
     pub mean: Option<f64>,
 }
 
-/// A typical value and how far values lie from it.
+/// Typical value with its spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MedianWithSpread {
-    /// The typical value: the median, or the mean of those next to it.
+    /// Median, or mean of the values next to it.
     pub typical: f64,
-    /// The median absolute deviation from it.
+    /// Median absolute deviation.
     pub spread: f64,
 }
 
 impl MedianWithSpread {
-    /// Of the finite ones among `values`; `None` when there is none.
+    /// Computes it over the finite `values`; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<_> = values.into_iter().filter(|value| value.is_finite()).collect();
         let median = median_or_mean(values.clone())?;
         Self::with_spread(median, values)
     }
 
-    /// Of a series: the mean of its typical points, which [`TypicalStep`](super::TypicalStep) tells of too.
+    /// Computes it for a series: the mean of its typical points, which [`TypicalStep`](super::TypicalStep)
+    /// uses too.
     pub fn steady(samples: &[MetricSample]) -> Option<Self> {
         let values = |samples: &[MetricSample]| -> Vec<f64> {
             samples.iter().map(|sample| sample.value).filter(|value| value.is_finite()).collect()
@@ -68,7 +69,7 @@ impl MedianWithSpread {
     }
 }
 
-/// The value in the middle, or the mean of the two there.
+/// Returns the median; of an even number the mean of the two in the middle.
 fn median_or_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -76,13 +77,14 @@ fn median_or_mean(mut values: Vec<f64>) -> Option<f64> {
     Some(if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], upper) } else { upper })
 }
 
-/// Ranks of which every step is kept. A dozen series for each of thousands would take the controller longer than their steps take.
+/// Ranks of which every step is stored. Twelve series for each of thousands of ranks would slow the
+/// controller down too much.
 const IN_FULL: u32 = 64;
 
-/// Of the other ranks one of so many steps is kept, of each rank another one.
+/// One of so many steps is stored of the other ranks, staggered between them.
 const ONE_OF: u64 = 16;
 
-/// Series of steps that dtrain measures itself.
+/// Series of step figures that dtrain measures itself.
 const OWN: [&str; 15] = [
     "step_seconds",
     "data_seconds",
@@ -113,20 +115,22 @@ const RESULTS: [&str; 8] = [
     noise_scale::NOISE,
 ];
 
-/// Whether a series has a name of dtrain's own, and not one that a program gave it.
+/// Returns `true` if a series has a name of dtrain's own, not one given by a program.
 pub fn is_own_series(key: &str) -> bool {
     OWN.contains(&key) || RESULTS.contains(&key)
 }
 
-/// The series of a metric that a program reports: its name, below `script/` where dtrain has a series of that name.
+/// Returns the series of a metric that a program reports: its name, prefixed with `script/` if dtrain has a
+/// series of that name.
 pub(crate) fn key_of(name: &str) -> Cow<'_, str> {
     if OWN.contains(&name) { format!("script/{name}").into() } else { name.into() }
 }
 
-/// The points an event of a trial carries; none for most events.
+/// Returns the points that an event of a trial carries; empty for most events.
 ///
-/// Loss, norm, rate and speed are the same on all ranks of a model of dtrain and kept of rank 0; times and memory of every rank, of
-/// the first 64 in every step. Of a script every rank may report results; `LowestRanks` drops some of theirs.
+/// Loss, norm, learning rate and speed are equal on all ranks of a dtrain model and stored for rank 0; times
+/// and memory are stored for every rank, in every step for the first 64. Any rank of a script may report
+/// results; `LowestRanks` drops some of theirs.
 pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
     let point = |key: &str, step: u64, value: f64| MetricPoint {
         attempt: stamped.attempt,
@@ -142,7 +146,7 @@ pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
             let mut points = Vec::new();
-            // A script whose times are not known reports 0.
+            // A script whose times are unknown reports 0.
             if times.step > 0.0 || !is_script {
                 points.push(point("step_seconds", step, times.step));
             }
@@ -169,7 +173,7 @@ pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
                 points.extend(figures.elapsed.map(|share| point("elapsed", step, share)));
                 points.extend(figures.gradient_norm.map(|norm| point("gradient_norm", step, norm)));
                 if let Some(found) = figures.noise {
-                    // It is told a step later.
+                    // It is reported one step later.
                     let before = step.saturating_sub(1);
                     points.extend([
                         point(noise_scale::SIGNAL, before, found.signal),
@@ -203,24 +207,25 @@ pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
     }
 }
 
-/// Whether the times of a rank are kept of a step.
+/// Returns `true` if the times of a rank are stored for this step.
 fn keeps_times(rank: Rank, step: u64) -> bool {
     rank.0 < IN_FULL || step % ONE_OF == u64::from(rank.0) % ONE_OF
 }
 
-/// Which points of a script are kept: all of the first 64 ranks, and of the others the figures that no lower rank reports.
+/// Filter for the points of a script: keeps all of the first 64 ranks, and of the others the figures that no
+/// lower rank reports, and some of their step times.
 pub(super) struct LowestRanks {
     trial: i64,
     known: BTreeMap<String, Rank>,
 }
 
 impl LowestRanks {
-    /// Of a trial.
+    /// Returns the filter for a trial.
     pub(super) fn of(trial: i64) -> Self {
         Self { trial, known: BTreeMap::new() }
     }
 
-    /// Whether a point is kept; takes note of its rank.
+    /// Returns `true` if a point is kept; remembers its rank.
     pub(super) fn should_record(
         &mut self,
         database: &Connection,
@@ -239,7 +244,7 @@ impl LowestRanks {
     }
 }
 
-/// Whether a trial runs a script.
+/// Returns `true` if a trial runs a script of the user.
 pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, BoxError> {
     let kind: Option<String> = database
         .prepare_cached(
@@ -250,12 +255,13 @@ pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, BoxEr
     Ok(kind.is_some_and(|kind| kind == "\"command\""))
 }
 
-/// The summary of a figure, of the lowest rank that reports it.
+/// Returns the summary of a figure of the lowest rank that reports it.
 pub fn summary_of<'s>(summaries: &'s [Summary], key: &str) -> Option<&'s Summary> {
     summaries.iter().filter(|summary| summary.key == key).min_by_key(|summary| summary.rank)
 }
 
-/// Milliseconds from the beginning of the first step of an attempt to the end of the last, given how long each took, in seconds.
+/// Returns the milliseconds from the begin of the first step of an attempt to the end of the last one, given
+/// the step times in seconds.
 pub(super) fn trained_ms(steps: &[MetricSample]) -> u64 {
     let Some(first) = steps.first() else { return 0 };
     let first_ms = Duration::try_from_secs_f64(first.value).unwrap_or_default().as_millis();
@@ -263,7 +269,7 @@ pub(super) fn trained_ms(steps: &[MetricSample]) -> u64 {
     between.sum::<u64>() + u64::try_from(first_ms).unwrap_or(0)
 }
 
-/// Writes what the steps so far say of the trial's speed into its row.
+/// Updates the speed in the trial's row from its steps so far.
 pub(super) fn update_speed(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxError> {
     let step = steady(transaction, trial, "step_seconds")?;
     let speed = steady(transaction, trial, "tokens_per_second")?;
@@ -275,18 +281,18 @@ pub(super) fn update_speed(transaction: &Transaction<'_>, trial: i64) -> Result<
     Ok(())
 }
 
-/// The typical value of a series, of the lowest rank that reports it.
+/// Returns the typical value of a series of the lowest rank that reports it.
 fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<MedianWithSpread>, BoxError> {
     Ok(MedianWithSpread::steady(&points::curve(database, trial, key)?))
 }
 
 impl History {
-    /// One line about each series of a trial, sorted by key and rank.
+    /// Returns the summary of each series of a trial, sorted by key and rank.
     pub fn summaries(&self, trial: &TrialId) -> Result<Vec<Summary>, LedgerError> {
         self.read("read figures from", |database| summaries(database, writer::row_of(database, trial)?))
     }
 
-    /// The typical value of a series, of the lowest rank that reports it, without the steps that warm up.
+    /// Returns the typical value of a series of the lowest rank that reports it, without warm-up steps.
     pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<MedianWithSpread>, LedgerError> {
         self.read("read figures from", |database| steady(database, writer::row_of(database, trial)?, key))
     }

@@ -1,6 +1,6 @@
-//! Whether the files that a history was opened from are still those at its path.
+//! Detects that the files of an open history were removed or replaced.
 //!
-//! SQLite goes on writing to a file that was removed, and all of it is lost when the last program closes the file.
+//! SQLite continues to write to a removed file, and all of it is lost when the last program closes the file.
 
 use super::BoxError;
 use std::ffi::OsString;
@@ -9,21 +9,21 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What SQLite puts behind the name of a database for the files beside it while it is open.
+/// Suffixes of the files that SQLite keeps beside an open database.
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
-/// The files of an open history.
+/// Identities of the files of an open history.
 #[derive(Debug)]
 pub(super) struct OpenedFiles {
     files: Vec<(PathBuf, DeviceInode)>,
-    /// Length and time of the last change (seconds and nanoseconds) of a file that is read without locks.
+    /// Length and modification time (seconds and nanoseconds) of a file that is read without locks.
     frozen: Option<(u64, i64, i64)>,
 }
 
-/// Device and inode.
+/// Device and inode number of a file.
 type DeviceInode = (u64, u64);
 
-/// A file of an open history is not there any more.
+/// Error of a file that vanished while the history was open.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} was {what} while it was open, so that nothing can be recorded any more; put it back from a backup, or move \
@@ -35,7 +35,7 @@ pub(super) struct MissingFile {
 }
 
 impl OpenedFiles {
-    /// Of the history at `path`, which is open and was read from.
+    /// Identifies the files of the history at `path`, which is open and has been read.
     pub(super) fn of(path: &Path) -> Result<Self, BoxError> {
         let mut files = vec![(path.to_path_buf(), identity(&fs::metadata(path)?))];
         let beside = BESIDE.iter().map(|ending| sidecar_path(path, ending));
@@ -47,13 +47,13 @@ impl OpenedFiles {
         Ok(Self { files, frozen: None })
     }
 
-    /// Of the history at `path`, as it was when `found` was asked for; it is read without locks, so that it must not change.
+    /// Like `of`, for a history that is read without locks and so must not change; `found` is its metadata.
     pub(super) fn frozen(path: &Path, found: &Metadata) -> Self {
         let files = vec![(path.to_path_buf(), identity(found))];
         Self { files, frozen: Some(state(found)) }
     }
 
-    /// `Err` when one of the files was removed, replaced, or changed although it must not.
+    /// Returns `Err` if a file was removed or replaced, or changed although it must not.
     pub(super) fn check(&self) -> Result<(), BoxError> {
         for (path, known) in &self.files {
             let gone = |path: &Path, what| Err(MissingFile { path: path.to_path_buf(), what }.into());
@@ -85,9 +85,10 @@ impl OpenedFiles {
     }
 }
 
-/// Whether `path` is a log of changes that SQLite went on writing to after another program had emptied it: it has no head.
+/// Returns `true` if `path` is a write-ahead log without a header, which another program emptied and SQLite
+/// continued to write to.
 ///
-/// An empty one holds: SQLite itself empties it once all of it is in the database.
+/// An empty file is valid: SQLite empties it once all of it is in the database.
 fn is_blank_log(path: &Path, found: &Metadata) -> io::Result<bool> {
     if found.len() == 0 || !path.as_os_str().as_encoded_bytes().ends_with(b"-wal") {
         return Ok(false);
@@ -97,7 +98,7 @@ fn is_blank_log(path: &Path, found: &Metadata) -> io::Result<bool> {
     Ok(read > 0 && head == [0; 4])
 }
 
-/// A file beside the database at `path`.
+/// Returns the path of a file beside the database at `path`.
 pub(super) fn sidecar_path(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path.as_os_str());
     name.push(ending);
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
     use crate::History;
 
-    /// What a writer and a reader of a history say after `change`; `None` where all is well.
+    /// Returns the errors of a writer and a reader of a history after `change`; `None` if there are none.
     fn after(change: impl FnOnce(&Path)) -> Option<String> {
         let root = tempfile::tempdir().expect("a folder");
         let path = root.path().join("state").join("history.db");

@@ -1,21 +1,22 @@
-//! The file system under a history: whether SQLite can keep its word there, and by which journal.
+//! Kind of file system under a history: whether SQLite is safe there, and with which journal.
 
 use std::io;
 use std::path::Path;
 
-/// What kind of file system a folder lies on.
+/// Kind of the file system that a folder is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
-    /// Of this host alone.
+    /// Local to this host.
     Local,
-    /// Shared by hosts, with locks that hold between them, but without shared memory: a write-ahead log would corrupt itself there,
-    /// a rollback journal does not (<https://sqlite.org/wal.html>, <https://sqlite.org/useovernet.html>).
+    /// Shared by hosts, with working locks but without shared memory: a write-ahead log would be corrupted
+    /// there, a rollback journal is not (<https://sqlite.org/wal.html>,
+    /// <https://sqlite.org/useovernet.html>).
     Shared(&'static str),
-    /// Of a network, with locks that hold on one host only, or not at all: no history is safe there.
+    /// Network file system whose locks hold on one host only, or not at all: no history is safe there.
     Unsafe(&'static str),
 }
 
-/// The kernel's numbers of file systems that are not local.
+/// Magic numbers of the kernel for file systems that are not local.
 const KNOWN: &[(u64, FileSystemKind)] = &[
     (0x6969, FileSystemKind::Shared("NFS")),
     (0x0BD0_0BD0, FileSystemKind::Shared("Lustre")),
@@ -31,9 +32,9 @@ const KNOWN: &[(u64, FileSystemKind)] = &[
 ];
 
 impl FileSystemKind {
-    /// What `folder` lies on; an error where the folder cannot be looked at.
+    /// Returns the kind of `folder`'s file system; an error if it cannot be read.
     pub fn of(folder: &Path) -> io::Result<Self> {
-        // The width and the sign of the field differ between platforms.
+        // Width and sign of the field differ between platforms.
         #[expect(clippy::cast_sign_loss, reason = "a number of 32 bits in a wider word")]
         let number = (rustix::fs::statfs(folder)?.f_type as u64) & 0xFFFF_FFFF;
         Ok(Self::from_magic_number(number))
@@ -43,7 +44,7 @@ impl FileSystemKind {
         KNOWN.iter().find(|(known, _)| *known == number).map_or(Self::Local, |(_, ground)| *ground)
     }
 
-    /// The journal for a history at `path`; `Err` where none is safe.
+    /// Returns the journal mode for a history at `path`; `Err` if none is safe.
     pub(super) fn journal_mode(self, path: &Path) -> Result<&'static str, String> {
         match self {
             Self::Local => Ok("WAL"),

@@ -1,63 +1,64 @@
-//! Which trials, in which order, which part of them: from what the user types to SQL.
+//! Filters, sort orders and pages of trials: parsed from the user's text, compiled to SQL.
 
 use super::names::{COLUMNS, WORDS};
 use super::{KnownNames, TrialStatus, list};
 use rusqlite::types::Value as Sql;
 use std::cmp::Ordering;
 
-/// Which trials.
+/// Conditions that listed trials meet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
-    /// Of this recipe.
+    /// Name of the recipe.
     pub recipe: Option<String>,
-    /// Of this study.
+    /// Name of the study.
     pub study: Option<String>,
-    /// With one of these; empty for any.
+    /// Accepted statuses; empty for any.
     pub status: Vec<TrialStatus>,
-    /// With this tag.
+    /// Tag that they have.
     pub tag: Option<String>,
-    /// Parameters, each with the text, or `true` or `false`, that it is.
+    /// Parameters with the string, `true` or `false` that they must equal.
     pub words: Vec<(String, String)>,
-    /// All of these hold.
+    /// Comparisons with numbers, all of which must hold.
     pub conditions: Vec<Condition>,
 }
 
-/// In which order.
+/// Sort order of trials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// The one that was recorded last first.
+    /// Recorded last first.
     #[default]
     Newest,
-    /// The best by its recipe's objective first.
+    /// Best value of the recipe's objective first.
     Best,
-    /// The fastest (tokens per second) first.
+    /// Highest throughput (tokens per second) first.
     Fastest,
-    /// The smallest value of a metric such as `valid.loss` (of the objective the best, of others the newest), of a parameter, or of a column, first.
+    /// Smallest value first, of a metric such as `valid.loss` (best value of the objective, newest of
+    /// others), a parameter or a column.
     Least(String),
 }
 
-/// Which part of the list.
+/// Part of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pagination {
-    /// Trials passed over.
+    /// Number of trials to skip.
     pub skip: u64,
-    /// At most this many.
+    /// Most trials to return.
     pub limit: u64,
 }
 
-/// A comparison such as `batch >= 256`, `train.seed = 7` or `valid.loss < 3.1`.
+/// Comparison such as `batch >= 256`, `train.seed = 7` or `valid.loss < 3.1`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// A column of the list (`batch`, `learning_rate`, `best`, `loss`, `step`, `tokens_per_second`), a path of a
-    /// parameter, or the name of a metric: of the objective the best value counts, of others the newest.
+    /// Column of the list (`batch`, `learning_rate`, `best`, `loss`, `step`, `tokens_per_second`), path of a
+    /// parameter, or name of a metric: the best value of the objective, the newest of others.
     pub key: String,
-    /// How it is compared.
+    /// Comparison operator.
     pub relation: Relation,
-    /// With what.
+    /// Number on the right-hand side.
     pub value: f64,
 }
 
-/// How two numbers are compared.
+/// Comparison operator for numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// `<`
@@ -72,26 +73,26 @@ pub enum Relation {
     More,
 }
 
-/// A text says nothing about trials.
+/// Error of parsing a condition or a sort order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// It is no comparison.
+    /// The text is no comparison.
     #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
     NoCondition(String),
-    /// No trial can have what it names.
+    /// The name is unknown.
     #[error("trials have no `{name}`{}", did_you_mean(.near.as_deref()))]
     Unknown {
-        /// What was typed.
+        /// Name in the text.
         name: String,
-        /// What was probably meant.
+        /// Known name that resembles it.
         near: Option<String>,
     },
-    /// Nothing to sort by.
+    /// The name cannot be sorted by.
     #[error(
         "`{0}` is nothing to sort by; expected newest, best, fastest, or what `--where` compares with a number"
     )]
     NoOrder(String),
-    /// It is compared with a word.
+    /// The name can only be compared with a word.
     #[error("`{0}` is compared with `=` and a word, such as `{0}=WORD`")]
     Word(String),
     /// The status is unknown.
@@ -130,11 +131,11 @@ impl Relation {
 }
 
 impl Filter {
-    /// Reads conditions joined by `and`, such as `status=completed and batch>=32 and valid.loss<3.1`.
+    /// Parses conditions joined by `and`, such as `status=completed and batch>=32 and valid.loss<3.1`.
     ///
     /// `recipe`, `study`, `status` and `tag` take words and `=`, and so does a key of the recipe, such as
-    /// `params.optimizer=sgd`; a status may be said more than once.
-    /// `Err` also for a name that is not among `names`.
+    /// `params.optimizer=sgd`; a status may be given more than once. `Err` also for a name that is not among
+    /// `names`.
     pub fn parse(text: &str, names: &KnownNames) -> Result<Self, ConditionError> {
         let mut filter = Self::default();
         for part in text.split(" and ").map(str::trim).filter(|part| !part.is_empty()) {
@@ -157,7 +158,8 @@ impl Filter {
 }
 
 impl Sort {
-    /// `newest`, `best`, `fastest`, or a name that conditions compare with a number, the smallest value first.
+    /// Parses `newest`, `best`, `fastest`, or a name that conditions compare with a number, smallest value
+    /// first.
     pub fn parse(text: &str, names: &KnownNames) -> Result<Self, ConditionError> {
         Ok(match text {
             "newest" | "age" => Self::Newest,
@@ -177,7 +179,8 @@ impl Sort {
 }
 
 impl Sort {
-    /// The number that trials are sorted by, in SQL, with its values. Trials without it come last.
+    /// Returns the SQL expression that trials are sorted by, with its values. Trials without a value come
+    /// last.
     fn key(&self, merged: bool) -> (String, Vec<Sql>) {
         let (text, values) = match self {
             Self::Newest => (if merged { "recorded.at_ms" } else { "NULL" }.to_owned(), Vec::new()),
@@ -202,8 +205,8 @@ impl Sort {
         (text, values)
     }
 
-    /// How two trials stand to each other, by the number that they are sorted by, when they were made, and by row. Of the newest,
-    /// rows alone decide: trials are recorded in their order, whatever the clock said.
+    /// Compares two trials by their sort value, creation time and row. For `Newest` only rows count: trials
+    /// are recorded in their order, whatever the clock said.
     pub(super) fn order(&self, one: (Option<f64>, u64, i64), other: (Option<f64>, u64, i64)) -> Ordering {
         let is_falling = matches!(self, Self::Newest | Self::Fastest);
         let numbers = match (one.0, other.0) {
@@ -219,7 +222,7 @@ impl Sort {
     }
 }
 
-/// A key of the recipe and the word that it is.
+/// Parses a comparison of a recipe's key with a word.
 fn parse_text_condition(text: &str, names: &KnownNames) -> Option<(String, String)> {
     let (key, word) = text.split_once('=')?;
     let (key, word) = (key.trim(), word.trim().trim_matches('"'));
@@ -227,7 +230,7 @@ fn parse_text_condition(text: &str, names: &KnownNames) -> Option<(String, Strin
     (is_word && names.has_words(key)).then(|| (key.to_owned(), word.to_owned()))
 }
 
-/// A comparison with a number. A name that is unknown is told before what it is compared with.
+/// Parses a comparison with a number. An unknown name is reported before an invalid number.
 fn parse_number_condition(text: &str, names: &KnownNames) -> Result<Condition, ConditionError> {
     let key = text.split(['<', '>', '=']).next().unwrap_or_default().trim();
     let known = if key.is_empty() { Ok(String::new()) } else { names.number(key) };
@@ -257,7 +260,7 @@ impl std::str::FromStr for Condition {
     }
 }
 
-/// The columns of the list that conditions can name.
+/// Returns the SQL of a column that conditions can name.
 pub(super) fn column(key: &str) -> Option<&'static str> {
     Some(match key {
         "batch" => "trial.batch",
@@ -270,8 +273,8 @@ pub(super) fn column(key: &str) -> Option<&'static str> {
     })
 }
 
-/// When trials were recorded, for a history that has some of other machines: those by the clock of their machine; those of this one in
-/// the order of their rows, so that none is before an earlier one by a clock that went back.
+/// Sort key for a history with trials of other machines: those by the clock of their machine; those of this
+/// one by row, so that a clock that was set back does not reorder them.
 const RECORDED: &str = "
     JOIN (SELECT trial.id AS id,
                  CASE WHEN imported_trial.trial IS NULL
@@ -279,8 +282,8 @@ const RECORDED: &str = "
                       ELSE trial.created_ms END AS at_ms
           FROM trial LEFT JOIN imported_trial ON imported_trial.trial = trial.id) AS recorded ON recorded.id = trial.id";
 
-/// The query for everything but the status, which only life can tell; `part` is a condition on top, such as ` AND trial.id > 7`.
-/// `merged` says whether there are trials of other machines.
+/// Returns the query for everything but the status, which depends on living processes; `part` is an
+/// additional condition, such as ` AND trial.id > 7`. `merged` says that there are trials of other machines.
 pub(super) fn query(filter: &Filter, sort: &Sort, part: &str, merged: bool) -> (String, Vec<Sql>) {
     let merged = merged && *sort == Sort::Newest;
     let (key, mut values) = sort.key(merged);

@@ -1,21 +1,21 @@
-//! Hosts that answered, and what is held against them. It belongs to no trial: a host is not better for the next one.
+//! Hosts and strikes in the history. They belong to no trial: a bad host is also bad for the next one.
 
 use super::{BoxError, History, now_ms, stored, unstored};
 use crate::fact::{HostUpdate, LedgerError};
 use crate::strikes::{FORGOTTEN_MS, Strike, StrikeCause};
 use rusqlite::{Connection, Transaction, params};
 
-/// A host that answered a controller of this history.
+/// Host that has answered a controller of this history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHost {
-    /// What people call it.
+    /// Name of the host for users.
     pub name: String,
-    /// When it answered last, in milliseconds since the Unix epoch.
+    /// Time of its last answer, in milliseconds since the Unix epoch.
     pub seen_ms: u64,
 }
 
 impl History {
-    /// All hosts that ever answered, by name.
+    /// Lists all hosts that ever answered, by name.
     pub fn hosts(&self) -> Result<Vec<KnownHost>, LedgerError> {
         self.read("read hosts from", |database| {
             let mut select = database.prepare("SELECT name, seen_ms FROM host ORDER BY name")?;
@@ -25,7 +25,8 @@ impl History {
         })
     }
 
-    /// Holds nothing more against `host`, nor against others for not hearing it; how many strikes there were.
+    /// Removes the strikes against `host`, and those against others for a broken connection to it; returns
+    /// their number.
     pub fn forgive(&mut self, host: &str) -> Result<usize, LedgerError> {
         self.write("forgive a host in", |transaction| {
             Ok(transaction.execute("DELETE FROM strike WHERE host = ?1 OR partner = ?1", [host])?)
@@ -33,7 +34,7 @@ impl History {
     }
 }
 
-/// All strikes that still count, oldest first. A cause that only a newer dtrain knows counts for that alone.
+/// Returns all strikes that still count, oldest first. Causes that only a newer dtrain knows are skipped.
 pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT host, partner, cause, at_ms, detail FROM strike WHERE at_ms >= ?1 ORDER BY at_ms, id",
@@ -49,7 +50,7 @@ pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, BoxError> {
     Ok(found)
 }
 
-/// Keeps what is new of hosts, and forgets strikes that no longer count.
+/// Stores changes to hosts, and removes expired strikes.
 pub(super) fn record_hosts(transaction: &Transaction<'_>, news: &HostUpdate) -> Result<(), BoxError> {
     let now = now_ms();
     for name in &news.answered {

@@ -1,4 +1,4 @@
-//! Lists of trials: one line each, filtered, sorted, page by page.
+//! Lists of trials: one row each, filtered, sorted, page by page.
 
 use super::filter::{self, Filter, Pagination, Sort};
 use super::state::State;
@@ -10,68 +10,69 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use serde::{Deserialize, Serialize};
 
-/// One line about a trial.
+/// One row of a list of trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRow {
-    /// Its id.
+    /// Unique id.
     pub id: TrialId,
-    /// `<recipe>-<n>`.
+    /// Label `<recipe>-<n>`.
     pub label: String,
     /// Name of the recipe.
     pub recipe: String,
-    /// The study it belongs to.
+    /// Study that it belongs to.
     pub study: Option<String>,
-    /// How it stands.
+    /// Current status.
     pub status: TrialStatus,
-    /// How the work is cut, in words.
+    /// Layout of the parallel training, as text.
     pub layout: String,
-    /// Samples of one optimizer step.
+    /// Batch size: samples per optimizer step.
     pub batch: u64,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Metric to optimise, such as `valid.loss`.
+    /// Objective: the metric to optimise, such as `valid.loss`.
     pub objective: String,
-    /// Which way it is better.
+    /// Direction in which the objective is better.
     pub goal: Goal,
-    /// Its best value so far.
+    /// Best value of the objective so far.
     pub best: Option<f64>,
-    /// The newest training loss.
+    /// Newest training loss.
     pub loss: Option<f64>,
     /// Steps completed.
     pub step: u64,
     /// Tokens per second: of a typical step once an attempt has ended, the mean before.
     pub tokens_per_second: Option<f64>,
-    /// Seconds of one step: likewise.
+    /// Seconds of a step: typical once an attempt has ended, the mean before.
     pub step_seconds: Option<f64>,
-    /// Seconds of one step that the planner expected.
+    /// Seconds of a step that the planner expected.
     pub predicted_step_seconds: Option<f64>,
-    /// Milliseconds since the Unix epoch.
+    /// Creation time, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Milliseconds since the Unix epoch; `None` before the first launch.
+    /// Time of the first launch, in milliseconds since the Unix epoch; `None` before it.
     pub started_ms: Option<u64>,
-    /// Milliseconds since the Unix epoch; `None` while it goes on.
+    /// End time, in milliseconds since the Unix epoch; `None` before it.
     pub ended_ms: Option<u64>,
-    /// The commit; `None` outside a repository.
+    /// Hash of the git commit; `None` outside a repository.
     pub git_revision: Option<String>,
-    /// Whether tracked files differed from the commit.
+    /// True if tracked files differed from the commit.
     pub is_dirty: bool,
-    /// The host of another machine's history that it was imported from.
+    /// Host whose history it was imported from; `None` for a trial of this history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<String>,
 }
 
-/// The best value of the objective so far.
+/// SQL for the best value of the objective so far.
 pub(super) const BEST: &str = "CASE trial.goal WHEN 'max' THEN result.max ELSE result.min END";
 
-/// What a condition compares of the metric `key.name` in `summary`: the best value of the objective, the newest of others.
+/// SQL for the value of the metric `key.name` that a condition compares: the best of the objective, the
+/// newest of others.
 pub(super) const FIGURE: &str = "CASE WHEN key.name <> trial.objective THEN summary.last
     WHEN trial.goal = 'max' THEN summary.max ELSE summary.min END";
 
-/// Tokens per second.
+/// SQL for tokens per second.
 pub(super) const SPEED: &str =
     "coalesce(trial.measured_tokens_per_second, speed.sum / nullif(speed.finite, 0))";
 
-/// The columns of a [`TrialRow`], in the order that [`row`] reads them.
+/// Returns the columns of a [`TrialRow`], in the order that [`row`] reads them.
 pub(super) fn columns() -> String {
     format!(
         "trial.uid, trial.label, trial.recipe, trial.study, trial.state, trial.layout, trial.batch,
@@ -85,7 +86,7 @@ pub(super) fn columns() -> String {
     )
 }
 
-/// The tables behind [`columns`]; of each figure the lowest rank that reports it counts.
+/// Tables behind [`columns`]; each figure is taken from the lowest rank that reports it.
 pub(super) const TABLES: &str = "trial
     LEFT JOIN summary AS loss ON loss.trial = trial.id
          AND loss.rank = (SELECT min(rank) FROM summary WHERE trial = loss.trial AND key = loss.key)
@@ -101,9 +102,10 @@ pub(super) const TABLES: &str = "trial
          AND step.key = (SELECT id FROM key WHERE name = 'step_seconds')";
 
 impl History {
-    /// One line about each trial that passes the filter.
+    /// Lists the trials that pass the filter.
     ///
-    /// `is_alive` says whether anybody is at work on a trial that has not ended; it is asked of those alone.
+    /// `is_alive` tells whether an agent or controller works on a trial; it is only called for trials that
+    /// have not ended.
     pub fn trials(
         &self,
         filter: &Filter,
@@ -139,8 +141,9 @@ impl History {
 }
 
 impl History {
-    /// The label of the trial of this machine that was recorded last, and the latest time in its row: when it was made, launched or
-    /// ended, by the clock of that moment, in milliseconds since the Unix epoch. `None` without trials.
+    /// Returns the label of the trial of this machine that was recorded last, and the latest time in its row:
+    /// creation, launch or end, by the clock of that moment, in milliseconds since the Unix epoch. `None`
+    /// without trials.
     pub fn latest_ms(&self) -> Result<Option<(String, u64)>, LedgerError> {
         self.read("read times from", |database| {
             let query = "SELECT label, max(created_ms, coalesce(started_ms, 0), coalesce(ended_ms, 0)) FROM trial
@@ -151,7 +154,7 @@ impl History {
     }
 }
 
-/// The first lines of a query, with what they are sorted by: the columns after those of [`row`].
+/// Returns the first rows of a query with their sort values, which are in the columns after those of [`row`].
 fn lines(
     database: &Connection,
     (text, values): (String, Vec<Sql>),
@@ -173,7 +176,7 @@ fn lines(
     Ok(found)
 }
 
-/// Reads one line.
+/// Reads a row of the list.
 pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, BoxError> {
     let id = TrialId(row.get(0)?);
     let word: String = row.get(4)?;

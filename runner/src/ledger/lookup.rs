@@ -1,33 +1,33 @@
-//! Finding a trial by what the user typed.
+//! Lookup of a trial by the name that the user typed.
 
 use super::{BoxError, History};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use rusqlite::Connection;
 
-/// What the user typed names no single trial.
+/// Error of a name that does not identify one trial.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
-    /// No trial is called so.
+    /// No trial has the name.
     #[error("no trial named `{name}`{}", suggestion(.near))]
     Unknown {
-        /// What was typed.
+        /// Name that was looked up.
         name: String,
-        /// Labels that resemble it, the nearest first.
+        /// Labels that resemble it, the most similar first.
         near: Vec<String>,
     },
-    /// Several ids or labels begin so.
+    /// Several ids or labels begin with the name.
     #[error("`{name}` is ambiguous: {}; type more of the name", .matches.join(", "))]
     Ambiguous {
-        /// What was typed.
+        /// Name that was looked up.
         name: String,
-        /// Labels of the trials, at most eight.
+        /// Labels of these trials, at most eight.
         matches: Vec<String>,
     },
-    /// It is a piece of an id that says too little.
+    /// The name is a part of an id that is too short.
     #[error("no trial named `{name}`; the beginning of an id needs at least {LEAST} characters")]
     Short {
-        /// What was typed.
+        /// Name that was looked up.
         name: String,
     },
     /// The history could not be read.
@@ -42,11 +42,11 @@ fn suggestion(near: &[String]) -> String {
     format!("; did you mean {}?", near.join(", "))
 }
 
-/// Characters of an id that name a trial, at least. An id begins with the time, so that its first characters are those of all
-/// trials of some years.
+/// Fewest characters of an id that identify a trial. An id begins with the time, so its first characters are
+/// common to all trials of some years.
 const LEAST: usize = 8;
 
-/// What a name led to.
+/// Result of a lookup.
 enum Lookup {
     One(TrialId),
     Short,
@@ -55,8 +55,9 @@ enum Lookup {
 }
 
 impl History {
-    /// The trial called `name`: a label, an id, `last` for the one that was recorded last, or the beginning of a label or of
-    /// an id that only one trial has. Labels come first; of an id at least eight characters count. Ids are found in either case.
+    /// Finds the trial `name`: a label, an id, `last` for the one recorded last, or an unambiguous beginning
+    /// of a label or of an id. Labels take precedence; of an id at least eight characters are needed. Ids may
+    /// be in either case.
     pub fn find(&self, name: &str) -> Result<TrialId, LookupError> {
         let found = self.read("look up a trial in", |database| find(database, name))?;
         match found {
@@ -79,7 +80,7 @@ fn find(database: &Connection, name: &str) -> Result<Lookup, BoxError> {
         }
     }
     if name == "last" {
-        // Trials of other machines are recorded when they are imported; they are not what was done here last.
+        // Imported trials of other machines do not count as the last trial here.
         let newest = "SELECT uid, label FROM trial LEFT JOIN imported_trial ON imported_trial.trial = trial.id WHERE ?1 = 'last'
             ORDER BY imported_trial.trial IS NOT NULL, CASE WHEN imported_trial.trial IS NOT NULL THEN created_ms END DESC, trial.id DESC
             LIMIT 1";
@@ -111,7 +112,7 @@ fn pairs(database: &Connection, query: &str, name: &str) -> Result<Vec<(String, 
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The three labels most like `name`.
+/// Returns the three labels most similar to `name`.
 fn similar_labels(database: &Connection, name: &str) -> Result<Vec<String>, BoxError> {
     let all =
         pairs(database, "SELECT uid, label FROM trial WHERE ?1 = ?1 ORDER BY id DESC LIMIT 2000", name)?;

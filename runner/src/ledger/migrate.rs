@@ -1,4 +1,4 @@
-//! From an older file to the newest schema, one durable step at a time.
+//! Schema migration: brings an older file to the newest schema, one durable step at a time.
 //!
 //! `PRAGMA user_version` is `major · 100 + minor`. A new minor version only adds, so that an older dtrain can
 //! still read; a new major version changes what is there.
@@ -8,23 +8,23 @@ use rusqlite::{Connection, TransactionBehavior};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A version of the schema.
+/// Version of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SchemaVersion(i32);
 
-/// One step: the version it leads to, and how.
+/// Migration step: the version it leads to, and its SQL.
 pub(super) type Migration = (SchemaVersion, &'static str);
 
-/// The version this program writes.
+/// Version that this program writes.
 pub(super) const CURRENT: SchemaVersion = SchemaVersion(200);
 
-/// The version from which new points are no rows.
+/// Version since which new points are in logs, not in rows.
 const LOGS: SchemaVersion = SchemaVersion(104);
 
-/// The version from which tables and the keys of JSON have today's names.
+/// Version since which tables and JSON keys have today's names.
 const NAMES: SchemaVersion = SchemaVersion(200);
 
-/// All steps, oldest first.
+/// All migration steps, oldest first.
 pub(super) const STEPS: &[Migration] = &[
     (SchemaVersion(100), include_str!("sql/v1.sql")),
     (SchemaVersion(101), include_str!("sql/v1_1.sql")),
@@ -35,12 +35,12 @@ pub(super) const STEPS: &[Migration] = &[
 ];
 
 impl SchemaVersion {
-    /// Files of different major versions cannot be read by each other's programs.
+    /// Returns the major version. A program reads only files of its own major version.
     pub(super) fn major(self) -> i32 {
         self.0 / 100
     }
 
-    /// Whether `self` came after `other`.
+    /// Returns `true` if `self` came after `other`.
     pub(super) fn is_newer_than(self, other: Self) -> bool {
         self > other
     }
@@ -52,12 +52,12 @@ impl fmt::Display for SchemaVersion {
     }
 }
 
-/// The version of the file; 0.0 for an empty one.
+/// Reads the version of the file; 0.0 for an empty one.
 pub(super) fn version(database: &Connection) -> Result<SchemaVersion, BoxError> {
     Ok(SchemaVersion(database.pragma_query_value(None, "user_version", |row| row.get(0))?))
 }
 
-/// Brings the file to the last of `steps`. An older file is copied beside itself first.
+/// Migrates the file to the last of `steps`. An older file is first copied to a backup beside it.
 pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Migration]) -> Result<(), BoxError> {
     let Some((target, _)) = steps.last() else { return Ok(()) };
     let found = version(database)?;
@@ -69,10 +69,10 @@ pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Migration
             continue;
         }
         let step = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Asked again under the lock: another process may have been faster.
+        // Check again under the lock: another process may have migrated it.
         if version(&step)? < *to {
             if *to == NAMES {
-                // A program of version 1.3 may have added some.
+                // A program of version 1.3 may have added rows.
                 points::seal_rows(&step)?;
             }
             step.execute_batch(sql)?;
@@ -89,14 +89,14 @@ pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Migration
     Ok(())
 }
 
-/// Where the copy of a file of version `found` is put.
+/// Returns the path for the backup of a file of version `found`.
 fn backup_path(path: &Path, found: SchemaVersion) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".v{found}.backup"));
     path.with_file_name(name)
 }
 
-/// Copies the whole database, then renames the copy into place; keeps a copy that is already there.
+/// Copies the whole database and renames the copy into place; keeps an existing backup.
 fn back_up(database: &Connection, path: &Path, found: SchemaVersion) -> Result<(), BoxError> {
     let whole = backup_path(path, found);
     if whole.exists() {

@@ -1,7 +1,7 @@
-//! The ledger on disk: one SQLite file with every trial, what happened to it and what it measured.
+//! The ledger on disk: one SQLite file with every trial, its records and its points.
 //!
-//! Only controllers and readers open it; ranks and agents never do. It keeps what it is told and answers
-//! questions; it does not decide what a fact is, and it does not look whether a process lives.
+//! Only controllers and readers open it; ranks and agents never do. It stores records and answers queries; it
+//! does not decide what becomes a record, and does not check whether a process lives.
 
 mod bundle;
 mod check;
@@ -60,13 +60,13 @@ use file_identity::OpenedFiles;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 
-/// Why something inside the ledger failed.
+/// Cause of an error inside the ledger.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The history of all trials: an open `history.db`.
+/// History of all trials: an open `history.db`.
 ///
-/// Every writing call is one durable transaction (write-ahead log, `synchronous=FULL`; a commit costs about
-/// one flush of the disk). Any number of processes may write and read at the same time.
+/// Every write is one durable transaction (write-ahead log, `synchronous=FULL`; a commit costs about one
+/// flush of the disk). Any number of processes may write and read at the same time.
 #[derive(Debug)]
 pub struct History {
     database: Connection,
@@ -76,34 +76,34 @@ pub struct History {
     known: Option<writer::CachedFacts>,
 }
 
-/// What this program may do with the file.
+/// Permission of this program for the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Access {
-    /// Everything.
+    /// Reading and writing.
     Write,
-    /// It was opened for reading.
+    /// Reading only, as the caller asked.
     Read,
-    /// The file is of this newer version, which only a newer dtrain may write.
+    /// Reading only, as the file has this newer version, which only a newer dtrain may write.
     Newer(String),
 }
 
 impl History {
-    /// Opens the history at `path` for reading and writing; makes it, and its folder, where there is none.
+    /// Opens the history at `path` for reading and writing; creates the file and its folder if needed.
     ///
-    /// An `Err` names what stands in the way: a network file system, a foreign file, a newer major version.
+    /// `Err` names the obstacle: a network file system, a foreign file, a newer major version.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         Self::of(path, open::writer(path, open::Sharing::Shared))
     }
 
     /// Opens an existing history for reading only; never waits for a writer.
     ///
-    /// Where the folder cannot be written, or has no room, the history is read as it is at this moment.
+    /// If the folder is not writable, or the disk is full, a snapshot of the history is read.
     pub fn open_read_only(path: &Path) -> Result<Self, LedgerError> {
         Self::of(path, open::reader(path))
     }
 
-    /// Opens an existing history for writing where the disk has no room for what programs share of it: no other program can use
-    /// it meanwhile.
+    /// Opens an existing history for exclusive writing, on a disk without room for the files that programs
+    /// share: no other program can use it meanwhile.
     pub fn open_alone(path: &Path) -> Result<Self, LedgerError> {
         Self::of(path, open::writer(path, open::Sharing::Alone))
     }
@@ -114,17 +114,17 @@ impl History {
         Ok(Self { database, path: path.to_path_buf(), access, presence, known: None })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The state folder that it lies in.
+    /// Returns the state folder that contains it.
     fn root(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    /// Whether every write is refused, because the file is newer or was opened for reading.
+    /// Returns `true` if writes are refused because the file is newer or was opened for reading.
     pub fn is_read_only(&self) -> bool {
         self.access != Access::Write
     }
@@ -136,7 +136,7 @@ impl History {
         work: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError>,
     ) -> Result<T, LedgerError> {
         let attempt = match &self.access {
-            // What is committed to a file that is gone is lost, so that it counts only when the file is there afterwards.
+            // A commit to a removed file is lost, so it only counts if the file is still there afterwards.
             Access::Write => self
                 .presence
                 .check()
@@ -148,7 +148,7 @@ impl History {
         attempt.map_err(|source| ledger_error(doing, &self.path, source))
     }
 
-    /// Runs `work` on one snapshot.
+    /// Runs `work` on one snapshot of the database.
     fn read<T>(
         &self,
         doing: &'static str,
@@ -157,7 +157,7 @@ impl History {
         let snapshot = || -> Result<T, BoxError> {
             let transaction = self.database.unchecked_transaction()?;
             let answer = work(&transaction);
-            // Whatever was found, it is the file that counts.
+            // Report a removed or replaced file before any result of the query.
             self.presence.check()?;
             answer
         };
@@ -175,18 +175,18 @@ fn transact<T>(
     Ok(answer)
 }
 
-/// Milliseconds since the Unix epoch by this host's clock; for display, never for order.
+/// Returns this host's clock in milliseconds since the Unix epoch; for display, never for order.
 fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A count as SQLite stores it: its integers are signed.
+/// Converts a count for SQLite, whose integers are signed.
 fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A stored number that was written by [`stored`].
+/// Converts a stored number back; the inverse of [`stored`].
 fn unstored(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What conditions and orders may name in a history, and what was probably meant by a name that is none.
+//! Names that conditions and sort orders may use, and suggestions for unknown ones.
 
 use super::filter::{ConditionError, column};
 use super::{BoxError, History};
@@ -13,23 +13,23 @@ pub(super) const WORDS: [&str; 4] = ["recipe", "study", "status", "tag"];
 /// Columns of the list that are compared with numbers.
 pub(super) const COLUMNS: [&str; 6] = ["batch", "learning_rate", "best", "loss", "step", "tokens_per_second"];
 
-/// What every trial may measure.
+/// Metrics that every trial may have.
 const METRICS: [&str; 2] = ["valid.loss", "valid.accuracy"];
 
-/// What tables call a column.
+/// Column titles of tables, with the names of the columns.
 const TITLES: [(&str, &str); 2] = [("rate", "learning_rate"), ("tok/s", "tokens_per_second")];
 
-/// Names that trials of a history have.
+/// Names that occur in a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownNames {
-    /// Keys of recipes and plans, and recorded figures.
+    /// Keys of recipes and plans, and of recorded series.
     keys: BTreeSet<String>,
-    /// Whether there is a trial.
+    /// True if there is a trial.
     has_trials: bool,
 }
 
 impl History {
-    /// The names that conditions may use.
+    /// Returns the names that conditions may use.
     pub fn names(&self) -> Result<KnownNames, LedgerError> {
         self.read("read names from", names)
     }
@@ -43,7 +43,8 @@ fn names(database: &Connection) -> Result<KnownNames, BoxError> {
 }
 
 impl KnownNames {
-    /// The number that a name stands for: a column, a key or a figure. `Err` names what was probably meant.
+    /// Resolves a name that is compared with a number: a column, a key or a series. `Err` suggests a similar
+    /// name.
     pub(super) fn number(&self, name: &str) -> Result<String, ConditionError> {
         let plain = name.to_lowercase();
         let title = TITLES.iter().find(|(title, _)| *title == plain).map(|(_, column)| *column);
@@ -59,7 +60,8 @@ impl KnownNames {
         Err(ConditionError::Unknown { name: name.to_owned(), near: self.near(name) })
     }
 
-    /// Whether a name is that of a setting that may be a word: a recorded param, or a key with words for values.
+    /// Returns `true` if a name is a setting that may have a word as its value: a recorded parameter, or a
+    /// key of the recipe.
     pub(super) fn has_words(&self, name: &str) -> bool {
         let is_worded = |shape: ValueType| match shape {
             ValueType::Text | ValueType::Name | ValueType::Flag | ValueType::OneOf(_) => true,
@@ -78,7 +80,7 @@ impl KnownNames {
         self.keys.contains(name) || METRICS.contains(&name) || is_of_the_language() || is_of_a_plan()
     }
 
-    /// The name that is most like another, when one is: the last part of a key counts as the key.
+    /// Returns the known name most similar to `name`, if one is; the last part of a key counts as the key.
     fn near(&self, name: &str) -> Option<String> {
         let short = WORDS.into_iter().chain(COLUMNS).chain(METRICS);
         let long = self.keys.iter().map(String::as_str).chain(keys().iter().map(|key| key.path));

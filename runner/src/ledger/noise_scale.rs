@@ -1,41 +1,42 @@
-//! From how large a batch on more samples teach little more: the noise scale of the gradient.
+//! Gradient noise scale: the batch size above which more samples help little.
 
 use super::{BoxError, MetricSample, points};
 use dtrain_protocol::Rank;
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
-/// Series that it is made from.
+/// Series of the gradient's signal, from which it is estimated.
 pub(super) const SIGNAL: &str = "gradient_signal";
 pub(super) const NOISE: &str = "gradient_noise";
 
-/// Steps it needs at least: those of a few are chance.
+/// Fewest steps for an estimate.
 const FEWEST: usize = 20;
 
-/// Parts of the steps, each of which is left out once to see how much it matters.
+/// Jackknife parts: each is left out once to estimate the error.
 const PARTS: usize = 10;
 
-/// Samples of a batch of whose gradient half is chance (McCandlish et al. 2018), over the second half of a trial.
+/// Noise scale: the batch size at which half of the gradient is chance (McCandlish et al. 2018), over the
+/// second half of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NoiseScale {
-    /// The estimate.
+    /// Estimate, in samples.
     pub samples: f64,
-    /// Two standard errors less, at least 0.
+    /// Estimate minus two standard errors, at least 0.
     pub low: f64,
-    /// Two standard errors more.
+    /// Estimate plus two standard errors.
     pub high: f64,
-    /// Steps it was made from.
+    /// Number of steps that it is computed from.
     pub steps: u64,
 }
 
-/// That of a trial; `None` where it measured too little, or chance is all there is.
+/// Returns the noise scale of a trial; `None` if it measured too little, or there is only noise.
 pub(super) fn of_trial(database: &Connection, trial: i64) -> Result<Option<NoiseScale>, BoxError> {
     let signal = points::joined_attempts(database, trial, SIGNAL, Rank(0))?;
     let noise = points::joined_attempts(database, trial, NOISE, Rank(0))?;
     Ok(estimate(&signal, &noise))
 }
 
-/// The ratio of the sums, as the mean of ratios would be biased; its error by leaving out each part once.
+/// Returns the ratio of the sums, as the mean of ratios would be biased; its error is from the jackknife.
 fn estimate(signal: &[MetricSample], noise: &[MetricSample]) -> Option<NoiseScale> {
     let pairs = signal.iter().zip(noise).map(|(signal, noise)| (signal.value, noise.value));
     let pairs: Vec<_> = pairs.filter(|(signal, noise)| signal.is_finite() && noise.is_finite()).collect();
@@ -81,7 +82,7 @@ mod tests {
         let noise = series((0..200).map(|step| 60.0 + swing(step)));
         let found = estimate(&signal, &noise).expect("there is enough");
         assert_eq!((found.samples, found.steps), (30.0, 100));
-        // The parts are of 10 steps with a signal of 1 or of 3: the mean of ten has an error of 1/3.
+        // Ten parts of 10 steps each, with a signal of 1 or 3: their mean has an error of 1/3.
         assert!((found.high - found.low) / 4.0 > 4.5 && (found.high - found.low) / 4.0 < 5.5, "{found:?}");
         assert_eq!(estimate(&signal[..38], &noise[..38]), None, "too few");
     }

@@ -1,4 +1,4 @@
-//! Opening the file: where it may lie, who may read it, and how SQLite is told to keep its word.
+//! Opening the history file: location, permissions and SQLite settings.
 
 use super::error::is_unwritable;
 use super::file_identity::OpenedFiles;
@@ -10,29 +10,29 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// `DTRN`: says that a file is ours.
+/// `DTRN`: SQLite application id of a history.
 pub(super) const APPLICATION_ID: i32 = 0x4454_524E;
 
-/// How long a writer waits for the others: longer than a backup, or a program that looks into the file, holds it.
+/// Longest wait of a writer for other processes: longer than a backup or an inspection of the file takes.
 pub(super) const BUSY: Duration = Duration::from_secs(60);
 
-/// An open history.
+/// Open database of a history.
 pub(super) struct OpenDatabase {
     pub(super) database: Connection,
     pub(super) access: Access,
     pub(super) presence: OpenedFiles,
 }
 
-/// Whether other programs may use the file meanwhile.
+/// Use of the file by other programs meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// Any number of them.
+    /// Other programs may use it.
     Shared,
-    /// None, so that no shared memory is needed beside the file.
+    /// Exclusive use, without shared memory beside the file.
     Alone,
 }
 
-/// Opens for writing; makes folder (0700) and file (0600) where there are none.
+/// Opens for writing; creates folder (0700) and file (0600) if needed.
 pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<OpenDatabase, BoxError> {
     let folder = folder(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -57,12 +57,12 @@ pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<OpenDatabase, BoxE
     })?;
     configure(&database)?;
     migrate::migrate(&mut database, path, migrate::STEPS)?;
-    // Where there is no room for it, the next writer draws it.
+    // If there is no room for an id, the next writer draws it.
     drop(identify(&database));
     Ok(OpenDatabase { database, access: Access::Write, presence: OpenedFiles::of(path)? })
 }
 
-/// Opens for reading; an `Err` where there is no file.
+/// Opens for reading; `Err` if there is no file.
 pub(super) fn reader(path: &Path) -> Result<OpenDatabase, BoxError> {
     if !path.try_exists()? {
         return Err("there is no history yet; `dtrain run` creates one".into());
@@ -120,7 +120,7 @@ fn opened_newer(
     })
 }
 
-/// Opens for a quick look; `None` where there is nothing to look at. Whoever writes is not waited for.
+/// Opens without waiting for writers; `None` if that fails.
 pub(super) fn open_without_waiting(path: &Path) -> Option<Connection> {
     FileSystemKind::of(&folder(path)).ok()?.journal_mode(path).ok()?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -130,7 +130,7 @@ pub(super) fn open_without_waiting(path: &Path) -> Option<Connection> {
     (id == APPLICATION_ID).then_some(database)
 }
 
-/// What to say to a write on a newer file.
+/// Returns the error message for a write to a newer file.
 pub(super) fn too_new(version: &str) -> String {
     format!(
         "it has schema version {version}, this dtrain {} writes version {}; use the newer dtrain that \
@@ -140,7 +140,7 @@ pub(super) fn too_new(version: &str) -> String {
     )
 }
 
-/// A newer minor version only added things, so reading is safe; a newer major version is refused.
+/// Accepts a newer minor version for reading, as it only added things; rejects a newer major version.
 fn read_newer(database: Connection, version: migrate::SchemaVersion) -> Result<Connection, BoxError> {
     if version.major() != migrate::CURRENT.major() {
         return Err(too_new(&version.to_string()).into());
@@ -158,7 +158,7 @@ fn configure(database: &Connection) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Draws the id of a history among those that bundles come from, where it has none.
+/// Draws a random id for the history in bundles if it has none.
 fn identify(database: &Connection) -> Result<(), BoxError> {
     let is_known: bool =
         database.query_row("SELECT EXISTS (SELECT 1 FROM history_id)", [], |row| row.get(0))?;
@@ -169,7 +169,7 @@ fn identify(database: &Connection) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Fails unless the file is a history.
+/// Returns `Err` unless the file is a history.
 pub(super) fn check_application_id(database: &Connection) -> Result<(), BoxError> {
     let id: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if id == APPLICATION_ID {
@@ -179,7 +179,7 @@ pub(super) fn check_application_id(database: &Connection) -> Result<(), BoxError
     }
 }
 
-/// Fails when the file belongs to another program; marks an empty one as ours.
+/// Marks an empty file as a history; returns `Err` if the file belongs to another program.
 fn claim_file(database: &Connection) -> Result<(), BoxError> {
     let id: i32 = match database.pragma_query_value(None, "application_id", |row| row.get(0)) {
         Ok(id) => id,
@@ -193,7 +193,7 @@ fn claim_file(database: &Connection) -> Result<(), BoxError> {
     }
     let tables: i64 = database.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if id != 0 || tables > 0 {
-        // Another process may have marked and filled it between the two questions.
+        // Another process may have marked and filled it between the two queries.
         let again: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0))?;
         if again != APPLICATION_ID {
             return Err("it is a database of another program; choose another file".into());
@@ -203,7 +203,8 @@ fn claim_file(database: &Connection) -> Result<(), BoxError> {
     retry_while_busy(|| database.pragma_update(None, "application_id", APPLICATION_ID))
 }
 
-/// Repeats what SQLite refuses without waiting while others switch the file to its write-ahead log.
+/// Repeats `work` while other processes switch the file to its write-ahead log, when SQLite fails without
+/// waiting.
 fn retry_while_busy(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), BoxError> {
     let begun = Instant::now();
     loop {
@@ -219,8 +220,8 @@ fn retry_while_busy(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<()
     }
 }
 
-/// Makes an empty file that its owner alone may read, where there is none. One that is there is not opened: closing it would end
-/// the locks of all connections that this process has to it.
+/// Creates an empty file that only its owner can read, if there is none. An existing file is not opened:
+/// closing it would release the locks of all connections that this process has to it.
 fn create(path: &Path) -> io::Result<()> {
     match OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -228,7 +229,7 @@ fn create(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The folder of `path`; `.` for a bare name.
+/// Returns the folder of `path`; `.` for a bare name.
 fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

@@ -1,7 +1,8 @@
-//! The open points of trials: each commit appends a record to the log of its trial, which is sealed by series when it is full.
+//! Open points of trials: each commit appends a record to the log of its trial; a full log is sealed into
+//! chunks by series.
 //!
-//! The log is a blob that is overwritten in place, so that a commit writes the pages that it fills and no others. Whoever reads folds
-//! what it holds onto what is sealed.
+//! The log is a blob that is overwritten in place, so that a commit writes only the pages it fills. Readers
+//! merge its points with the sealed ones.
 
 use super::point_log::{self, PointLog, PointsBySeries, RecordHeader};
 use super::running_summary::RunningSummary;
@@ -15,13 +16,13 @@ use std::io::{Seek, SeekFrom, Write};
 /// Bytes of a new log.
 const FIRST: usize = 16 << 10;
 
-/// Bytes of a log for each of its series, so that a full one has a full chunk of most of them.
+/// Bytes of a log per series, so that a full log has a full chunk of most series.
 const EACH: usize = 6 << 10;
 
-/// Bytes of a log at most: whoever reads a figure of a trial reads all of it.
+/// Most bytes of a log: to read one figure of a trial, all of its log is read.
 const MOST: usize = 4 << 20;
 
-/// A series: what identifies it beside its trial.
+/// Identity of a series within its trial.
 struct SeriesKey {
     key: i64,
     rank: u32,
@@ -30,7 +31,7 @@ struct SeriesKey {
 
 const DAMAGE: Corruption = Corruption("a log of open points");
 
-/// The log of a trial; `None` where it has no open points.
+/// Reads the log of a trial; `None` if it has no open points.
 pub(super) fn read(database: &Connection, trial: i64) -> Result<Option<PointLog>, BoxError> {
     let bytes: Option<Vec<u8>> = database
         .prepare_cached("SELECT data FROM open_points WHERE trial = ?1")?
@@ -39,7 +40,7 @@ pub(super) fn read(database: &Connection, trial: i64) -> Result<Option<PointLog>
     bytes.map(|bytes| PointLog::read(bytes).ok_or(DAMAGE.into())).transpose()
 }
 
-/// The open points of a trial by series, in the order in which they came.
+/// Returns the open points of a trial by series, in order of arrival.
 pub(super) fn points(log: &PointLog) -> Result<BTreeMap<i64, Vec<MetricSample>>, BoxError> {
     let mut all = BTreeMap::<_, Vec<_>>::new();
     for (series, samples) in log.points().ok_or(DAMAGE)? {
@@ -48,14 +49,14 @@ pub(super) fn points(log: &PointLog) -> Result<BTreeMap<i64, Vec<MetricSample>>,
     Ok(all)
 }
 
-/// The open points of one series.
+/// Returns the open points of one series.
 pub(super) fn points_of(log: Option<&PointLog>, series: i64) -> Result<Vec<MetricSample>, BoxError> {
     let Some(log) = log else { return Ok(Vec::new()) };
     let all = log.points().ok_or(DAMAGE)?;
     Ok(all.into_iter().filter(|(id, _)| *id == series).flat_map(|(_, samples)| samples).collect())
 }
 
-/// Appends a record to the log of a trial; seals and makes room where it does not fit.
+/// Appends a record to the log of a trial; if it does not fit, seals points or enlarges the log.
 pub(super) fn append(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -99,7 +100,7 @@ pub(super) fn seal(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxE
     Ok(())
 }
 
-/// Overwrites a part of a log with records; what follows them does not count.
+/// Overwrites a part of a log with records; later records are dropped.
 fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -> Result<(), BoxError> {
     let mut blob = transaction.blob_open(MAIN_DB, "open_points", "data", trial, false)?;
     blob.seek(SeekFrom::Start(at as u64))?;
@@ -109,7 +110,7 @@ fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -
     Ok(blob.close()?)
 }
 
-/// Puts a log of another size in place of that of a trial.
+/// Replaces the log of a trial by one of another size.
 fn replace_log(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -124,7 +125,8 @@ fn replace_log(
     write(transaction, trial, 0, records)
 }
 
-/// Moves open points into chunks and summaries: all of them, or those of full chunks; returns the others.
+/// Moves open points into chunks and summaries: all of them, or only full chunks. Returns the remaining
+/// points.
 fn seal_full(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -177,7 +179,7 @@ pub(super) fn add_chunks(
     Ok(())
 }
 
-/// Samples by step; of two with the same step, the later in the list wins.
+/// Sorts samples by step; of two with the same step, the later in the list wins.
 pub(super) fn sorted_by_step(samples: Vec<MetricSample>) -> Vec<MetricSample> {
     if samples.is_sorted_by(|a, b| a.step < b.step) {
         return samples;
@@ -190,7 +192,7 @@ pub(super) fn sorted_by_step(samples: Vec<MetricSample>) -> Vec<MetricSample> {
         .collect()
 }
 
-/// Keeps how far an attempt's spool is kept.
+/// Stores how many bytes of an attempt's spool are in the history.
 pub(super) fn store_spool_offset(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -233,7 +235,7 @@ fn series(database: &Connection, id: i64) -> Result<SeriesKey, BoxError> {
     Ok(series)
 }
 
-/// Reads all logs; `Err` when one is not as it was written.
+/// Reads all logs; `Err` if one is damaged.
 pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
     for trial in trials(database)? {
         read(database, trial)?.map(|log| points(&log)).transpose()?;
@@ -241,14 +243,14 @@ pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Trials with open points.
+/// Lists the trials with open points.
 pub(super) fn trials(database: &Connection) -> Result<Vec<i64>, BoxError> {
     let mut select = database.prepare_cached("SELECT trial FROM open_points")?;
     Ok(select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
 }
 
-/// Does `work`, which reads summaries of these trials and no others, while their summaries are complete: a temporary table of the
-/// same name has them with the open points folded in.
+/// Runs `work`, which reads the summaries of these trials only, with complete summaries: a temporary table of
+/// the same name includes their open points.
 pub(super) fn with_summaries<T>(
     database: &Connection,
     trials: &[i64],

@@ -1,13 +1,14 @@
-//! The open points of a trial as bytes: what each commit added, until they are sealed into chunks.
+//! Format of the log of open points: the points of each commit, until they are sealed into chunks.
 //!
-//! A record is `[u32 length][u32 crc32c of the payload][payload]`, little-endian; a length of zero, or the end, ends the log.
-//! The payload is, in varints unless it says otherwise:
+//! A record is `[u32 length][u32 crc32c of the payload][payload]`, little-endian; a length of zero, or the
+//! end of the blob, ends the log. The payload is, in varints unless it says otherwise:
 //!
 //! ```text
-//! 0 · or 1 · attempt · offset                        how far the attempt's spool is kept
-//! n · n × (attempt · rank · sequence)                the newest event kept of each rank
-//! n · step · time · n × (series · n · points)        ids ascend, each as the difference from the one before; points as in
-//!                                                    a chunk, the first step and time as differences from those before
+//! 0 · or 1 · attempt · offset                    bytes of the attempt's spool that are stored
+//! n · n × (attempt · rank · sequence)            the newest stored event of each rank
+//! n · step · time · n × (series · n · points)    ids ascend, each as the difference from the one before;
+//!                                                points as in a chunk, but the first step and time are
+//!                                                differences from those before
 //! ```
 
 use super::MetricSample;
@@ -18,19 +19,19 @@ use std::ops::Range;
 /// Bytes before a payload.
 const HEADER: usize = 8;
 
-/// Points of one series, by its id.
+/// Points by series, which is given by its id.
 pub(super) type PointsBySeries = Vec<(i64, Vec<MetricSample>)>;
 
-/// What a record says beside its points.
+/// Header of a record: everything but its points.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordHeader {
-    /// How far an attempt's spool is kept.
+    /// Attempt, and bytes of its spool that are stored.
     pub(super) offset: Option<(AttemptId, u64)>,
-    /// The newest event kept of each rank.
+    /// Newest stored event of each rank: attempt, rank and sequence number.
     pub(super) heard: Vec<(AttemptId, Rank, u64)>,
 }
 
-/// A log: its records, and how many bytes they take.
+/// Log of records, with the number of bytes in use.
 #[derive(Debug, Default)]
 pub(super) struct PointLog {
     bytes: Vec<u8>,
@@ -39,7 +40,7 @@ pub(super) struct PointLog {
 }
 
 impl PointLog {
-    /// Reads a log; `None` when it is not as it was written.
+    /// Parses a log; `None` if it is damaged.
     pub(super) fn read(bytes: Vec<u8>) -> Option<Self> {
         let (mut heads, mut used) = (Vec::new(), 0);
         while let Some((header, rest)) = bytes[used..].split_at_checked(HEADER) {
@@ -61,22 +62,22 @@ impl PointLog {
         Some(Self { bytes, heads, used })
     }
 
-    /// Bytes that the records take.
+    /// Returns the bytes that the records take.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Bytes that there is room for.
+    /// Returns the size of the log in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
-    /// What the records say beside their points, in order.
+    /// Returns the headers of the records, in order.
     pub(super) fn heads(&self) -> impl Iterator<Item = &RecordHeader> {
         self.heads.iter().map(|(head, _)| head)
     }
 
-    /// All points in the order in which they were added.
+    /// Returns all points, in the order in which they were added.
     pub(super) fn points(&self) -> Option<PointsBySeries> {
         let mut all = Vec::new();
         for (_, body) in &self.heads {
@@ -85,13 +86,13 @@ impl PointLog {
         Some(all)
     }
 
-    /// The bytes of the records.
+    /// Returns the bytes of the records.
     pub(super) fn records(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 }
 
-/// The bytes of a record. `points` are sorted by series.
+/// Encodes a record. `points` must be sorted by series.
 pub(super) fn record(head: &RecordHeader, points: &PointsBySeries) -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
     let offset = head.offset.map_or(vec![0], |(attempt, offset)| vec![1, attempt.0, offset]);

@@ -1,4 +1,4 @@
-//! Series of points: sealed chunks, and what is open in the log of the trial.
+//! Points of a series: sealed chunks, and open points in the log of the trial.
 
 use super::point_log::{PointLog, PointsBySeries, RecordHeader};
 use super::{BoxError, Corruption, History, chunk, create, open_points, stored, unstored, writer};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub use dtrain_protocol::series_codec::MetricSample;
 
 impl History {
-    /// The points of one series by step; where attempts overlap, the last attempt wins.
+    /// Returns the points of one series by step; if attempts overlap, the last attempt wins.
     pub fn series(&self, trial: &TrialId, key: &str, rank: Rank) -> Result<Vec<MetricSample>, LedgerError> {
         self.read("read a series from", |database| {
             let trial = writer::row_of(database, trial)?;
@@ -20,7 +20,7 @@ impl History {
         })
     }
 
-    /// The points of one series attempt by attempt, overlaps included.
+    /// Returns the points of one series by attempt, overlaps included.
     pub fn series_by_attempt(
         &self,
         trial: &TrialId,
@@ -33,12 +33,12 @@ impl History {
         })
     }
 
-    /// The points of one series by step, of the lowest rank that reports it.
+    /// Returns the points of one series by step, of the lowest rank that reports it.
     pub fn curve(&self, trial: &TrialId, key: &str) -> Result<Vec<MetricSample>, LedgerError> {
         self.read("read a series from", |database| curve(database, writer::row_of(database, trial)?, key))
     }
 
-    /// The same attempt by attempt, overlaps included.
+    /// Returns the points of one series by attempt, overlaps included, of the lowest rank that reports it.
     pub fn curve_by_attempt(
         &self,
         trial: &TrialId,
@@ -51,7 +51,7 @@ impl History {
         })
     }
 
-    /// Names and ranks of all series of a trial, sorted.
+    /// Lists names and ranks of all series of a trial, sorted.
     pub fn series_names(&self, trial: &TrialId) -> Result<Vec<(String, Rank)>, LedgerError> {
         self.read("read the names of series from", |database| {
             let trial = writer::row_of(database, trial)?;
@@ -65,7 +65,7 @@ impl History {
     }
 }
 
-/// The lowest rank that reports a series; `None` where none does.
+/// Returns the lowest rank that reports a series; `None` if none does.
 pub(super) fn lowest_rank(database: &Connection, trial: i64, key: &str) -> Result<Option<Rank>, BoxError> {
     let rank: Option<u32> = database
         .prepare_cached(
@@ -76,7 +76,7 @@ pub(super) fn lowest_rank(database: &Connection, trial: i64, key: &str) -> Resul
     Ok(rank.map(Rank))
 }
 
-/// The ranks that report a series, in their order.
+/// Lists the ranks that report a series, in order.
 pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<Rank>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT DISTINCT series.rank FROM series JOIN key ON key.id = series.key
@@ -86,13 +86,13 @@ pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The points of one series by step, of the lowest rank that reports it.
+/// Returns the points of one series by step, of the lowest rank that reports it.
 pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<MetricSample>, BoxError> {
     let rank = lowest_rank(database, trial, key)?;
     rank.map_or_else(|| Ok(Vec::new()), |rank| joined_attempts(database, trial, key, rank))
 }
 
-/// One series by step, the last attempt wins.
+/// Returns the points of one series by step; the last attempt wins.
 pub(super) fn joined_attempts(
     database: &Connection,
     trial: i64,
@@ -129,7 +129,7 @@ fn by_attempt(
     .collect()
 }
 
-/// The points of one attempt of a series, as a bundle names it.
+/// Returns the points of one attempt of a series that a bundle names.
 pub(super) fn of_attempt(
     database: &Connection,
     trial: i64,
@@ -140,13 +140,13 @@ pub(super) fn of_attempt(
     all_points(database, &SealedSeries { series, last_step }, open_points::read(database, trial)?.as_ref())
 }
 
-/// A series, and its last sealed step; -1 where none is.
+/// Row number of a series, and its last sealed step; -1 if there is none.
 struct SealedSeries {
     series: i64,
     last_step: i64,
 }
 
-/// All points of a stored series by step; of two with the same step, the later wins.
+/// Returns all points of a series by step; of two with the same step, the later wins.
 fn all_points(
     database: &Connection,
     of: &SealedSeries,
@@ -157,7 +157,8 @@ fn all_points(
     Ok(open_points::sorted_by_step(samples))
 }
 
-/// The sealed points of a series. `Err` when a chunk cannot be read, or one is missing: rows have no checksum of their own.
+/// Returns the sealed points of a series. `Err` if a chunk is unreadable or missing: rows have no checksum of
+/// their own.
 fn sealed_points(database: &Connection, of: &SealedSeries) -> Result<Vec<MetricSample>, BoxError> {
     let mut select =
         database.prepare_cached("SELECT number, data FROM chunk WHERE series = ?1 ORDER BY number")?;
@@ -176,7 +177,7 @@ fn sealed_points(database: &Connection, of: &SealedSeries) -> Result<Vec<MetricS
     if has_last { Ok(samples) } else { Err(Corruption("a series of points, whose end is missing,").into()) }
 }
 
-/// Reads all sealed points; `Err` when some are not as they were written.
+/// Reads all sealed points; `Err` if some are damaged.
 pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
     let mut select = database.prepare("SELECT id, last_step FROM series")?;
     let mut rows = select.query([])?;
@@ -186,7 +187,7 @@ pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The newest points of a series as versions before 1.4 kept them: one row each.
+/// Returns the newest points of a series in the format before 1.4: one row each.
 fn unsealed_rows(database: &Connection, series: i64) -> Result<Vec<MetricSample>, BoxError> {
     let mut select =
         database.prepare_cached("SELECT step, at_ms, value FROM tail WHERE series = ?1 ORDER BY step")?;
@@ -195,21 +196,21 @@ fn unsealed_rows(database: &Connection, series: i64) -> Result<Vec<MetricSample>
         Ok(MetricSample {
             step: unstored(row.get(0)?),
             at_ms: unstored(row.get(1)?),
-            // SQLite has no not-a-number: NULL stands for it.
+            // SQLite has no NaN: NULL stands for it.
             value: value.unwrap_or(f64::NAN),
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The newest step kept of each series of a trial, looked up as it is asked for.
+/// Newest stored step of each series of a trial, loaded on demand.
 pub(super) struct NewestSteps {
     trial: i64,
     open: BTreeMap<i64, u64>,
 }
 
 impl NewestSteps {
-    /// Of a trial with this log.
+    /// Returns the newest steps of a trial with this log.
     pub(super) fn of(trial: i64, log: Option<&PointLog>) -> Result<Self, BoxError> {
         let mut open = BTreeMap::new();
         if let Some(log) = log {
@@ -220,7 +221,7 @@ impl NewestSteps {
         Ok(Self { trial, open })
     }
 
-    /// Whether a point is beyond the newest kept one of its series.
+    /// Returns `true` if a point is newer than all stored points of its series.
     pub(super) fn is_before(&self, database: &Connection, point: &MetricPoint) -> Result<bool, BoxError> {
         let found = find(database, self.trial, &point.key, point.rank, point.attempt)?;
         let Some((series, sealed)) = found else { return Ok(true) };
@@ -229,7 +230,7 @@ impl NewestSteps {
     }
 }
 
-/// A series: its id and its last sealed step, -1 where none is.
+/// Finds a series: its id and its last sealed step, -1 if there is none.
 fn find(
     database: &Connection,
     trial: i64,
@@ -247,7 +248,7 @@ fn find(
     Ok(found)
 }
 
-/// The id of a series; it is made when it is new.
+/// Returns the id of a series; inserts a new one.
 pub(super) fn series_of(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -266,7 +267,7 @@ pub(super) fn series_of(
     Ok(transaction.last_insert_rowid())
 }
 
-/// Adds points to the log of a trial.
+/// Appends points to the log of a trial.
 pub(super) fn append(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -290,7 +291,7 @@ pub(super) fn append(
     open_points::append(transaction, trial, log, head, &points)
 }
 
-/// Seals the points that versions before 1.4 kept as rows.
+/// Seals the points that versions before 1.4 stored as rows.
 pub(super) fn seal_rows(transaction: &Transaction<'_>) -> Result<(), BoxError> {
     let mut series = transaction.prepare("SELECT DISTINCT series FROM tail")?;
     let series: Vec<i64> = series.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;

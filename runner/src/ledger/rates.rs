@@ -1,4 +1,4 @@
-//! What was measured: speeds of hosts, and how trials went against what was predicted.
+//! Measured rates of hosts, and measured step times of trials with their predictions.
 
 use super::{History, create, now_ms, stored, unstored};
 use crate::fact::LedgerError;
@@ -7,28 +7,29 @@ use dtrain_protocol::{HostFacts, Rates, TrialId};
 use rusqlite::{OptionalExtension, params};
 use serde_json::Value;
 
-/// How a trial went against what was predicted for it.
+/// Measured step time of a trial, with the prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTimeObservation {
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
-    /// What was trained.
+    /// Candidate that was trained, as JSON.
     pub candidate: Value,
-    /// Seconds of one step that the planner expected, before any correction.
+    /// Seconds of a step that the planner expected, before any correction.
     pub predicted_step_seconds: f64,
     /// Seconds of a typical step.
     pub measured_step_seconds: f64,
-    /// Median absolute deviation from it.
+    /// Median absolute deviation of the measured seconds.
     pub measured_step_spread: f64,
 }
 
-/// Names a host by everything a plan depends on: two hosts with equal digests are alike.
+/// Returns the digest of all properties of a host that a plan depends on; hosts with equal digests are
+/// interchangeable.
 pub fn host_digest(host: &HostFacts) -> String {
     create::digest(&serde_json::to_string(host).unwrap_or_default())
 }
 
 impl History {
-    /// The newest rates of this host for this model; `None` when they were never measured.
+    /// Returns the newest rates of this host for this model; `None` if they were never measured.
     pub fn rates(&self, host: &HostFacts, model_digest: &str) -> Result<Option<Rates>, LedgerError> {
         self.read("read rates from", |database| {
             let json: Option<String> = database
@@ -38,12 +39,12 @@ impl History {
                     |row| row.get(0),
                 )
                 .optional()?;
-            // Rates that an older dtrain wrote differently are measured again.
+            // Rates in the format of an older dtrain are measured again.
             Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
         })
     }
 
-    /// Keeps rates in place of older ones of the same host and model.
+    /// Stores rates; replaces older ones of the same host and model.
     pub fn save_rates(&mut self, rates: &Rates) -> Result<(), LedgerError> {
         self.write("write rates to", |transaction| {
             transaction.execute(
@@ -59,7 +60,7 @@ impl History {
         })
     }
 
-    /// All rates, the newest first.
+    /// Lists all rates, newest first.
     pub fn all_rates(&self) -> Result<Vec<Rates>, LedgerError> {
         self.read("read rates from", |database| {
             let mut select = database.prepare("SELECT json FROM rates ORDER BY measured_ms DESC")?;
@@ -69,7 +70,7 @@ impl History {
         })
     }
 
-    /// Writes down what a study found of the learning-rate rule; what it found before is replaced.
+    /// Stores a study's corrections of the learning-rate rule; replaces its earlier ones.
     pub fn save_corrections(
         &mut self,
         study: &str,
@@ -88,7 +89,8 @@ impl History {
         })
     }
 
-    /// What studies found of the learning-rate rule for such a training, oldest first.
+    /// Returns the corrections of the learning-rate rule that studies found for such a training, oldest
+    /// first.
     pub fn corrections(&self, training_digest: &str) -> Result<Vec<Correction>, LedgerError> {
         self.read("read corrections from", |database| {
             let mut select = database.prepare(
@@ -101,8 +103,8 @@ impl History {
         })
     }
 
-    /// How trials on such a host ([`host_digest`]) with such a model went against what was predicted, the newest
-    /// first.
+    /// Returns measured and predicted step times of trials on such a host ([`host_digest`]) with such a
+    /// model, newest first.
     pub fn observations(
         &self,
         host_digest: &str,

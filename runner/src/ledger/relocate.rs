@@ -1,13 +1,13 @@
-//! Folders of a state folder that was copied or moved: the history names them by the path that they had when they were written.
+//! Relocation of recorded paths after the state folder was copied or moved.
 
 use dtrain_protocol::TrialId;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
-/// The folder below the state folder `root` that `recorded`, a folder of `trial`, names now.
+/// Returns the folder below the state folder `root` that corresponds to `recorded`, a folder of `trial`.
 ///
-/// A path outside `root` names the same folder below `root`, where it exists there; otherwise it stays as it is, such as the
-/// path of a checkpoint on another host.
+/// A path outside `root` is mapped to the same folder below `root` if that exists; otherwise it is unchanged,
+/// such as the path of a checkpoint on another host.
 pub(super) fn relocated(root: &Path, trial: &TrialId, recorded: PathBuf) -> PathBuf {
     if recorded.starts_with(root) {
         return recorded;

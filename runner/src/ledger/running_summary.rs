@@ -1,24 +1,24 @@
-//! One line about a series over all attempts: points are folded into it one by one.
+//! Running summary of a series over all attempts, updated point by point.
 
 use super::{BoxError, MetricSample, stored, unstored};
 use dtrain_protocol::AttemptId;
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// The summary of a series. Extremes and sum are over the finite points.
+/// Summary of a series. Extremes and sum are over the finite points.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunningSummary {
     points: u64,
     finite: u64,
     sum: f64,
-    /// Attempt, step and value of the newest.
+    /// Attempt, step and value of the newest point.
     last: Option<(AttemptId, u64, f64)>,
-    /// Value and step.
+    /// Value and step of the minimum.
     least: Option<(f64, u64)>,
     most: Option<(f64, u64)>,
 }
 
 impl RunningSummary {
-    /// The stored summary of a series; an empty one where there is none.
+    /// Reads the stored summary of a series; an empty one if there is none.
     pub(super) fn stored(database: &Connection, trial: i64, key: i64, rank: u32) -> Result<Self, BoxError> {
         let found = database
             .prepare_cached(
@@ -33,7 +33,7 @@ impl RunningSummary {
                     points: unstored(row.get(0)?),
                     finite: unstored(row.get(1)?),
                     sum: row.get(2)?,
-                    // SQLite has no not-a-number: NULL stands for it.
+                    // SQLite has no NaN: NULL stands for it.
                     last: Some((attempt, step, last.unwrap_or(f64::NAN))),
                     least: extreme(row.get(6)?, row.get(7)?),
                     most: extreme(row.get(8)?, row.get(9)?),
@@ -43,7 +43,7 @@ impl RunningSummary {
         Ok(found.unwrap_or_default())
     }
 
-    /// Folds points of an attempt in.
+    /// Adds points of an attempt.
     pub(super) fn add(&mut self, attempt: AttemptId, samples: &[MetricSample]) {
         for MetricSample { step, value, .. } in samples {
             let (step, value) = (*step, *value);
@@ -60,7 +60,8 @@ impl RunningSummary {
         }
     }
 
-    /// Writes the line into `summary`, in place of an older one: of the history, or of a temporary table of that name.
+    /// Writes it to the table `summary`, replacing an older one: in the history, or in a temporary table of
+    /// that name.
     pub(super) fn write(
         &self,
         database: &Connection,

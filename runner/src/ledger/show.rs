@@ -1,4 +1,4 @@
-//! Everything about one trial, and what a user may add to or take from it.
+//! Details of one trial, and changes that a user may make to it.
 
 mod outline;
 
@@ -22,53 +22,53 @@ use std::path::PathBuf;
 /// Everything about one trial but its points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialDetails {
-    /// The line about it.
+    /// Row of the list of trials.
     pub row: TrialRow,
-    /// How it ended; `None` while it goes on.
+    /// Result; `None` before the end.
     pub verdict: Option<Verdict>,
-    /// What the user asked for.
+    /// Recipe of the user, as JSON.
     pub recipe: Value,
-    /// The whole plan; null where what is recorded is not JSON.
+    /// Whole plan; null if the recorded text is not JSON.
     pub plan: Value,
-    /// What was trained.
+    /// Candidate that was trained, as JSON.
     pub candidate: Value,
-    /// Recipe and candidate value by value, sorted by path.
+    /// Values of recipe and candidate, sorted by path.
     pub params: Vec<TrialParameter>,
-    /// What the planner expected.
+    /// Performance that the planner expected.
     pub predicted: ExpectedPerformance,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
     /// All checkpoints, oldest first, refused ones included.
     pub checkpoints: Vec<Checkpoint>,
-    /// One line about each series.
+    /// Summary of each series.
     pub figures: Vec<Summary>,
-    /// From how large a batch on more samples teach little more, where replicas could tell.
+    /// Gradient noise scale, if the replicas measured it.
     pub noise_scale: Option<NoiseScale>,
-    /// The checkpoint of another trial that it began with.
+    /// Checkpoint of another trial that it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// What produced it.
+    /// Code, program and environment that produced it.
     pub provenance: Provenance,
-    /// What the user wrote, oldest first.
+    /// Notes of the user, oldest first.
     pub notes: Vec<Note>,
-    /// Tags by name.
+    /// Values of tags, by name.
     pub tags: BTreeMap<String, String>,
 }
 
 impl TrialDetails {
-    /// The summary of a figure, of the lowest rank that reports it.
+    /// Returns the summary of a figure of the lowest rank that reports it.
     pub fn figure(&self, key: &str) -> Option<&Summary> {
         figures::summary_of(&self.figures, key)
     }
 
-    /// What its speed is counted in: a model of rows reads one token a sample, which people call a sample. A script reports tokens.
+    /// Returns the unit of its throughput: samples for a model of rows, otherwise tokens.
     pub fn unit_of_speed(&self) -> &'static str {
         let recipe = serde_json::from_value::<Recipe>(self.recipe.clone());
         let has_rows = recipe.is_ok_and(|recipe| recipe.model.sample_tokens() == 1) && !self.is_script();
         if has_rows { "samples/s" } else { "tokens/s" }
     }
 
-    /// Whether it runs a script of the user.
+    /// Returns `true` if it runs a script of the user.
     pub fn is_script(&self) -> bool {
         self.recipe.pointer("/model/kind").and_then(Value::as_str) == Some("command")
     }
@@ -77,44 +77,45 @@ impl TrialDetails {
 /// One launch of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Its number.
+    /// Number of the attempt, from 1.
     pub number: AttemptId,
-    /// The checkpoint it went on from.
+    /// Step of the checkpoint that it resumed from.
     pub from: Option<StepId>,
-    /// Milliseconds since the Unix epoch.
+    /// Start time, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// Milliseconds since the Unix epoch; `None` while it goes on.
+    /// End time, in milliseconds since the Unix epoch; `None` before it.
     pub ended_ms: Option<u64>,
-    /// How it ended.
+    /// Result of the attempt.
     pub ended: Option<AttemptEnd>,
 }
 
-/// A committed checkpoint. Old ones may have been removed from disk since.
+/// Committed checkpoint in the history. Old ones may have been removed from disk since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// The attempt that wrote it.
+    /// Attempt that wrote it.
     pub attempt: AttemptId,
     /// Steps completed in it.
     pub step: StepId,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the commit, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The folder.
+    /// Path of its folder.
     pub folder: PathBuf,
-    /// Why it no longer counts.
+    /// Reason why it no longer counts, if it was refused.
     pub refused: Option<String>,
 }
 
-/// What a user wrote about a trial.
+/// Note of the user about a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Milliseconds since the Unix epoch.
+    /// Time of writing, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The text.
+    /// Text of the note.
     pub text: String,
 }
 
 impl History {
-    /// Everything about a trial but its points; `is_alive` says whether anybody is at work on it.
+    /// Returns everything about a trial but its points; `is_alive` tells whether an agent or controller works
+    /// on it.
     pub fn trial(
         &self,
         trial: &TrialId,
@@ -130,7 +131,7 @@ impl History {
         })
     }
 
-    /// All checkpoints of a trial, oldest first, refused ones included.
+    /// Lists all checkpoints of a trial, oldest first, refused ones included.
     pub fn checkpoints(&self, trial: &TrialId) -> Result<Vec<Checkpoint>, LedgerError> {
         self.read("read checkpoints from", |database| {
             let mut found = checkpoints(database, writer::row_of(database, trial)?)?;
@@ -139,14 +140,14 @@ impl History {
         })
     }
 
-    /// Names the folders of checkpoints as they lie below the state folder in use.
+    /// Maps the folders of checkpoints to the state folder in use.
     fn relocate(&self, trial: &TrialId, checkpoints: &mut [Checkpoint]) {
         for saved in checkpoints {
             saved.folder = relocated(self.root(), trial, std::mem::take(&mut saved.folder));
         }
     }
 
-    /// Adds a note.
+    /// Adds a note to a trial.
     pub fn add_note(&mut self, trial: &TrialId, text: &str) -> Result<(), LedgerError> {
         self.write("write a note to", |transaction| {
             let trial = writer::row_of(transaction, trial)?;
@@ -158,7 +159,7 @@ impl History {
         })
     }
 
-    /// Sets a tag, in place of one of the same name; an empty value takes it away.
+    /// Sets or replaces a tag; an empty value removes it.
     pub fn set_tag(&mut self, trial: &TrialId, name: &str, value: &str) -> Result<(), LedgerError> {
         self.write("write a tag to", |transaction| {
             let trial = writer::row_of(transaction, trial)?;
@@ -175,10 +176,9 @@ impl History {
         })
     }
 
-    /// Does what [`Self::delete`] does in many small transactions, for a disk with little room: one transaction writes as many
-    /// pages as it changes before it frees any.
+    /// Deletes like [`Self::delete`], but in small transactions, which need less room on a full disk.
     ///
-    /// Where it ends early, the trial is still listed, without what was removed by then; the next call removes the rest.
+    /// After an interruption the trial is still listed, with the remaining rows; call it again.
     pub fn delete_in_parts(
         &mut self,
         trial: &TrialId,
@@ -195,19 +195,19 @@ impl History {
         self.delete(trial, is_alive)
     }
 
-    /// Removes some rows of a trial, and gives back the room that the log took; tells how many rows there were.
+    /// Removes some rows of a trial and truncates the write-ahead log; returns the number of rows.
     fn delete_part(&mut self, trial: &TrialId, sql: &str) -> Result<usize, LedgerError> {
         let removed = self.write("delete a trial from", |transaction| {
             Ok(transaction.execute(sql, [writer::row_of(transaction, trial)?])?)
         })?;
-        // Where it fails, the next transaction needs more room, and says so if there is none.
+        // If this fails, the next transaction needs more room and reports a full disk itself.
         drop(self.database.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
         Ok(removed)
     }
 
-    /// Removes a trial with its points and facts. Its folder is the caller's; its label is not given again.
+    /// Deletes a trial with its points and records. The caller removes its folder; its label is not reused.
     ///
-    /// `Err` when somebody is at work on it: stop it first.
+    /// `Err` if an agent or controller works on it: stop it first.
     pub fn delete(
         &mut self,
         trial: &TrialId,
@@ -227,7 +227,7 @@ impl History {
     }
 }
 
-/// Tables with rows of a trial that [`History::delete_in_parts`] empties first: without them the trial can still be shown.
+/// Tables that [`History::delete_in_parts`] empties first; a trial can be shown without them.
 const PARTS: [&str; 6] = ["summary", "param", "tag", "open_points", "last_event", "spool"];
 
 fn refuse_running(line: &TrialRow) -> Result<(), BoxError> {
@@ -285,7 +285,7 @@ fn tags(database: &Connection, trial: i64) -> Result<BTreeMap<String, String>, B
     Ok(rows(database, query, trial, |row| Ok((row.get(0)?, row.get(1)?)))?.into_iter().collect())
 }
 
-/// All rows of a query about one trial.
+/// Returns all rows of a query about one trial.
 fn rows<T>(
     database: &Connection,
     query: &str,
@@ -315,7 +315,7 @@ fn document(database: &Connection, trial: i64, kind: &str) -> Result<Value, BoxE
     Ok(serde_json::from_str(&text(database, trial, kind)?)?)
 }
 
-/// The text of a document.
+/// Returns the text of a document.
 fn text(database: &Connection, trial: i64, kind: &str) -> Result<String, BoxError> {
     let query = "SELECT json FROM document WHERE trial = ?1 AND kind = ?2";
     Ok(database.query_row(query, params![trial, kind], |row| row.get(0))?)
@@ -379,7 +379,7 @@ fn parent(database: &Connection, trial: i64) -> Result<Option<Parent>, BoxError>
     Ok(json.map(|json| serde_json::from_str(&json)).transpose()?)
 }
 
-/// What produced a trial, with the patch and the environment it shares with others.
+/// Returns the provenance of a trial, with the patch and the environment that it shares with others.
 fn provenance(database: &Connection, trial: i64) -> Result<Provenance, BoxError> {
     let mut made: Provenance = serde_json::from_value(document(database, trial, "provenance")?)?;
     let (patch, environment): (Option<String>, Option<String>) = database.query_row(

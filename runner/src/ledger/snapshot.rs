@@ -1,5 +1,5 @@
-//! Reading a history where SQLite cannot make the files that it needs beside it: on a read-only file system, on a full disk, or
-//! in a folder that only another user may write.
+//! Reads a snapshot of a history for which SQLite cannot create its files: on a read-only file system, on a
+//! full disk, or in a folder that only another user can write to.
 
 use super::error::is_unwritable;
 use super::file_identity::{OpenedFiles, sidecar_path};
@@ -13,15 +13,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Files beside a database that hold a part of it while they are not empty.
+/// Suffixes of files beside a database that contain a part of it unless they are empty.
 const PARTS: [&str; 2] = ["-wal", "-journal"];
 
-/// Opens the history at `path` as it is now.
+/// Opens the history at `path` in its current state.
 ///
-/// Where all of it is in one file, and no older version wrote it, that is read in place and without locks, and must not change
-/// meanwhile. Otherwise a copy is read, in memory where that is possible.
+/// If it is a single file of the newest schema, it is read in place and without locks, and must not change
+/// meanwhile. Otherwise a copy is read, in memory if possible.
 pub(super) fn open(path: &Path) -> Result<(Connection, OpenedFiles), BoxError> {
-    // Says more than SQLite where it may not be read.
+    // Gives a clearer error than SQLite if the file is not readable.
     rustix::fs::access(path, rustix::fs::Access::READ_OK).map_err(std::io::Error::from)?;
     let found = fs::metadata(path)?;
     let is_in_one_file =
@@ -35,7 +35,7 @@ pub(super) fn open(path: &Path) -> Result<(Connection, OpenedFiles), BoxError> {
     Ok((of_copy(path)?, OpenedFiles::frozen(path, &found)))
 }
 
-/// Reads the file in place. Without locks, as they need a file beside it.
+/// Opens the file in place, without locks, which would need a file beside it.
 fn in_place(path: &Path) -> Result<Connection, BoxError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
@@ -44,7 +44,7 @@ fn in_place(path: &Path) -> Result<Connection, BoxError> {
     Ok(database)
 }
 
-/// The URI of a file that is read as if nobody could change it.
+/// Returns the SQLite URI of a file that is treated as immutable.
 fn immutable(path: &OsStr) -> String {
     let mut uri = "file:".to_owned();
     for byte in path.as_bytes() {
@@ -57,7 +57,8 @@ fn immutable(path: &OsStr) -> String {
     uri + "?immutable=1"
 }
 
-/// Opens a copy of the history in the first folder that has room for it. The copy is gone when the connection is closed.
+/// Opens a copy of the history in the first folder that has room for it. The copy vanishes when the
+/// connection is closed.
 fn of_copy(path: &Path) -> Result<Connection, BoxError> {
     let mut failed = None;
     for root in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
@@ -75,14 +76,14 @@ fn copied(path: &Path, root: &Path) -> Result<Connection, BoxError> {
     let folder = root.join(format!("dtrain-{}-{}", std::process::id(), now.as_nanos()));
     DirBuilder::new().mode(0o700).create(&folder)?;
     let opened = copy(path, &folder).and_then(|copy| open_copy(&copy));
-    // An open file stays until it is closed.
+    // A removed file remains until it is closed.
     let removed = fs::remove_dir_all(&folder);
     let database = opened?;
     removed?;
     Ok(database)
 }
 
-/// Copies all parts of a history. `Err` when somebody writes it meanwhile.
+/// Copies all files of a history. `Err` if another process writes to it meanwhile.
 fn copy(path: &Path, folder: &Path) -> Result<PathBuf, BoxError> {
     let to = folder.join("history.db");
     let sources =
@@ -107,7 +108,7 @@ fn state(found: &Metadata) -> (u64, Option<SystemTime>) {
     (found.len(), found.modified().ok())
 }
 
-/// Opens a copy that nobody else knows, and brings it into one file of the newest schema.
+/// Opens a private copy, and brings it into one file of the newest schema.
 fn open_copy(path: &Path) -> Result<Connection, BoxError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut database = Connection::open_with_flags(path, flags)?;
@@ -145,7 +146,7 @@ mod tests {
         let count = |database: &Connection| -> i64 {
             database.query_row("SELECT count(*) FROM study", [], |row| row.get(0)).expect("read")
         };
-        // What was written last is in the write-ahead log alone.
+        // The last writes are in the write-ahead log only.
         let (copy, _) = open(&path).expect("copied");
         history.create_study("two", &json!({"n": 2})).expect("kept");
         assert_eq!(count(&copy), 1, "a copy does not change");

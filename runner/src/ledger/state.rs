@@ -1,35 +1,35 @@
-//! How a trial stands: what its facts say, and who is alive.
+//! Status of a trial, derived from its records and from living processes.
 
 use crate::fact::{Fact, Verdict};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How a trial stands.
+/// Status of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialStatus {
     /// Recorded, never launched.
     Created,
-    /// Launched, not ended, and somebody is at work on it.
+    /// Launched, not ended, and an agent or controller works on it.
     Running,
-    /// Launched, not ended, and nobody is at work on it: it can be resumed.
+    /// Launched, not ended, and no process works on it: it can be resumed.
     Lost,
-    /// It reached its end.
+    /// Training reached its end.
     Completed,
     /// A search ended it early.
     Pruned,
     /// Memory ran out.
     OutOfMemory,
-    /// Loss or gradient was not finite.
+    /// Loss or gradient became infinite or NaN.
     Diverged,
-    /// It failed more often than it may.
+    /// It failed more often than allowed.
     Failed,
     /// The user stopped it; it can be resumed.
     Stopped,
 }
 
 impl TrialStatus {
-    /// All, in the order of a trial's life.
+    /// All statuses, in the order of a trial's life.
     pub const ALL: [Self; 9] = [
         Self::Created,
         Self::Running,
@@ -42,7 +42,7 @@ impl TrialStatus {
         Self::Stopped,
     ];
 
-    /// The word for it.
+    /// Returns the word for the status.
     pub fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -67,7 +67,7 @@ impl fmt::Display for TrialStatus {
 impl std::str::FromStr for TrialStatus {
     type Err = String;
 
-    /// Reads the word, with spaces, `-` or `_` between its parts, or the shorter one that a list shows.
+    /// Parses the word, with spaces, `-` or `_` between its parts, or the shorter one that a list shows.
     fn from_str(text: &str) -> Result<Self, String> {
         let plain = text.replace(['-', '_'], " ").to_lowercase();
         let plain = match plain.as_str() {
@@ -82,19 +82,19 @@ impl std::str::FromStr for TrialStatus {
     }
 }
 
-/// What the facts alone say; stored beside the trial.
+/// State according to the records alone; stored in the trial's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No attempt yet.
+    /// Created: no attempt yet.
     Created,
-    /// Neither ended nor merely created.
+    /// Launched and not ended: running or lost.
     Open,
-    /// Ended so.
+    /// Ended with this status.
     Ended(TrialStatus),
 }
 
 impl State {
-    /// The stored word.
+    /// Returns the stored word.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// The state behind a stored word.
+    /// Parses a stored word.
     pub(super) fn parse(word: &str) -> Option<Self> {
         match word {
             "created" => Some(Self::Created),
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    /// The state after `fact`.
+    /// Returns the state after the record `fact`.
     pub(super) fn after(self, fact: &Fact) -> Self {
         match fact {
             Fact::AttemptStarted { .. } | Fact::Resumed => Self::Open,
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// How the trial stands, given whether anybody is at work on it.
+    /// Returns the status; `is_alive` tells whether an agent or controller works on the trial.
     pub(super) fn status(self, is_alive: impl FnOnce() -> bool) -> TrialStatus {
         match self {
             Self::Created => TrialStatus::Created,

@@ -1,4 +1,4 @@
-//! Studies: searches over trials, with what each of them tried.
+//! Studies: searches over trials, with their suggestions and events.
 
 use super::{BoxError, History, now_ms, stored, unstored, writer};
 use crate::fact::{Fact, Ledger, LedgerError, TrialUpdate, Verdict};
@@ -6,21 +6,21 @@ use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
 
-/// What a study tried, and where it was trained.
+/// One suggestion of a study, with the trial that evaluated it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyTrialRow {
-    /// Its number in the study, from 0.
+    /// Number in the study, from 0.
     pub number: u64,
-    /// What was tried, as whoever searches wrote it.
+    /// Suggested settings, in the format of the planner.
     pub json: Value,
-    /// The trial; none where it was refused, or deleted since.
+    /// Id of the trial; `None` if the suggestion was rejected, or the trial deleted.
     pub trial: Option<TrialId>,
-    /// Why it was not trained.
+    /// Reason why it was not trained, if it was rejected.
     pub rejection: Option<String>,
 }
 
 impl History {
-    /// Writes down a study that begins. An `Err` when there is one of that name.
+    /// Stores a new study. `Err` if the name is taken.
     pub fn create_study(&mut self, name: &str, json: &Value) -> Result<(), LedgerError> {
         self.write("write a study to", |transaction| {
             transaction.execute(
@@ -31,7 +31,7 @@ impl History {
         })
     }
 
-    /// What a study searches and how; `None` when there is none of that name.
+    /// Returns the configuration of a study; `None` if there is none of that name.
     pub fn study(&self, name: &str) -> Result<Option<Value>, LedgerError> {
         self.read("read a study from", |database| {
             let json: Option<String> = database
@@ -41,7 +41,7 @@ impl History {
         })
     }
 
-    /// A name for a study of a recipe that no study has: `<recipe>-tune-<n>`.
+    /// Returns an unused name for a study of a recipe: `<recipe>-tune-<n>`.
     pub fn free_study_name(&self, recipe: &str) -> Result<String, LedgerError> {
         self.read("look up a study in", |database| {
             let mut names = (1u64..).map(|number| format!("{recipe}-tune-{number}"));
@@ -56,7 +56,8 @@ impl History {
         })
     }
 
-    /// Writes down what a study tries next, before it is launched; `trial` is where, or `rejection` says why not.
+    /// Stores the next suggestion of a study before its launch, with its trial or the reason of its
+    /// rejection.
     pub fn record_study_trial(&mut self, study: &str, tried: &StudyTrialRow) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {
             let trial = tried.trial.as_ref().map(|trial| writer::row_of(transaction, trial)).transpose()?;
@@ -68,7 +69,7 @@ impl History {
         })
     }
 
-    /// What a study tried, in the order of its numbers.
+    /// Lists the suggestions of a study, by number.
     pub fn study_trials(&self, study: &str) -> Result<Vec<StudyTrialRow>, LedgerError> {
         self.read("read a study from", |database| {
             let mut select = database.prepare(
@@ -91,14 +92,14 @@ impl History {
 }
 
 impl History {
-    /// Ends a trial that was stopped as pruned: its study does not go on with it.
+    /// Marks a stopped trial as pruned: its study will not continue it.
     pub fn end_as_pruned(&mut self, trial: &TrialId) -> Result<(), LedgerError> {
-        // A trial ends once: it is taken up again, and ended.
+        // A trial ends only once, so it is resumed first.
         let facts = vec![Fact::Resumed, Fact::TrialEnded { verdict: Verdict::Pruned }];
         self.record(trial, &TrialUpdate { facts, ..TrialUpdate::default() })
     }
 
-    /// Writes down what happened in a study, as its event `number`, counted from 0. An `Err` when that is written already.
+    /// Stores event `number` of a study, counted from 0. `Err` if it is stored already.
     pub fn record_study_event(&mut self, study: &str, number: u64, json: &Value) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {
             transaction.execute(
@@ -109,7 +110,7 @@ impl History {
         })
     }
 
-    /// What happened in a study, in order.
+    /// Returns the events of a study, in order.
     pub fn study_events(&self, study: &str) -> Result<Vec<Value>, LedgerError> {
         self.read("read a study from", |database| {
             let mut select =
@@ -124,7 +125,7 @@ impl History {
     }
 }
 
-/// Whether a study, or a trial of one that has not begun, has this name.
+/// Returns `true` if a study, or a trial of one that has not begun, has this name.
 fn is_taken(database: &Connection, name: &str) -> Result<bool, BoxError> {
     let query =
         "SELECT EXISTS(SELECT 1 FROM study WHERE name = ?1) OR EXISTS(SELECT 1 FROM trial WHERE study = ?1)";

@@ -1,4 +1,4 @@
-//! A disk without room, which no test can have without being root: SQLite is told that the file may not grow.
+//! A full disk, simulated without root by SQLite's limit on the size of the file.
 
 use crate::History;
 

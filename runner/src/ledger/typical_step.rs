@@ -1,4 +1,4 @@
-//! A typical step: what is told of the speed of a trial, and where the time of its steps goes.
+//! Typical step of a trial: its speed, and the time of each phase.
 
 use super::{BoxError, History, MetricSample, points, writer};
 use crate::fact::LedgerError;
@@ -6,24 +6,25 @@ use dtrain_protocol::{PhaseTimes, Rank, TrialId};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// Ranks that are asked; of more as many, evenly spread.
+/// Most ranks that are queried, spread evenly over all.
 const RANKS_MOST: usize = 64;
 
-/// The times of a typical step of a rank: its phases add up to it, as far as the rank measures phases.
+/// Times of a typical step of one rank. The phases add up to the step, as far as the rank measures them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TypicalStep {
-    /// The rank.
+    /// Rank that the times belong to.
     pub rank: Rank,
-    /// Means over its typical steps.
+    /// Means over its typical steps, in seconds.
     pub times: PhaseTimes,
 }
 
-/// Points of the beginning of a series that pay for warming up: a fifth of them, at most ten.
+/// Returns the number of warm-up points at the beginning of a series: a fifth of them, at most ten.
 pub(super) fn warm_up(samples: &[MetricSample]) -> usize {
     (samples.len() / 5).min(10)
 }
 
-/// The typical points of a series: without those that warm up, the fifth of the finite ones in the middle. Their mean is next to the median, and means of other series over the same steps go with it.
+/// Returns the typical points of a series: without warm-up, the middle fifth of the finite values. Their mean
+/// is close to the median, and means of other series over the same steps are consistent with it.
 pub(super) fn typical(samples: &[MetricSample]) -> Vec<MetricSample> {
     let mut sorted: Vec<_> =
         samples[warm_up(samples)..].iter().filter(|sample| sample.value.is_finite()).copied().collect();
@@ -32,14 +33,14 @@ pub(super) fn typical(samples: &[MetricSample]) -> Vec<MetricSample> {
     sorted[left_out..sorted.len() - left_out].to_vec()
 }
 
-/// The mean; `None` of nothing.
+/// Returns the mean; `None` if there are no values.
 #[expect(clippy::cast_precision_loss, reason = "a trial has fewer than 2^52 steps")]
 pub(super) fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 impl History {
-    /// A typical step of each rank that reports how long its steps take, by rank.
+    /// Returns a typical step of each rank that reports step times, by rank.
     pub fn typical_steps(&self, trial: &TrialId) -> Result<Vec<TypicalStep>, LedgerError> {
         self.read("read figures from", |database| {
             let trial = writer::row_of(database, trial)?;
@@ -51,7 +52,7 @@ impl History {
     }
 }
 
-/// A typical step of a rank; `None` where it has none.
+/// Returns a typical step of a rank; `None` if it has none.
 fn of_rank(database: &Connection, trial: i64, rank: Rank) -> Result<Option<TypicalStep>, BoxError> {
     let steps = typical(&points::joined_attempts(database, trial, "step_seconds", rank)?);
     let Some(step) = mean(&steps.iter().map(|step| step.value).collect::<Vec<_>>()) else { return Ok(None) };
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(values(&[2.0, 9.0]), [2.0, 9.0]);
         assert_eq!(values(&[9.0, 2.0, 3.0]), [3.0]);
         assert_eq!(values(&[f64::NAN, 2.0, f64::INFINITY]), [2.0]);
-        // The first pays for warming up; of ten, four at each end are left out.
+        // The first two are warm-up; of the other ten, four at each end are left out.
         let mut ten = vec![700.0, 900.0, 1.0, 1.1, 1.2, 80.0, 1.3, 90.0, 1.15, 1.25, 60.0, 1.05];
         assert_eq!(values(&ten), [1.2, 1.25]);
         ten.reverse();

@@ -1,11 +1,11 @@
-//! The JSON in a history of a version before 2.0, brought to today's names.
+//! Upgrade of the JSON in a history from before version 2.0 to today's names.
 
 use super::BoxError;
 use dtrain_protocol::{bundle, old_names};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
-/// Renames the keys of all documents, records, studies and params. Does nothing to those that have today's names.
+/// Renames the keys in all documents, records, studies and parameters. Today's names are left unchanged.
 pub(super) fn documents(database: &Connection) -> Result<(), BoxError> {
     for kind in ["recipe", "plan"] {
         let select = format!("SELECT trial, json FROM document WHERE kind = '{kind}'");
@@ -31,7 +31,7 @@ pub(super) fn documents(database: &Connection) -> Result<(), BoxError> {
     keys(database)
 }
 
-/// Renames in a text of JSON; `None` where nothing changes, also where it is no JSON.
+/// Applies `rename` to a JSON text; `None` if nothing changes, or it is no JSON.
 fn renamed(json: &str, rename: impl Fn(&mut Value)) -> Option<String> {
     let before: Value = serde_json::from_str(json).ok()?;
     let mut after = before.clone();
@@ -44,7 +44,7 @@ fn numbers(database: &Connection, query: &str) -> Result<Vec<i64>, BoxError> {
     Ok(select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
 }
 
-/// Calls `work` with the number and the JSON of every row that `query` finds of a trial.
+/// Calls `work` with the number and the JSON of every row of the query.
 fn each(
     database: &Connection,
     query: &str,
@@ -57,7 +57,7 @@ fn each(
     rows.iter().try_for_each(|(number, json)| work(*number, json))
 }
 
-/// Studies keep the digest that they had: other machines know them by it.
+/// Renames keys in studies. They keep their digests, by which other machines identify them.
 fn studies(database: &Connection) -> Result<(), BoxError> {
     let mut select = database.prepare("SELECT name, created_ms, json FROM study")?;
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -83,7 +83,7 @@ fn studies(database: &Connection) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Params of recipes, by the path of their key.
+/// Renames the paths of recorded parameters.
 fn keys(database: &Connection) -> Result<(), BoxError> {
     let mut select = database.prepare("SELECT id, name FROM key")?;
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;

@@ -1,4 +1,4 @@
-//! Keeping news: facts, figures and the spool offset in one transaction, each of them once.
+//! Writes batches: records, points and the spool offset in one transaction, each stored only once.
 
 use super::point_log::{PointLog, RecordHeader};
 use super::relocate::relocated;
@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Facts of the trial that was written of last, so that they are read once.
+/// Cached records of the trial that was written last, so that they are read only once.
 #[derive(Debug)]
 pub(super) struct CachedFacts {
     trial: TrialId,
@@ -71,9 +71,10 @@ impl Ledger for History {
 }
 
 impl History {
-    /// Says of every open attempt that nobody is at work on that it was lost; returns these trials.
+    /// Marks open attempts as lost whose trials have no living agent or controller; returns these trials.
     ///
-    /// Call it after what the spools of dead agents still hold was kept: a result in there wins over the loss.
+    /// Call it after the spools of dead agents have been read: a result in there takes precedence over the
+    /// loss.
     pub fn mark_lost_attempts(
         &mut self,
         is_alive: &dyn Fn(&TrialId) -> bool,
@@ -87,7 +88,7 @@ impl History {
         Ok(lost.into_iter().map(|(trial, _)| trial).collect())
     }
 
-    /// Every attempt that started here and did not end. Those of other machines are theirs.
+    /// Lists all attempts that started on this machine and did not end; imported trials are skipped.
     pub fn open_attempts(&self) -> Result<Vec<(TrialId, AttemptId)>, LedgerError> {
         self.read("read attempts from", |database| {
             let mut select = database.prepare(
@@ -102,7 +103,7 @@ impl History {
     }
 }
 
-/// The row number of a trial.
+/// Returns the row number of a trial.
 pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, BoxError> {
     database
         .prepare_cached("SELECT id FROM trial WHERE uid = ?1")?
@@ -111,7 +112,8 @@ pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, BoxE
         .ok_or_else(|| format!("it has no trial {trial}").into())
 }
 
-/// The facts of a trial after the first so many. `Err` when one is missing: they are numbered without gaps.
+/// Returns the records of a trial after the first `known`. `Err` if one is missing: they are numbered without
+/// gaps.
 fn facts(database: &Connection, trial: i64, known: usize) -> Result<Vec<Fact>, BoxError> {
     let mut select = database
         .prepare_cached("SELECT seq, json FROM record WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
@@ -140,7 +142,7 @@ fn record_update(
         record_points(transaction, trial, news)?;
     }
     if !news.facts.is_empty() {
-        // Facts are added and never changed, so that those read before are known.
+        // Records are only ever added, so those read before are still valid.
         known.extend(facts(transaction, trial, known.len())?);
         for fact in &news.facts {
             if !is_known(known, fact) {
@@ -149,7 +151,7 @@ fn record_update(
             }
         }
     }
-    // Whoever lists trials reads the open points of each, so that a trial that is over has none.
+    // A list of trials reads the open points of each, so a trial that is over must not have any.
     if is_over(transaction, trial)? {
         open_points::seal(transaction, trial)?;
     }
@@ -161,7 +163,7 @@ fn is_over(database: &Connection, trial: i64) -> Result<bool, BoxError> {
     Ok(database.prepare_cached(query)?.query_row([trial], |row| row.get(0))?)
 }
 
-/// Keeps the figures of events and points that are new, with the offset.
+/// Stores the figures of new events, new points and the spool offset.
 fn record_points(transaction: &Transaction<'_>, trial: i64, news: &TrialUpdate) -> Result<(), BoxError> {
     let log = open_points::read(transaction, trial)?;
     let mut heard = LatestRankEvents::of(trial, log.as_ref());
@@ -192,14 +194,14 @@ fn record_points(transaction: &Transaction<'_>, trial: i64, news: &TrialUpdate) 
     points::append(transaction, trial, log, &head, &fresh)
 }
 
-/// The newest event kept of each rank. A rank's events come in order, so the newest stands for all.
+/// Newest stored event of each rank. Events of a rank come in order, so it stands for all before it.
 struct LatestRankEvents {
     trial: i64,
     newest: BTreeMap<(AttemptId, Rank), (Option<u64>, bool)>,
 }
 
 impl LatestRankEvents {
-    /// Of a trial with this log.
+    /// Returns the newest events of a trial with this log.
     fn of(trial: i64, log: Option<&PointLog>) -> Self {
         let mut newest = BTreeMap::new();
         for (attempt, rank, sequence) in
@@ -210,7 +212,7 @@ impl LatestRankEvents {
         Self { trial, newest }
     }
 
-    /// Whether an event is new; remembers it.
+    /// Returns `true` if an event is new; remembers it.
     fn is_new(&mut self, database: &Connection, stamped: &StampedEvent) -> Result<bool, BoxError> {
         let of = (stamped.attempt, stamped.rank);
         let known = match self.newest.get(&of) {
@@ -226,7 +228,7 @@ impl LatestRankEvents {
         Ok(is_new)
     }
 
-    /// Those that are new.
+    /// Returns the newest event of each rank that had new ones.
     fn into_new(self) -> Vec<(AttemptId, Rank, u64)> {
         let fresh = self.newest.into_iter().filter(|(_, (_, is_new))| *is_new);
         fresh.filter_map(|((attempt, rank), (sequence, _))| Some((attempt, rank, sequence?))).collect()
@@ -245,9 +247,9 @@ fn sealed_sequence(
     Ok(sequence.map(unstored))
 }
 
-/// Whether the facts kept so far already say what `fact` says.
+/// Returns `true` if the stored records already contain `fact`.
 ///
-/// An attempt starts once and ends once; only a loss that was presumed too early gives way to a finish.
+/// An attempt starts once and ends once; only a presumed loss can be replaced by a later finish.
 fn is_known(known: &[Fact], fact: &Fact) -> bool {
     match fact {
         Fact::AttemptStarted { attempt, .. } => {
@@ -277,8 +279,8 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
     }
 }
 
-/// The newest fact about the checkpoint in a folder. One that was taken over from another trial can be taken over again after it was
-/// refused.
+/// Returns the newest record about the checkpoint in a folder. A checkpoint adopted from another trial can be
+/// adopted again after it was refused.
 fn newest_fact_about<'a>(known: &'a [Fact], folder: &Path) -> Option<&'a Fact> {
     known.iter().rev().find(|fact| match fact {
         // The state folder may have been moved since.
@@ -289,7 +291,7 @@ fn newest_fact_about<'a>(known: &'a [Fact], folder: &Path) -> Option<&'a Fact> {
     })
 }
 
-/// Adds a fact that became known at a moment, and what follows from it.
+/// Adds a record with its time, and updates the tables that depend on it.
 pub(super) fn add_fact(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -337,12 +339,12 @@ pub(super) fn add_fact(
     follow_state(transaction, trial, fact, now)
 }
 
-/// How the path of a folder ends, wherever the state folder lies.
+/// Returns the last parts of a folder's path, which do not depend on the state folder.
 fn path_suffix(folder: &Path) -> String {
     folder.file_name().map_or_else(String::new, |name| format!("/{}", name.to_string_lossy()))
 }
 
-/// Brings the stored state after `fact` into the trial's row.
+/// Updates the state in the trial's row after the record `fact`.
 fn follow_state(transaction: &Transaction<'_>, trial: i64, fact: &Fact, now: i64) -> Result<(), BoxError> {
     let word: String =
         transaction.query_row("SELECT state FROM trial WHERE id = ?1", [trial], |row| row.get(0))?;

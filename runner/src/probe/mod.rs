@@ -1,4 +1,4 @@
-//! Measures how fast hosts train a model: for each number of ranks, as many worker processes side by side.
+//! Probe: measures how fast hosts train a model, with various numbers of worker processes side by side.
 
 mod ranks;
 
@@ -12,32 +12,34 @@ use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use sysinfo::System;
 
-/// What is to be measured.
+/// Parameters of a measurement.
 pub struct Probe<'a> {
-    /// The program of a rank that measures: reads a `ProbeRequest`, answers `RankRates`.
+    /// Program of a measuring rank: reads a `ProbeRequest`, answers with `RankRates`.
     pub worker: Program,
-    /// What is to be trained.
+    /// Model to be trained.
     pub model: &'a Model,
     /// Digest of the model.
     pub model_digest: &'a str,
-    /// The host, from [`host_facts`], or the hosts.
+    /// Properties of the host or hosts, from [`host_facts`].
     pub host: HostFacts,
-    /// Micro-batches to measure, ascending.
+    /// Micro-batch sizes to measure, ascending.
     pub micro_batches: Vec<u32>,
-    /// Precision of the products of GPUs; those of a CPU are f32.
+    /// Precision of matrix products on GPUs; on a CPU they are f32.
     pub precision: Precision,
-    /// Seconds all measurements together may take.
+    /// Seconds for all measurements together.
     pub budget_seconds: f64,
-    /// Seconds beyond its share of them that one measurement may take before it is given up: at least one pass of every kind of
-    /// block is measured, whatever it takes.
+    /// Seconds by which one measurement may exceed its share before it is given up: at least one pass of
+    /// every kind of block is measured, however long it takes.
     pub grace_seconds: f64,
 }
 
-/// Measures one number of ranks after the other; `progress` is told ranks and threads of each before it begins.
+/// Measures the rates of one number of ranks after the other; `progress` gets ranks and threads of each
+/// before it begins.
 ///
-/// On every host at once; with `others` none, on this machine. On the CPU 1, 2, 4, … ranks of each up to one for each core, which
-/// they share evenly; on GPUs 1, 2, 4, … of them. Cores serve others too, at times for seconds: each number of ranks is measured
-/// twice with the others in between: of every part the faster counts, and of whole steps the mean.
+/// Runs on all hosts at once; if `others` is empty, on this machine. CPU ranks are 1, 2, 4, … up to the
+/// number of cores, which they share evenly; GPU ranks are 1, 2, 4, … up to the number of GPUs. Other
+/// processes may use the cores for seconds, so each number of ranks is measured twice with the others in
+/// between: the faster time counts for each part, and the mean for whole steps.
 pub fn rates(
     probe: &Probe<'_>,
     others: &mut [RemoteHost],
@@ -54,7 +56,8 @@ pub fn rates(
     let mut by_ranks: Vec<RankRates> = Vec::new();
     let began = Instant::now();
     for (device, ranks) in runs.into_iter().chain(again) {
-        // A large model takes its time once, and what there is no time for is carried over from what there was.
+        // A large model takes its time once; sizes for which no time is left are derived from the measured
+        // ones.
         let is_known = by_ranks.iter().any(|known| known.device == device);
         if is_known && began.elapsed().as_secs_f64() > probe.budget_seconds {
             continue;
@@ -81,14 +84,14 @@ pub fn rates(
     })
 }
 
-/// 1, 2, 4, … up to `most`, and `most` itself.
+/// Returns 1, 2, 4, … up to `most`, and `most` itself.
 fn doublings(most: u32) -> impl Iterator<Item = u32> {
     let last = (most > 0 && !most.is_power_of_two()).then_some(most);
     (0..32).map(|power| 1 << power).take_while(move |ranks| *ranks <= most).chain(last)
 }
 
-/// The mean of what several ranks measured at the same time. What not all of them measured is left out; memory is
-/// that of the largest.
+/// Averages the simultaneous measurements of several ranks. Parts that not all of them measured are left out;
+/// memory is the maximum.
 fn mean(measured: &[RankRates]) -> Option<RankRates> {
     let first = measured.first()?;
     #[expect(clippy::cast_precision_loss, reason = "a host has few ranks")]
@@ -122,14 +125,14 @@ fn mean(measured: &[RankRates]) -> Option<RankRates> {
             ..whole
         }),
         precision: first.precision,
-        // They wait for each other.
+        // The ranks wait for each other.
         first_step_seconds: measured.iter().filter_map(|one| one.first_step_seconds).max_by(f64::total_cmp),
     })
 }
 
-/// Two measurements of the same as one: of every part the faster, of micro-batches those that either measured. The parts decide
-/// between layouts, and a moment that was slow for one of them must not; a training meets slow moments as well, so that
-/// the level of all, which a whole step sets, is the mean.
+/// Merges two measurements: the faster time of every part, for micro-batches that either measured. Parts
+/// decide between layouts, and must not depend on a slow moment; real training has slow moments, so the
+/// overall level, set by a whole step, is the mean.
 fn merge_repetitions(one: &RankRates, other: &RankRates) -> RankRates {
     let total = |point: &ProfilePoint| {
         point.block_forward + point.block_backward + point.outer_forward + point.outer_backward
@@ -163,9 +166,9 @@ fn merge_repetitions(one: &RankRates, other: &RankRates) -> RankRates {
     }
 }
 
-/// What the planner must know of this host. `gpus` are those that the worker can use.
+/// Returns the properties of this host for the planner. `gpus` are those that the worker can use.
 ///
-/// Cores and memory are those this process may use, by affinity and control group.
+/// Cores and memory are limited to those this process may use, by affinity and control group.
 pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
     let system = System::new().ok().map(|mut system| {
         system.refresh_memory();
@@ -190,36 +193,36 @@ pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
     }
 }
 
-/// `1 rank`, `2 ranks side by side`.
+/// Returns `1 rank`, `2 ranks side by side`.
 fn side_by_side(ranks: u32) -> String {
     if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks side by side") }
 }
 
-/// The host could not be measured.
+/// Error of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// A worker could not be started, or said nothing that can be used.
+    /// A worker could not be started, or gave no usable answer.
     #[error("cannot measure {}: {reason}", side_by_side(*ranks))]
     Worker {
         /// Ranks that ran side by side.
         ranks: u32,
-        /// What went wrong.
+        /// Cause of the failure.
         reason: String,
     },
-    /// They did not answer in time.
+    /// The workers did not answer in time.
     #[error("measuring {} took {:.0} s longer than it may", side_by_side(*ranks), grace_seconds)]
     Late {
         /// Ranks that ran side by side.
         ranks: u32,
-        /// Seconds beyond their time after which they were given up.
+        /// Extra seconds after which they were given up.
         grace_seconds: f64,
     },
-    /// There was no memory for a worker.
+    /// A worker ran out of memory.
     #[error("cannot measure {}: {reason}", side_by_side(*ranks))]
     Memory {
         /// Ranks that ran side by side.
         ranks: u32,
-        /// What went wrong.
+        /// Cause of the failure.
         reason: String,
     },
 }
@@ -300,12 +303,12 @@ mod tests {
         assert!(facts.cores >= 1 && facts.memory_bytes > 1 << 20, "{facts:?}");
     }
 
-    /// What is said of a worker that is this shell script.
+    /// Returns the error of a worker that is this shell script.
     fn complaint(script: &str) -> ProbeError {
         complaint_within(30.0, script)
     }
 
-    /// The same of one that gets so many seconds beyond its time.
+    /// Like `complaint`, with a grace period in seconds.
     fn complaint_within(grace_seconds: f64, script: &str) -> ProbeError {
         let model = Model::Command(dtrain_recipes::model::ForeignCommand {
             argv: vec!["true".into()],

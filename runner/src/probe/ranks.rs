@@ -1,4 +1,4 @@
-//! Ranks that measure side by side, on this machine or on others.
+//! Measuring ranks that run side by side, on this machine or on remote hosts.
 
 use super::{Probe, ProbeError};
 use crate::agent::{rank_certificates, shared_memory};
@@ -22,46 +22,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a rank whose pipes are closed may take to end.
+/// Time that a rank has to end after its pipes are closed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Seconds that compiling and tuning the kernels of a GPU may take, beyond what else a measurement may.
+/// Extra seconds for compiling and tuning the kernels of a GPU.
 const COMPILING_SECONDS: f64 = 600.0;
 
-/// A rank that measures, wherever it runs.
+/// A measuring rank, local or remote.
 struct MeasuringRank {
     to: Box<dyn Write + Send>,
     from: Box<dyn Read + Send>,
-    /// Why it said nothing more, once it ended.
+    /// Returns the reason of the failure, once the rank has ended.
     complaint: Box<dyn FnOnce() -> MeasurementFailure + Send>,
 }
 
-/// Why a rank measured nothing.
+/// Failure of a rank's measurement.
 struct MeasurementFailure {
-    /// In words.
+    /// Reason as text.
     words: String,
     kind: Kind,
 }
 
-/// A kind of reason.
+/// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// There was no memory for it.
+    /// The rank ran out of memory.
     Memory,
-    /// It needed too long.
+    /// The rank took too long.
     Late,
     Other,
 }
 
-/// What a rank answers.
+/// Reply of a rank.
 enum RankReply {
-    /// Where it listens.
+    /// Address at which the rank listens.
     Listening(Rank, String),
-    /// What it measured, or why it did not.
+    /// Result of the measurement.
     Rates(Result<RankRates, MeasurementFailure>),
 }
 
-/// Runs `ranks` probes with so many threads each side by side; what each of them measured.
+/// Runs `ranks` measurements with `threads` threads each side by side; returns the rates of each.
 pub(super) fn measure(
     probe: &Probe<'_>,
     others: &mut [RemoteHost],
@@ -105,7 +105,7 @@ pub(super) fn measure(
     collect(&answers, &tell, until).map_err(because)
 }
 
-/// The link of each rank, and the file they inherit for it.
+/// Returns the link of each rank, and the file that local ranks inherit for it.
 fn links(
     others: &mut [RemoteHost],
     probe: &Probe<'_>,
@@ -158,7 +158,7 @@ fn start_local(
     Ok(MeasuringRank { to: Box::new(stdin), from: Box::new(messages), complaint })
 }
 
-/// Starts a rank on another host.
+/// Starts a rank on a remote host.
 fn start_remote(host: &mut RemoteHost, placement: &Placement) -> Result<MeasuringRank, String> {
     let name = host.name.clone();
     let stream = host.measure(placement).map_err(|reason| format!("{name}: {reason}"))?;
@@ -173,7 +173,7 @@ fn start_remote(host: &mut RemoteHost, placement: &Placement) -> Result<Measurin
     })
 }
 
-/// Talks with a rank in a thread of its own; what is sent to the returned sender is told to it.
+/// Talks with a rank in a thread of its own; orders to the returned sender are forwarded to it.
 fn serve_rank(station: MeasuringRank, request: ProbeRequest, answers: Sender<RankReply>) -> Sender<Order> {
     let MeasuringRank { mut to, mut from, complaint } = station;
     let rank = request.rank;
@@ -188,7 +188,7 @@ fn serve_rank(station: MeasuringRank, request: ProbeRequest, answers: Sender<Ran
                     frame::write(&mut to, &peers)?;
                 }
             }
-            // The pipe stays open: a worker whose standard input ends is to end as well.
+            // The pipe stays open: a worker ends when its standard input is closed.
             frame::read(&mut from)
         };
         let heard = converse();
@@ -197,7 +197,7 @@ fn serve_rank(station: MeasuringRank, request: ProbeRequest, answers: Sender<Ran
         let heard = heard.map_err(|error| {
             let MeasurementFailure { words, kind } = complaint();
             let how = match error {
-                // What it said last tells more.
+                // Its last output explains more.
                 FrameError::Closed | FrameError::Torn | FrameError::Io(_) => String::new(),
                 error => format!("{error}: "),
             };
@@ -208,7 +208,7 @@ fn serve_rank(station: MeasuringRank, request: ProbeRequest, answers: Sender<Ran
     tell
 }
 
-/// How a rank ended whose pipes are closed; `None` when it does not end.
+/// Returns the exit status of a rank whose pipes are closed; `None` if it does not end in time.
 fn exit_status(child: &Mutex<Child>) -> Option<ExitStatus> {
     let until = Instant::now() + LAST_WORDS;
     loop {
@@ -221,7 +221,7 @@ fn exit_status(child: &Mutex<Child>) -> Option<ExitStatus> {
     }
 }
 
-/// Why a rank measured nothing, from what it printed and its end: a line without a backtrace.
+/// Returns the reason of a failure, from the last output and the exit status: a line without a backtrace.
 fn measurement_failure(complaint: &str, status: Option<ExitStatus>) -> MeasurementFailure {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
     let lines: Vec<&str> =
@@ -250,7 +250,7 @@ fn measurement_failure(complaint: &str, status: Option<ExitStatus>) -> Measureme
     MeasurementFailure { words, kind: if is_memory { Kind::Memory } else { Kind::Other } }
 }
 
-/// Hands addresses around, and waits for what every rank measured.
+/// Distributes the addresses, and waits for the measurements of all ranks.
 fn collect(
     answers: &Receiver<RankReply>,
     tell: &[Sender<Order>],
@@ -280,8 +280,8 @@ fn collect(
     Ok(measured)
 }
 
-/// Of a reason and those that `others` more ranks give soon after it, the cause: a rank without memory takes the others with it,
-/// and theirs may come first.
+/// Returns the root cause of a failure, given those of `others` more ranks soon after it: a rank without
+/// memory takes the others with it, and their failures may arrive first.
 fn root_cause(first: MeasurementFailure, answers: &Receiver<RankReply>, others: usize) -> MeasurementFailure {
     let until = Instant::now() + LAST_WORDS;
     for _ in (0..others).take_while(|_| first.kind != Kind::Memory) {
@@ -294,7 +294,7 @@ fn root_cause(first: MeasurementFailure, answers: &Receiver<RankReply>, others: 
     first
 }
 
-/// Probes that end with the measurement, however it ends.
+/// Measuring processes, killed when the measurement ends for any reason.
 struct ChildProcesses(Vec<Arc<Mutex<Child>>>);
 
 impl Drop for ChildProcesses {

@@ -1,10 +1,11 @@
-//! A repository that is read without obeying it.
+//! Reads a git repository without obeying its settings.
 //!
-//! The settings of a repository name programs: filters, monitors of files, drivers of differences, hooks, and helpers that fetch
-//! what is missing. Whoever packed the folder wrote them. So git works in a folder of our own, which has settings of ours and
-//! borrows the index and the objects of the repository; its settings, hooks and `info/attributes` are not there. What
-//! `.gitattributes` names then has no program. Settings of the user and of the system are left out, too: an attribute of the
-//! folder could choose one of their filters.
+//! The settings of a repository name programs: filters, file system monitors, diff drivers, hooks, and
+//! helpers that fetch missing objects. They come from the author of the folder, who may be hostile. So git
+//! works in a temporary folder, which has settings of its own and borrows the index and the objects of the
+//! repository, but not its settings, hooks and `info/attributes`. Names of programs in `.gitattributes` then
+//! have no effect. Settings of the user and of the system are left out too: an attribute of the folder could
+//! select one of their filters.
 
 use dtrain_recipes::sharing::git_command;
 use std::fs::{self, DirBuilder};
@@ -17,35 +18,35 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest file that says where a repository lies, in bytes.
+/// Largest file that says where a repository is, in bytes.
 const LONGEST: u64 = 8192;
 
-/// How long git may work on all questions about a repository: a pipe in place of one of its files would be waited for.
+/// Time limit for all git commands on a repository: opening a pipe in place of one of its files would block.
 const LONGEST_WORK: Duration = Duration::from_secs(10);
 
-/// Files of a repository that git opens for most questions.
+/// Files of a repository that git opens for most commands.
 const OPENED: [&str; 6] =
     ["HEAD", "index", "config", "packed-refs", "info/exclude", "objects/info/alternates"];
 
-/// Settings that say how the files of a repository are to be read; none of them names a program.
+/// Settings that affect how files are read; none of them names a program.
 const READING: &str =
     r"^(core\.(filemode|ignorecase|precomposeunicode|autocrlf|eol|excludesfile)|extensions\.objectformat)$";
 
-/// A repository, found from a folder in it.
+/// Git repository, found from a folder in it.
 pub(super) struct Repository {
-    /// The folder that the question is about.
+    /// Folder that the commands are about.
     folder: PathBuf,
-    /// The top of the work tree.
+    /// Top of the work tree.
     top: PathBuf,
-    /// Its `.git`, or what that names.
+    /// The `.git` folder, or the folder that a `.git` file names.
     own: PathBuf,
-    /// Where objects and branches lie: `own`, but for further work trees of one repository.
+    /// Folder of objects and branches: equal to `own` except in additional work trees.
     common: PathBuf,
-    /// When git is ended.
+    /// Deadline for git commands.
     until: Instant,
 }
 
-/// A folder that git takes for the repository; removed when it is dropped.
+/// Temporary folder that git uses as the repository; removed on drop.
 struct TemporaryGitDir(PathBuf);
 
 impl Drop for TemporaryGitDir {
@@ -55,7 +56,8 @@ impl Drop for TemporaryGitDir {
 }
 
 impl Repository {
-    /// The repository around `folder`; `None` outside of one. Settings, which could name another work tree, are not asked.
+    /// Finds the repository around `folder`; `None` outside of one. Settings, which could name another work
+    /// tree, are ignored.
     pub(super) fn discover(folder: &Path) -> Option<Self> {
         let folder = fs::canonicalize(folder).ok()?;
         let top = folder.ancestors().find(|folder| fs::symlink_metadata(folder.join(".git")).is_ok())?;
@@ -82,13 +84,14 @@ impl Repository {
         Some(Self { top: top.to_owned(), folder, own, common, until })
     }
 
-    /// The name that `HEAD` stands for, and nothing else: no file of the work tree is read.
+    /// Returns the answer to a question about `HEAD`; no file of the work tree is read.
     pub(super) fn head(&self, question: &[&str]) -> Option<String> {
         let (text, _) = capture_output(self.plain_command().args(question), 1024, self.until)?;
         Some(text.trim().to_owned())
     }
 
-    /// What git answers about the files, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
+    /// Returns git's output about the files, and whether it was cut at `limit` bytes; `None` if git fails or
+    /// is not installed.
     pub(super) fn query_files(
         &self,
         revision: &str,
@@ -119,20 +122,21 @@ impl Repository {
         capture_output(&mut command, limit, self.until)
     }
 
-    /// Git in the repository itself, for questions about names and settings, to which it runs no program.
+    /// Returns a git command in the repository itself, for questions about names and settings, for which it
+    /// runs no program.
     fn plain_command(&self) -> Command {
         let mut command = git_command("");
         command.arg("--git-dir").arg(&self.own);
         command
     }
 
-    /// A folder with `revision` checked out, and with what is needed to read the files.
+    /// Makes a folder with `revision` checked out and everything needed to read the files.
     fn temporary_git_dir(&self, revision: &str) -> io::Result<TemporaryGitDir> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("dtrain-git-{}-{number}-{}", std::process::id(), ulid::Ulid::generate());
         let path = std::env::temp_dir().join(name);
-        // Fails where there is something of this name.
+        // Fails if a file of this name exists.
         DirBuilder::new().mode(0o700).create(&path)?;
         let stand = TemporaryGitDir(path);
         for folder in ["refs", "objects", "info"] {
@@ -152,7 +156,7 @@ impl Repository {
         Ok(stand)
     }
 
-    /// The settings by which files are read.
+    /// Returns the settings for reading files.
     fn read_settings(&self) -> String {
         let question = ["config", "--null", "--get-regexp", READING];
         let (found, _) =
@@ -167,12 +171,12 @@ impl Repository {
     }
 }
 
-/// A path that a file of git names.
+/// Resolves a path in one of git's files.
 fn resolve_git_path(from: &Path, path: &str) -> PathBuf {
     from.join(path.trim())
 }
 
-/// A short file; `None` when there is none.
+/// Reads a short file; `None` if there is none.
 fn read_short_file(path: &Path) -> Option<String> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
@@ -182,12 +186,13 @@ fn read_short_file(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Whether something else than a file is there, such as a pipe.
+/// Returns `true` if the path is neither a file nor a folder, but for example a pipe.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file())
 }
 
-/// What a command writes, and whether it was cut at `limit` bytes; `None` when it fails, is not there, or goes on after `until`.
+/// Returns the output of a command, and whether it was cut at `limit` bytes; `None` if it fails, is not
+/// installed, or still runs at `until`.
 fn capture_output(command: &mut Command, limit: usize, until: Instant) -> Option<(String, bool)> {
     let mut child = command.stderr(Stdio::null()).spawn().ok()?;
     let mut output = child.stdout.take()?.take(limit as u64 + 1);
@@ -195,7 +200,7 @@ fn capture_output(command: &mut Command, limit: usize, until: Instant) -> Option
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = output.read_to_end(&mut bytes).map(|_| bytes);
-        // Nobody waits for it after the deadline.
+        // The receiver is gone after the deadline.
         drop(sender.send(read));
     });
     let read =

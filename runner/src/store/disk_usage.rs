@@ -1,12 +1,13 @@
-//! What the disk has free once something is gone.
+//! Disk space that is freed when files are removed.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes of the files below `paths` that are free once all of these are gone. A file that has another name as well, such as in
-/// the checkpoint that a child took over, is not. What cannot be seen counts nothing.
+/// Returns the bytes that are freed when all files below `paths` are removed. A file with another hard link
+/// elsewhere, such as in the checkpoint that a derived trial adopted, frees nothing. Inaccessible files count
+/// nothing.
 pub fn freed_bytes<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> u64 {
     let mut files = BTreeMap::new();
     for path in paths {
@@ -15,7 +16,7 @@ pub fn freed_bytes<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> u64 {
     files.values().filter(|file| file.seen >= file.names).map(|file| file.bytes).sum()
 }
 
-/// A file, by device and number.
+/// Identity of a file: device and inode number.
 struct Inode {
     bytes: u64,
     names: u64,

@@ -1,4 +1,4 @@
-//! What lies in a state folder and nothing needs any more.
+//! Garbage in a state folder: files that no trial or command needs any more.
 
 use super::remove::{MARK, remove_tree};
 use super::{RemoveError, freed_bytes};
@@ -14,53 +14,53 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Why something is not needed.
+/// Kind of garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A checkpoint that was never committed, of a trial that does not run.
+    /// Uncommitted checkpoint of a trial that does not run.
     PartialCheckpoint,
-    /// What the ranks of a trial reported, which is over for good and recorded.
+    /// Spool of a trial that is over for good and recorded.
     Report,
-    /// The folder of a trial that was removed, by a command that was interrupted.
+    /// Folder of a removed trial, left by an interrupted command.
     RemovedTrial,
-    /// The folder of a trial that the history does not know. It may be the only copy of what it holds.
+    /// Folder of a trial that is not in the history. It may be the only copy of its data.
     UnknownTrial,
-    /// A copy of a dtrain that is not this one, and that nothing runs.
+    /// Copy of another version of dtrain that no process runs.
     Program,
-    /// Tokens of data that no trial names.
+    /// Tokenized data that no trial refers to.
     Tokens,
 }
 
-/// One thing that nothing needs.
+/// One file or folder that is no longer needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Garbage {
-    /// Why not.
+    /// Kind of garbage.
     pub kind: Kind,
-    /// The file or folder.
+    /// Path of the file or folder.
     pub path: PathBuf,
-    /// Bytes that are free once it is gone.
+    /// Bytes that removing it frees.
     pub bytes: u64,
-    /// The trial that it is of.
+    /// Trial that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trial: Option<TrialId>,
 }
 
 impl Garbage {
-    /// What lies at `path`.
+    /// Returns the garbage at `path` with its size.
     pub fn new(kind: Kind, path: PathBuf, trial: Option<&TrialId>) -> Self {
         Self { kind, bytes: freed_bytes([&path]), path, trial: trial.cloned() }
     }
 }
 
-/// What is left over of trials in `home`. `keep` are the newest trials whose reports stay.
+/// Finds the garbage of trials in `home`. The reports of the newest `keep` trials are not garbage.
 pub fn garbage_of_trials(
     home: &Home,
     history: &History,
     is_alive: &dyn Fn(&TrialId) -> bool,
     keep: usize,
 ) -> Result<Vec<Garbage>, LedgerError> {
-    // Before the history is asked: a trial is recorded before it has a folder.
+    // List folders before the history is read: a trial is recorded before it has a folder.
     let places: Vec<(TrialId, PathBuf)> = trial_folders(home);
     let rows = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), is_alive)?;
     let known: BTreeSet<&TrialId> = rows.iter().map(|row| &row.id).collect();
@@ -83,7 +83,7 @@ pub fn garbage_of_trials(
     Ok(found)
 }
 
-/// The folders of all trials below `home`, also those that the nodes of Slurm jobs have.
+/// Lists the folders of all trials below `home`, also those of the nodes of Slurm jobs.
 fn trial_folders(home: &Home) -> Vec<(TrialId, PathBuf)> {
     let nodes = slurm::nodes(home).into_iter().map(|(_, node)| node);
     let roots = std::iter::once(home.clone()).chain(nodes).map(|home| home.path().join("trials"));
@@ -95,14 +95,14 @@ fn trial_folders(home: &Home) -> Vec<(TrialId, PathBuf)> {
         .collect()
 }
 
-/// Checkpoints that the next attempt of a trial would remove. One that was about to be committed stays: where other hosts did
-/// commit it, this may be the only copy of its part.
+/// Finds checkpoints that the next attempt of a trial would remove. One that was about to be committed stays:
+/// if other hosts did commit it, this may be the only copy of its part.
 fn partial_checkpoints(
     history: &History,
     folder: &TrialFolder,
     row: &TrialRow,
 ) -> Result<Vec<Garbage>, LedgerError> {
-    // What lies here of a trial on hosts is being copied from them.
+    // Checkpoints of a trial on hosts may be in the middle of a pull to this machine.
     if matches!(row.status, TrialStatus::Running | TrialStatus::Created)
         || folder.remote_hosts_file().exists()
     {
@@ -114,15 +114,15 @@ fn partial_checkpoints(
         .map(|entry| entry.path())
         .filter(|path| !path.join(COMMIT).exists())
         .collect();
-    // One without any checkpoint may be taking over that of its parent just now.
+    // A trial without any checkpoint may be adopting its parent's just now.
     if paths.is_empty() || history.checkpoints(&row.id)?.is_empty() {
         return Ok(Vec::new());
     }
     Ok(paths.into_iter().map(|path| Garbage::new(Kind::PartialCheckpoint, path, Some(&row.id))).collect())
 }
 
-/// The spools of a trial that no `resume` continues, all of which the history has. Of any other trial they tell how long it has
-/// trained.
+/// Returns the spools of a trial that cannot be resumed, if the history has all of them. Spools of other
+/// trials contain their training time.
 fn reports(history: &History, folder: &TrialFolder, row: &TrialRow) -> Result<Vec<Garbage>, LedgerError> {
     if !matches!(row.status, TrialStatus::Completed | TrialStatus::Pruned) {
         return Ok(Vec::new());
@@ -137,8 +137,8 @@ fn reports(history: &History, folder: &TrialFolder, row: &TrialRow) -> Result<Ve
     Ok(found)
 }
 
-/// Copies of other versions of dtrain: those that wait in `home` for Slurm jobs, and those that controllers elsewhere sent to this
-/// machine, in the folder `sent`. `own` is the digest of this program.
+/// Finds copies of other versions of dtrain: those in `home` for Slurm jobs, and those that remote
+/// controllers sent to this machine, in the folder `sent`. `own` is the digest of this program.
 ///
 /// `Err` says why copies are kept that may not be needed.
 pub fn unused_programs(home: &Home, sent: &Path, own: &str) -> (Vec<Garbage>, Option<String>) {
@@ -168,13 +168,13 @@ pub fn unused_programs(home: &Home, sent: &Path, own: &str) -> (Vec<Garbage>, Op
     (paths.into_iter().map(|path| Garbage::new(Kind::Program, path, None)).collect(), kept)
 }
 
-/// The programs of all processes on this machine.
+/// Returns the programs of all processes on this machine.
 fn running_programs() -> BTreeSet<PathBuf> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok()).collect()
 }
 
-/// Removes one thing; `Ok(false)` when its trial is at work again.
+/// Removes one piece of garbage; `Ok(false)` if its trial runs again.
 pub fn remove_garbage(leftover: &Garbage) -> Result<bool, RemoveError> {
     let _lock = match (&leftover.trial, folder_of_trial(leftover)) {
         (Some(trial), Some(folder)) => match take_lock(&folder, trial) {
@@ -196,7 +196,7 @@ pub fn remove_garbage(leftover: &Garbage) -> Result<bool, RemoveError> {
     }
 }
 
-/// The folder of the trial that something lies in, or is.
+/// Returns the folder of the trial that contains the garbage, or is it.
 fn folder_of_trial(leftover: &Garbage) -> Option<TrialFolder> {
     let depth = match leftover.kind {
         Kind::PartialCheckpoint | Kind::Report => 2,

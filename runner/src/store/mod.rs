@@ -1,4 +1,4 @@
-//! Removing trials, and finding what nothing in a state folder needs any more.
+//! Removal of trials, and garbage collection in a state folder.
 
 mod disk_usage;
 mod garbage;

@@ -12,43 +12,43 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is gone with a trial.
+/// Disk space that a removal freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreedSpace {
-    /// Bytes that are free now on this machine, as far as files are concerned: the history keeps its length and reuses the room.
+    /// Bytes of files freed on this machine; the history file keeps its size and reuses the space.
     pub bytes: u64,
 }
 
-/// Why a trial is not removed.
+/// Error of removing a trial.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// It runs.
+    /// The trial runs.
     #[error("it is running{}", of_processes(.processes))]
     Running {
-        /// Process ids of its agent and its controller, as far as they are on this machine.
+        /// Process ids of its agent and its controller on this machine.
         processes: Vec<u32>,
     },
-    /// Its controller cannot be kept away meanwhile.
+    /// The trial cannot be locked against controllers.
     #[error(transparent)]
     Drive(#[from] DriveError),
     /// The history could not be read or written.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// A host refuses.
+    /// A host refused the removal.
     #[error("{0}")]
     Host(String),
     /// A file could not be written or removed.
     #[error("cannot remove {}", path.display())]
     Folder {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Cause of the failure.
         #[source]
         source: io::Error,
     },
 }
 
-/// `: process 12`, `: processes 12 and 13`, or nothing.
+/// Formats `: process 12`, `: processes 12 and 13`, or nothing.
 fn of_processes(processes: &[u32]) -> String {
     let numbers: Vec<String> = processes.iter().map(ToString::to_string).collect();
     match numbers.len() {
@@ -58,26 +58,27 @@ fn of_processes(processes: &[u32]) -> String {
     }
 }
 
-/// The folders of a trial in this state folder: its own, and those that the nodes of a Slurm job have.
+/// Returns the folders of a trial in this state folder: its own, and those of the nodes of a Slurm job.
 pub fn folders(home: &Home, trial: &TrialId) -> Vec<PathBuf> {
     let nodes = slurm::nodes(home).into_iter().map(|(_, node)| node);
     let all = std::iter::once(home.clone()).chain(nodes);
     all.map(|home| home.trial(trial).path().to_owned()).filter(|folder| folder.exists()).collect()
 }
 
-/// Removes a trial that does not run. `elsewhere` removes what hosts have of it; where that fails, the trial stays.
+/// Removes a trial that does not run. `elsewhere` removes its data on hosts; if that fails, the trial stays.
 ///
-/// A crash leaves no trial that would continue from a checkpoint that is gone, and nothing that nobody finds again:
+/// A crash leaves no trial that would resume from a missing checkpoint, and no data that cannot be found
+/// again:
 ///
-/// 1. A mark in its folder says that the trial is to go. It changes nothing yet.
-/// 2. The hosts remove what they have. They are named by the trial alone, so it must still be known when the next command asks
-///    those that did not get this far.
-/// 3. The history forgets it, in one transaction. From here on it is gone for every command.
-/// 4. Its folders go last. `leftovers` finds one with a mark that the history does not know. Were they removed before step 3, a
-///    crash would leave a trial that `resume` trains again from its first step.
+/// 1. A mark in its folder says that the trial is to be removed. It changes nothing yet.
+/// 2. The hosts remove their data. Only the trial names them, so it must still be known when the next command
+///    asks those that did not get this far.
+/// 3. The history deletes it, in one transaction. From here on it is gone for every command.
+/// 4. Its folders are removed last. A marked folder that the history does not know is garbage. If they went
+///    before step 3, a crash would leave a trial that `resume` trains again from its first step.
 ///
-/// Where the history cannot forget it because the disk is full, its files go first, behind a second mark that keeps every
-/// controller away from it.
+/// If the disk is too full for the history to forget it, its files go first, with a second mark that keeps
+/// controllers away.
 pub fn remove(
     home: &Home,
     history: &mut History,
@@ -110,20 +111,23 @@ pub fn remove(
     Ok(FreedSpace { bytes })
 }
 
-/// Name of the file in the folder of a trial that is to be removed.
+/// Name of the file that marks the folder of a trial to be removed.
 pub(super) const MARK: &str = "removed";
 
-/// Name of the file in the folder of a trial whose files are gone although the history still knows it.
+/// Name of the file that marks the folder of a trial whose files are gone although the history still knows
+/// it.
 const EMPTIED: &str = "emptied";
 
-/// Whether the files of a trial were removed before the history could forget it.
+/// Returns `true` if the files of a trial were removed before the history could forget it.
 pub(crate) fn is_emptied(folder: &TrialFolder) -> bool {
     folder.path().join(EMPTIED).exists()
 }
 
-/// Removes the files of trials that the history still knows, so that a full disk has room for it to forget them.
+/// Removes the files of trials that are still in the history, so that a full disk has room to delete them
+/// there.
 ///
-/// `Err` when a trial runs, or a file cannot be removed. Trials whose files are gone can no longer be resumed, only removed.
+/// `Err` if a trial runs, or a file cannot be removed. Trials without files can no longer be resumed, only
+/// removed.
 pub fn empty_all(
     home: &Home,
     trials: &[TrialId],
@@ -134,7 +138,7 @@ pub fn empty_all(
         if !folder.path().exists() {
             continue;
         }
-        // Asked before this process holds the lock itself.
+        // Check before this process holds the lock itself.
         if is_alive(trial) {
             return Err(RemoveError::Running { processes: processes(home, trial) });
         }
@@ -144,20 +148,20 @@ pub fn empty_all(
     Ok(())
 }
 
-/// Removes what takes room in the folder of a trial, and keeps its lock.
+/// Removes the large files in the folder of a trial, but keeps its lock.
 fn empty(folder: &Path) -> Result<(), RemoveError> {
     mark(folder, EMPTIED)?;
     let trial = TrialFolder::at(folder);
     let spools = folder.join("spool");
     [trial.checkpoints(), spools, trial.logs()].iter().try_for_each(|folder| remove_tree(folder))?;
-    // Of a small trial it is the largest file.
+    // The plan is the largest file of a small trial.
     match fs::remove_file(trial.plan()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed.map_err(|source| RemoveError::Folder { path: trial.plan(), source }),
     }
 }
 
-/// Puts an empty file into a folder, for which a full disk has room.
+/// Creates an empty marker file, for which even a full disk has room.
 fn mark(folder: &Path, name: &str) -> Result<(), RemoveError> {
     let path = folder.join(name);
     durable::write(&path, b"")
@@ -165,7 +169,7 @@ fn mark(folder: &Path, name: &str) -> Result<(), RemoveError> {
         .map_err(|source| RemoveError::Folder { path, source })
 }
 
-/// Removes a folder with all that is in it; links are removed, not followed.
+/// Removes a folder with its contents; links are removed, not followed.
 pub(super) fn remove_tree(folder: &Path) -> Result<(), RemoveError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -173,11 +177,11 @@ pub(super) fn remove_tree(folder: &Path) -> Result<(), RemoveError> {
     }
 }
 
-/// Removes what this host has of a trial that another machine controls; bytes that are free now.
+/// Removes the data on this host of a trial that another machine controls; returns the freed bytes.
 ///
-/// `Err` in words: when an agent of it lives here, or a file cannot be removed.
+/// `Err` if an agent of the trial lives here, or a file cannot be removed.
 pub fn remove_folder(home: &Home, trial: &TrialId) -> Result<u64, String> {
-    // It becomes a path below which everything is removed.
+    // The id becomes a path below which everything is removed.
     let is_plain = !trial.0.is_empty() && trial.0.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if !is_plain {
         return Err(format!("{:?} is not the id of a trial", trial.0));

@@ -1,4 +1,4 @@
-//! Hosts that fail again and again are left out.
+//! Hosts that fail repeatedly are left out.
 
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::AttemptId;

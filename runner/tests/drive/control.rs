@@ -1,4 +1,4 @@
-//! What users ask of a trial that runs, and of one that does not.
+//! Requests of users to a trial that runs, and to one that does not.
 
 use crate::world::{RANKS, STEPS, World, wait};
 use dtrain_protocol::{AttemptId, Event, StopReason};
@@ -29,7 +29,7 @@ pub(crate) fn training_goes_on_without_a_controller() {
     });
     let left = left.expect("it runs");
     assert!(matches!(left, DriveOutcome::Detached { .. }), "{left:?}");
-    // Nobody looks while it ends; then its spool is enough.
+    // It ends while no controller runs; its spool is enough then.
     world.assert_nothing_lives();
     // A process loses its arguments, by which it is found, a moment before its locks.
     wait("the release of the lock", || !driver::is_running(&world.home, &world.trial));

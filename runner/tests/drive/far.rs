@@ -1,4 +1,4 @@
-//! Hosts that are processes with a folder of their own.
+//! Remote hosts, simulated as processes with a folder of their own.
 
 use crate::world::{World, card, kill, processes_of};
 use dtrain_runner::Home;
@@ -18,19 +18,19 @@ use std::time::Duration;
 /// Ending of a file beside a host's folder that makes it unreachable.
 const DOWN: &str = "down";
 
-/// The same that lets what the host says come in small pieces, with a pause after each.
+/// Ending of such a file that makes messages of the host arrive in small pieces, with a pause after each.
 const SLOW: &str = "slow";
 
-/// The same that keeps its answers to a launch from getting through.
+/// Ending of such a file that drops the host's answers to a launch.
 const LOST: &str = "lost";
 
 /// Most bytes of a piece, and the pause.
 const PIECE: (usize, Duration) = (64 << 10, Duration::from_millis(10));
 
-/// A host: this program in a process of its own.
+/// Remote host: this program in a process of its own.
 struct Far {
     folder: PathBuf,
-    /// The state folder that all hosts see.
+    /// State folder that all hosts share.
     shared: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ impl Connector for Far {
     }
 }
 
-/// The near end of a way to a host whose words come slowly, or but for its answer to a launch.
+/// Returns the controller's end of a connection to a host that is slow, or that loses its answer to a launch.
 fn bad_way(far: UnixStream, loses: bool) -> io::Result<UnixStream> {
     let (near, here) = UnixStream::pair()?;
     let (mut from, mut to) = (here.try_clone()?, far.try_clone()?);
@@ -80,19 +80,19 @@ fn bad_way(far: UnixStream, loses: bool) -> io::Result<UnixStream> {
 }
 
 impl World {
-    /// With the ranks on hosts of their own, and time enough to disturb them.
+    /// Puts the ranks on hosts of their own, with steps long enough to disturb them.
     pub(crate) fn on_hosts(mut self, hosts: u32) -> Self {
         (self.hosts, self.pace) = (Some(hosts), 0.03);
         self
     }
 
-    /// The same with hosts that see one state folder.
+    /// Like `on_hosts`, with hosts that share one state folder.
     pub(crate) fn on_hosts_that_share(mut self, hosts: u32) -> Self {
         self.is_shared = true;
         self.on_hosts(hosts)
     }
 
-    /// Hosts that are processes with a state folder of their own.
+    /// Returns a launcher for hosts that are processes with a state folder of their own.
     pub(crate) fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
         let folder = self.home.trial(&self.trial);
         let hosts = (0..hosts).map(|index| self.remote(index)).collect();
@@ -100,13 +100,13 @@ impl World {
         Box::new(if self.is_shared { launcher.sharing(&self.home) } else { launcher })
     }
 
-    /// A host as a controller asks it.
+    /// Returns a host as a controller sees it.
     pub(crate) fn remote(&self, index: u32) -> RemoteHost {
         let shared = self.is_shared.then(|| self.home.path().to_owned());
         RemoteHost::new(format!("node{index}"), Box::new(Far { folder: self.host(index), shared }))
     }
 
-    /// The folder of a host.
+    /// Returns the folder of a host.
     pub(crate) fn host(&self, index: u32) -> PathBuf {
         if self.is_shared {
             return self.home.host(&format!("node{index}")).path().to_owned();
@@ -114,7 +114,7 @@ impl World {
         self.root.join(format!("host-{index}"))
     }
 
-    /// Lets nobody reach a host any more, or everybody again; who was connected with it no longer is.
+    /// Makes a host unreachable and closes its connections, or makes it reachable again.
     pub(crate) fn switch(&self, host: u32, is_on: bool) {
         let file = self.host(host).with_extension(DOWN);
         if is_on {
@@ -130,19 +130,19 @@ impl World {
         }
     }
 
-    /// Keeps the answers of a host to a launch from getting through, or no longer, from the next connection on.
+    /// Drops the answers of a host to a launch, or no longer, from the next connection on.
     pub(crate) fn lose_answers(&self, host: u32, are_lost: bool) {
         let file = self.host(host).with_extension(LOST);
         let done = if are_lost { fs::write(file, "") } else { fs::remove_file(file) };
         done.expect("room on disk");
     }
 
-    /// Lets what a host says come slowly from the next connection on.
+    /// Slows down the messages of a host from the next connection on.
     pub(crate) fn slow_down(&self, host: u32) {
         fs::write(self.host(host).with_extension(SLOW), "").expect("room on disk");
     }
 
-    /// The newest agent on a host and its ranks, once it has started them.
+    /// Waits for the newest agent on a host and its ranks.
     pub(crate) fn card_of(&self, host: u32) -> Option<AgentCard> {
         card(&Home::at(self.host(host)).trial(&self.trial))
     }

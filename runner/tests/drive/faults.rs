@@ -1,4 +1,4 @@
-//! Ranks, agents, controllers and checkpoints that are lost.
+//! Lost ranks, agents, controllers and checkpoints.
 
 use crate::world::{RANKS, World, kill, signal, wait};
 use dtrain_protocol::shuffle::splitmix64;
@@ -70,12 +70,13 @@ pub(crate) fn a_killed_agent_is_replaced() {
     world.assert_nothing_lives();
 }
 
-/// A trial that trains on without a controller, and the offset of a whole step in its spool that no controller has read.
+/// Trains without a controller; returns the spool, and the offset of a complete step in it that no controller
+/// has read.
 fn unread(world: &World) -> (PathBuf, usize) {
     let detached = world.drive(driver::start).0.expect("driven");
     assert!(matches!(detached, DriveOutcome::Detached { .. }), "{detached:?}");
     let spool = world.home.trial(&world.trial).spool(AttemptId(1));
-    // Before the first checkpoint, and not the last record, which may be written just now.
+    // Before the first checkpoint, and not the last record, which may be incomplete.
     let place = || {
         let bytes = fs::read(&spool).unwrap_or_default();
         let (mut at, mut steps) = (0, Vec::new());
@@ -95,7 +96,7 @@ fn unread(world: &World) -> (PathBuf, usize) {
     (spool, place)
 }
 
-/// A trial whose controller leaves it at once.
+/// Returns a trial whose controller detached at once.
 fn detached() -> World {
     let mut world = World::new().paced(0.05);
     world.options.detach = true;
@@ -134,8 +135,8 @@ pub(crate) fn a_spool_that_cannot_be_read_further_is_told_once() {
     world.options.detach = false;
     let (outcome, seen) = world.drive(driver::resume);
     let outcome = outcome.expect("driven");
-    // What came after is not known, so another attempt goes on from the newest checkpoint that is found on the disk. That may be the
-    // last, so that it is over before it is attached to.
+    // Later events are lost, so another attempt resumes from the newest checkpoint on disk. That may be the
+    // last one, so the trial may end before it is attached to.
     assert!(matches!(outcome, DriveOutcome::Ended { attempts: 2, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, TrialEvent::Status(_))).collect();
@@ -194,7 +195,7 @@ pub(crate) fn whatever_is_killed() {
         let kept = world.facts();
         let said = fs::read_to_string(world.root.join("seen")).expect("controllers said something");
         for line in said.lines() {
-            // A controller killed while it says a line says half of it.
+            // A controller killed while it writes a line leaves half of it.
             let Ok(fact) = serde_json::from_str::<Fact>(line) else { continue };
             assert!(kept.contains(&fact), "seed {seed}: {fact:?} was acknowledged and lost");
         }
@@ -206,7 +207,7 @@ pub(crate) fn whatever_is_killed() {
 }
 
 pub(crate) fn a_damaged_checkpoint_is_refused_by_name() {
-    // The manifest is found wrong by the driver, the weights by a rank.
+    // The driver detects the damaged manifest, a rank the damaged weights.
     for file in ["manifest.json", "rank-00001.bin"] {
         let world = World::new();
         let outcome = thread::scope(|scope| {
@@ -264,7 +265,7 @@ pub(crate) fn what_cannot_be_started_is_tried_again() {
     world.command = Some(vec!["no\0program".into()]);
     thread::scope(|scope| {
         let driving = scope.spawn(|| world.drive(driver::start));
-        // Stopping while the next attempt is waited for ends the trial at once.
+        // A stop during the backoff ends the trial at once.
         wait("three attempts", || {
             let lost =
                 |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });

@@ -1,6 +1,6 @@
-//! The controller itself, with its history on disk, before many hosts that die one a second. What they would say a program says.
+//! The controller with its history on disk and a thousand simulated hosts, of which one dies per second.
 //!
-//! `DTRAIN_FLEET=1000` is their number in the longer test, which tells what the controller takes of memory and time.
+//! `DTRAIN_FLEET=1000` is their number in the longer test, which prints memory and time of the controller.
 
 use crate::TAKEN;
 use crate::world::World;
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Length of a step.
 const STEP: Duration = Duration::from_millis(250);
 
-/// Steps that an attempt completes before it loses a host: one a second, with the time that it takes to go on.
+/// Steps of an attempt before it loses a host: one per second, including the restart.
 const LIVES: u64 = 3;
 
-/// The leader of the hosts, as far as the controller knows it.
+/// Simulated leader of the hosts.
 struct Fleet {
     hosts: u32,
     until: u64,
@@ -34,7 +34,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// The leader that is not needed any more ends.
+    /// Ends the current leader.
     fn leave(&mut self) {
         if let Some((_, mut leader)) = self.leader.take() {
             drop(leader.kill());
@@ -100,7 +100,7 @@ impl Launcher for Fleet {
     }
 }
 
-/// The controller, in a process of its own so that it can be told what it takes.
+/// Runs the controller in a process of its own, so that its resources can be measured.
 pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> ExitCode {
     let world = World::at(root, TrialId(trial.into()));
     let (hosts, until) = (hosts.parse().expect("a number"), steps.parse().expect("a number"));
@@ -144,14 +144,14 @@ pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> 
     ExitCode::SUCCESS
 }
 
-/// A figure of this process, in KiB.
+/// Returns a value of this process from `/proc/self/status`, in KiB.
 fn status(key: &str) -> u64 {
     let text = fs::read_to_string("/proc/self/status").expect("Linux");
     let line = text.lines().find_map(|line| line.strip_prefix(key)).expect("it tells");
     line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
-/// Seconds of processor time that this process took.
+/// Returns the processor time of this process in seconds.
 fn cpu() -> f64 {
     let text = fs::read_to_string("/proc/self/stat").expect("Linux");
     let fields: Vec<&str> = text.rsplit_once(") ").expect("a name").1.split(' ').collect();
@@ -159,7 +159,8 @@ fn cpu() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// What the leader of many hosts says: they train, save every second step, and after some steps one of them is lost.
+/// Writes the events of a leader of many hosts: they train, save every second step, and after some steps one
+/// of them is lost.
 pub(crate) fn crew(words: [&str; 4]) -> ExitCode {
     let [hosts, attempt, from, until] = words.map(|word| word.parse::<u64>().expect("a number"));
     let (hosts, attempt) = (u32::try_from(hosts).expect("few enough"), AttemptId(attempt));
@@ -203,7 +204,7 @@ pub(crate) fn crew(words: [&str; 4]) -> ExitCode {
     };
     said.record(&SpoolRecord::Over { attempt, ended });
     said.to.flush().expect("the controller listens");
-    // The controller lets go once it has read all of it.
+    // The controller closes the connection after it has read everything.
     drop(io::stdin().read_to_end(&mut Vec::new()));
     ExitCode::SUCCESS
 }

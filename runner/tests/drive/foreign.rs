@@ -1,4 +1,4 @@
-//! Ranks that are somebody else's program.
+//! Ranks that are foreign programs.
 
 use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StopReason};
@@ -81,7 +81,7 @@ pub(crate) fn foreign_ranks_of_hosts_meet_at_the_first() {
 
 pub(crate) fn what_a_foreign_command_started_ends() {
     let mut world = World::new();
-    // The shell dies by the kernel's hand, the process it started by the next controller's.
+    // The kernel kills the shell, the next controller kills its child.
     let script = format!("sleep 60 & exec tail -f /dev/null {}/nothing", world.root.display());
     world.command = Some(vec!["sh".into(), "-c".into(), format!("({script}) & wait")]);
     thread::scope(|scope| {

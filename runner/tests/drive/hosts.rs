@@ -1,4 +1,4 @@
-//! Trials whose ranks are on hosts of their own: here processes that share nothing but the loopback interface.
+//! Trials on several hosts: here processes that share nothing but the loopback interface.
 
 use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
@@ -100,7 +100,7 @@ pub(crate) fn a_host_that_was_just_lost_is_not_waited_for() {
     let signal_all = |signal| {
         for id in processes_of(world.host(1).to_str().expect("plain text")) {
             let id = rustix::process::Pid::from_raw(id as i32).expect("not zero");
-            // One that ended meanwhile needs none.
+            // A process may have ended meanwhile.
             let _ = rustix::process::kill_process(id, signal);
         }
     };
@@ -117,7 +117,7 @@ pub(crate) fn a_host_that_was_just_lost_is_not_waited_for() {
 
 pub(crate) fn a_host_without_ranks_lends_what_it_has() {
     let world = World::new().on_hosts(RANKS + 1);
-    // As if the attempt before had been on the host that this one does without.
+    // As if the previous attempt had run on the host that this one leaves out.
     let (outcome, _) = disturbed(&world, 0, |agent| {
         switched_off(&world, agent, || {
             fs::create_dir_all(world.host(RANKS).join("trials").join(&world.trial.0)).expect("room on disk");
@@ -144,7 +144,7 @@ pub(crate) fn a_checkpoint_on_a_host_that_is_away_is_waited_for() {
     assert_nothing_refused(&world, &outcome);
 }
 
-/// Switches all hosts off, kills the agent that leads, and does `work` once no rank lives.
+/// Switches all hosts off, kills the leader, and does `work` once no rank lives.
 fn switched_off(world: &World, agent: &Process, work: impl FnOnce()) {
     (0..world.hosts.expect("hosts")).for_each(|host| world.switch(host, false));
     kill(agent);
@@ -167,7 +167,7 @@ fn assert_nothing_refused(world: &World, outcome: &DriveOutcome) {
 pub(crate) fn checkpoints_outlive_a_host() {
     for host in 0..RANKS {
         let world = World::new().on_hosts(RANKS);
-        // Its disk is lost with it, and it never comes back.
+        // Its disk is lost too, and it never comes back.
         let (outcome, _) = disturbed(&world, host, |agent| {
             world.switch(host, false);
             kill(agent);
@@ -202,11 +202,12 @@ pub(crate) fn a_controller_that_is_cut_off_waits() {
     world.assert_completed(&outcome);
 }
 
-/// Drives a trial whose agent on `host` is disturbed once something was committed; the outcome, and why the first attempt ended.
+/// Drives a trial whose agent on `host` is disturbed after the first commit; returns the outcome and the
+/// failure of the first attempt.
 fn disturbed(world: &World, host: u32, disturb: impl Fn(&Process) + Sync) -> (DriveOutcome, Failure) {
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
-        // One that lies on a disk already may be known to nobody yet.
+        // A checkpoint on a disk may not be recorded yet.
         let is_known = |fact: &Fact| matches!(fact, Fact::CheckpointCommitted { .. });
         wait("a checkpoint", || world.facts().iter().any(is_known));
         disturb(&world.card_of(host).expect("it runs").agent);

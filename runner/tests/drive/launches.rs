@@ -1,4 +1,4 @@
-//! Launches on hosts of their own whose answer is lost, or that come too late.
+//! Launches on remote hosts whose answer is lost, or that come too late.
 
 use crate::world::{RANKS, World, programs, wait};
 use dtrain_protocol::AttemptId;

@@ -1,4 +1,4 @@
-//! Hosts that stay away: they are given up after a while, or because the user says so, and end what they still run when they are back.
+//! Hosts that stay away: they are given up after a while or by the user, and fenced when they are back.
 
 use crate::world::{World, wait};
 use dtrain_protocol::{AttemptId, Failure};
@@ -7,14 +7,14 @@ use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, driver};
 use std::thread;
 use std::time::Duration;
 
-/// Two hosts, the first of which has all ranks.
+/// Returns two hosts, the first of which has all ranks.
 fn world_with_a_spare() -> World {
     let mut world = World::new().on_hosts(2).paced(0.12);
     world.spread = 1;
     world
 }
 
-/// Drives a trial whose only host is cut off once its ranks were started; the outcome.
+/// Drives a trial whose only host is cut off after its ranks started; returns the outcome.
 fn cut_off(world: &World, then: impl Fn() + Sync) -> DriveOutcome {
     thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
@@ -45,7 +45,7 @@ pub(crate) fn the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_bac
         });
         wait("the next attempt", || world.card_of(1).is_some());
         let orphan = world.card_of(0).expect("it still runs");
-        assert!(orphan.agent.is_alive(), "nobody could end it");
+        assert!(orphan.agent.is_alive(), "no host could end it");
         world.switch(0, true);
         wait("word of it", || {
             world

@@ -1,6 +1,6 @@
-//! A driver, an agent and toy ranks as real processes, killed at whatever moment.
+//! Driver, agent and toy ranks as real processes, killed at any moment.
 //!
-//! This program is all of them: without a known first argument it runs the tests below, those whose names contain
+//! This program is all of them: without a known first argument it runs the tests below whose names contain
 //! one of its arguments.
 
 #![expect(clippy::print_stdout, reason = "a test says how it went")]
@@ -62,7 +62,7 @@ use undisturbed::{
 };
 use world::{World, programs};
 
-/// How a controller ends whose trial another one drives, or drove.
+/// Exit code of a controller whose trial another one drives, or drove.
 const TAKEN: u8 = 17;
 
 fn main() -> ExitCode {
@@ -80,12 +80,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The pipe whose number is the last argument of an agent or a rank.
+/// Opens the pipe whose number is the last argument of an agent or a rank.
 fn take(number: &str) -> File {
-    channel::open_inherited(number.parse().expect("a number")).expect("whoever started this process made it")
+    channel::open_inherited(number.parse().expect("a number")).expect("the parent process made it")
 }
 
-/// A host that a controller works on; its trials' checkpoints lie in `shared`.
+/// Runs a remote host of a controller; checkpoints of its trials are in `shared`.
 fn far_end(host: &Path, shared: Option<&Path>) -> ExitCode {
     match relay::serve(&Home::at(host), shared.map(Home::at).as_ref(), &programs(host), || {
         probe::host_facts(Vec::new())
@@ -197,7 +197,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
     };
     let chosen: Vec<_> = tests.iter().filter(|(name, _)| is_chosen(name)).collect();
     if options.contains(&"--list") {
-        // As libtest lists them; none of them is ignored.
+        // Lists tests like libtest; none of them is ignored.
         let listed = if options.contains(&"--ignored") { &[][..] } else { &chosen };
         listed.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
@@ -222,7 +222,7 @@ fn run_tests(filters: &[&str]) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A controller that says every fact once it was kept, as a line of JSON.
+/// Runs a controller that prints every record after it was stored, as a line of JSON.
 fn controller(verb: &str, root: &Path, trial: &str) -> ExitCode {
     let world = World::at(root, TrialId(trial.into()));
     let verb = if verb == "start" { driver::start } else { driver::resume };

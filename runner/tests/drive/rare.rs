@@ -1,4 +1,5 @@
-//! What happens rarely: ranks that hang, memory or files that do not suffice, controllers that sleep, compete, or cannot write.
+//! Rare events: hanging ranks, exhausted memory or files, and controllers that sleep, compete, or cannot
+//! write.
 
 use crate::TAKEN;
 use crate::toy::GROUP;
@@ -27,11 +28,11 @@ pub(crate) fn a_rank_that_hangs_is_replaced() {
     world.assert_nothing_lives();
 }
 
-/// A group of processes with so little memory that a rank in it is killed; removed when it is dropped.
+/// Control group with so little memory that a rank in it is killed; removed on drop.
 struct SmallGroup(PathBuf);
 
 impl SmallGroup {
-    /// `Err` says why there can be none.
+    /// Creates the group; `Err` says why that is impossible.
     fn new() -> Result<Self, String> {
         let name = format!("dtrain-test-{}", std::process::id());
         let old = Path::new("/sys/fs/cgroup/memory");
@@ -80,7 +81,7 @@ pub(crate) fn a_rank_killed_for_memory_ends_the_trial() {
     world.assert_completed(&world.drive(driver::resume).0.expect("with memory enough it goes on"));
 }
 
-/// Steps of the newest committed checkpoint.
+/// Returns the step of the newest committed checkpoint.
 fn newest(world: &World) -> u64 {
     let kept = checkpoints::committed(&world.home.trial(&world.trial).checkpoints()).unwrap_or_default();
     kept.last().map_or(0, |point| point.step.0)
@@ -106,7 +107,8 @@ pub(crate) fn a_controller_that_slept_goes_on() {
     world.assert_nothing_lives();
 }
 
-/// How many of eight controllers that begin at the same time drive the trial; the others say who does.
+/// Returns how many of eight controllers that start at the same time drive the trial; the others name the one
+/// that does.
 fn race(world: &World, verb: &str) -> usize {
     let children: Vec<Child> = (0..8).map(|_| world.controller(verb)).collect();
     let codes = children.into_iter().map(|mut child| child.wait().expect("our child").code());
@@ -139,7 +141,7 @@ pub(crate) fn of_many_controllers_one_drives() {
     world.assert_nothing_lives();
 }
 
-/// A ledger whose disk is full after so many batches.
+/// Ledger whose disk is full after so many batches.
 struct Full {
     history: History,
     room: u32,

@@ -1,6 +1,7 @@
-//! A rank that trains nothing: it keeps the protocol of a worker, and its weights are a function of its steps alone.
+//! Toy rank that trains nothing: it implements the protocol of a worker, and its weights are a function of
+//! its steps alone.
 //!
-//! Ranks meet after every step in the memory they share, so that they stop at the same step.
+//! Ranks meet after every step in shared memory, so that they stop at the same step.
 
 use dtrain_protocol::{
     Assignment, Event, Failure, FileEntry, Order, PhaseTimes, Rank, RankTransport, SavedFile, StepFigures,
@@ -16,18 +17,19 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Weights of one rank.
+/// Number of weights of one rank.
 const WIDTH: usize = 64;
 
-/// A file that makes the toy fail, and the step it does so after. It is read once: the next attempt does not fail.
+/// Name of a file with the failure of the toy, and the step after which it fails. It is read once: the next
+/// attempt does not fail.
 pub(crate) const SABOTAGE: &str = "sabotage";
 
-/// A file that names a group of processes with little memory.
+/// Name of a file with the path of a control group with little memory.
 pub(crate) const GROUP: &str = "group";
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Where events go.
+/// Pipe for events.
 static CHANNEL: OnceLock<File> = OnceLock::new();
 
 pub(crate) fn run(channel: File) -> ExitCode {
@@ -122,7 +124,7 @@ fn train(a: &Assignment) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until all ranks are at `step`; tells whether one of them was asked to stop.
+/// Waits until all ranks are at `step`; returns `true` if one of them was asked to stop.
 fn meet(meeting: Option<&File>, a: &Assignment, step: u64) -> Result<bool, Failure> {
     let mine = u64::from(STOP.load(Ordering::SeqCst));
     let Some(meeting) = meeting else { return Ok(mine == 1) };
@@ -150,7 +152,7 @@ fn meet(meeting: Option<&File>, a: &Assignment, step: u64) -> Result<bool, Failu
     Ok(stop)
 }
 
-/// Fails as the sabotage file says, when it says so for this step; the last rank does it.
+/// Fails as the sabotage file says, if it names this step; the last rank does it.
 fn sabotage(a: &Assignment, step: u64) -> Result<(), Failure> {
     let path = a.data_root.join(SABOTAGE);
     if a.rank.0 + 1 != a.arrangement.layout.world() {
@@ -180,12 +182,12 @@ fn sabotage(a: &Assignment, step: u64) -> Result<(), Failure> {
     }
 }
 
-/// Takes more memory than the group of processes may have that the test made.
+/// Allocates more memory than the control group of the test allows.
 fn hog(a: &Assignment) -> ! {
     let group = fs::read_to_string(a.data_root.join(GROUP)).expect("the test made one");
     fs::write(Path::new(group.trim()).join("cgroup.procs"), std::process::id().to_string())
         .expect("we are root");
-    // The agent looks four times a second whose limits are a rank's.
+    // The agent reads the limits of its ranks four times per second.
     thread::sleep(Duration::from_secs(3));
     let mut held = Vec::new();
     loop {
@@ -221,7 +223,7 @@ fn file_name(rank: Rank) -> String {
     format!("rank-{:05}.bin", rank.0)
 }
 
-/// What a checkpoint holds, rank by rank.
+/// Returns the contents of a checkpoint, rank by rank.
 pub(crate) fn state(folder: &Path, world: u32) -> Vec<u8> {
     let read = |rank| fs::read(folder.join(file_name(Rank(rank)))).expect("every rank saved");
     (0..world).flat_map(read).collect()

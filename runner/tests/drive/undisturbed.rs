@@ -1,4 +1,4 @@
-//! Trials that nothing disturbs.
+//! Trials without any disturbance.
 
 use crate::world::{RANKS, STEPS, World};
 use dtrain_protocol::{AttemptId, Event, Rank};

@@ -1,4 +1,4 @@
-//! Trials on hosts of their own that end while no controller looks.
+//! Trials on remote hosts that end while no controller runs.
 
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, StepId, frame};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// A trial on hosts that ended after its controller had left.
+/// Returns a trial on hosts that ended after its controller had left.
 fn ended_unseen() -> World {
     let mut world = World::new().on_hosts(RANKS);
     world.options.detach = true;
@@ -18,11 +18,11 @@ fn ended_unseen() -> World {
     world.assert_nothing_lives();
     world.options.detach = false;
     let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { .. });
-    assert!(!world.facts().iter().any(is_end), "nobody looked");
+    assert!(!world.facts().iter().any(is_end), "no controller looked");
     world
 }
 
-/// Makes the spool on the host that led as long as that of many steps, all of which say the same.
+/// Repeats the spool of the leader's host until it is as long as that of many steps.
 fn lengthen_spool(world: &World, times: usize) -> u64 {
     let path = Home::at(world.host(0)).trial(&world.trial).spool(AttemptId(1));
     let bytes = fs::read(&path).expect("it trained");
@@ -43,7 +43,7 @@ fn lengthen_spool(world: &World, times: usize) -> u64 {
 
 pub(crate) fn what_ended_unseen_is_read_however_long_it_takes() {
     let world = ended_unseen();
-    // At 6 MB/s it takes longer than a host may take to answer.
+    // At 6 MB/s it takes longer than the time limit for an answer of a host.
     let bytes = lengthen_spool(&world, 80_000);
     assert!(bytes > 20 << 20, "{bytes}");
     world.slow_down(0);
@@ -67,7 +67,7 @@ pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     });
     assert!(matches!(&outcome, Err(DriveError::Unread { .. })), "{outcome:?}");
     let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { .. });
-    assert!(!world.facts().iter().any(is_end), "nobody knows how it ended: {:?}", world.facts());
+    assert!(!world.facts().iter().any(is_end), "its end is unknown: {:?}", world.facts());
     world.switch(0, true);
     world.interrupts = Arc::default();
     let outcome = world.drive(driver::attach).0.expect("now it is read");
@@ -75,13 +75,13 @@ pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     world.assert_completed(&outcome);
 }
 
-/// How a trial ended is known without the disk of the host that led, which answers or not.
+/// Checks that the result of a trial is known without the disk of the leader's host, which may answer or not.
 fn ended_without_the_disk_of_the_leader(answers: bool) {
     let world = ended_unseen();
     if !answers {
         world.switch(0, false);
     }
-    fs::remove_dir_all(world.host(0)).expect("nobody writes there any more");
+    fs::remove_dir_all(world.host(0)).expect("no process writes there");
     let outcome = world.drive(driver::attach).0.expect("the other host has the record");
     let DriveOutcome::Ended { verdict, attempts: 1, checkpoint: Some(point) } = &outcome else {
         panic!("{outcome:?}")
@@ -116,14 +116,14 @@ pub(crate) fn what_a_lost_leader_committed_is_found_on_the_others() {
         found.last().map_or(0, |point| point.step.0)
     };
     wait("checkpoints on the other host", || newest(1) >= 30);
-    // The host that leads is lost with its disk, and with the only record.
+    // The host that leads is lost with its disk, which has the only record.
     let leader = world.card_of(0).expect("it runs").agent;
     world.switch(0, false);
     kill(&leader);
     world.assert_nothing_lives();
-    fs::remove_dir_all(world.host(0)).expect("nobody writes there any more");
+    fs::remove_dir_all(world.host(0)).expect("no process writes there");
     let is_checkpoint = |fact: &Fact| matches!(fact, Fact::CheckpointCommitted { .. });
-    assert!(!world.facts().iter().any(is_checkpoint), "nobody told of one");
+    assert!(!world.facts().iter().any(is_checkpoint), "no record has one");
     let known = newest(1);
     world.options.detach = false;
     world.options.patience = Duration::from_millis(1);

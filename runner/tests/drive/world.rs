@@ -1,4 +1,4 @@
-//! A trial in a folder of its own, and ways to drive and to disturb it.
+//! A trial in a folder of its own, and ways to drive and disturb it.
 
 use crate::toy;
 use dtrain_protocol::{
@@ -30,10 +30,10 @@ pub(crate) const RANKS: u32 = 2;
 /// Steps of every trial here.
 pub(crate) const STEPS: u64 = 60;
 
-/// A file with the seconds of a step, for controllers that are processes of their own.
+/// Name of a file with the seconds per step, for controllers in processes of their own.
 const PACE: &str = "pace";
 
-/// What a controller is asked to do.
+/// Entry point of the driver: start, resume or attach.
 pub(crate) type Verb = fn(Drive<'_>) -> Result<DriveOutcome, DriveError>;
 
 /// A trial in a folder of its own.
@@ -41,28 +41,28 @@ pub(crate) struct World {
     pub(crate) root: PathBuf,
     pub(crate) home: Home,
     pub(crate) trial: TrialId,
-    /// The hosts that the ranks are spread over; `None` for this machine.
+    /// Number of hosts for the ranks; `None` for this machine.
     pub(crate) hosts: Option<u32>,
-    /// The most hosts that have ranks.
+    /// Most hosts that have ranks.
     pub(crate) spread: u32,
-    /// Whether they see one state folder.
+    /// True if the hosts share one state folder.
     pub(crate) is_shared: bool,
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
     pub(crate) framework: Framework,
     pub(crate) progress: Vec<String>,
-    /// Seconds of a step.
+    /// Seconds per step.
     pub(crate) pace: f64,
-    /// What the controller was about.
+    /// Statuses that the controller reported.
     statuses: Mutex<Vec<ControllerStatus>>,
-    /// Seconds of training that each launch was told of.
+    /// Seconds of earlier training that each launch was given.
     pub(crate) spent: Mutex<Vec<f64>>,
     _folder: Option<tempfile::TempDir>,
 }
 
 impl World {
-    /// A new trial that nobody launched.
+    /// Creates a new trial that was never launched.
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().to_owned();
@@ -75,7 +75,7 @@ impl World {
         Self { _folder: Some(folder), ..Self::at(&root, trial) }
     }
 
-    /// The trial that another process made.
+    /// Opens the trial that another process created.
     pub(crate) fn at(root: &Path, trial: TrialId) -> Self {
         Self {
             root: root.to_owned(),
@@ -99,21 +99,21 @@ impl World {
         }
     }
 
-    /// The same with steps of so many seconds, whoever drives it.
+    /// Sets the seconds per step for all controllers.
     pub(crate) fn paced(mut self, seconds: f64) -> Self {
         fs::write(self.root.join(PACE), seconds.to_string()).expect("room on disk");
         self.pace = seconds;
         self
     }
 
-    /// Drives the trial from this process; returns what was seen as well.
+    /// Drives the trial from this process; returns the observed events as well.
     pub(crate) fn drive(&self, verb: Verb) -> (Result<DriveOutcome, DriveError>, Vec<TrialEvent>) {
         let mut seen = Vec::new();
         let outcome = self.drive_and(verb, &mut |one| seen.push(one.clone()));
         (outcome, seen)
     }
 
-    /// Drives the trial from this process.
+    /// Drives the trial from this process with an observer.
     pub(crate) fn drive_and(
         &self,
         verb: Verb,
@@ -123,7 +123,7 @@ impl World {
         self.drive_with(verb, &mut ledger, observe)
     }
 
-    /// The same with another ledger.
+    /// Drives the trial with another ledger.
     pub(crate) fn drive_with(
         &self,
         verb: Verb,
@@ -151,12 +151,12 @@ impl World {
         })
     }
 
-    /// A controller in a process of its own, that can be killed.
+    /// Starts a controller in a process of its own, which can be killed.
     pub(crate) fn controller(&self, verb: &str) -> Child {
         self.controller_by(Command::new(std::env::current_exe().expect("this program")), verb)
     }
 
-    /// The same, started by a command that ends with this program.
+    /// Like `controller`, started by a command that ends with this program.
     pub(crate) fn controller_by(&self, mut command: Command, verb: &str) -> Child {
         let said = fs::OpenOptions::new()
             .append(true)
@@ -247,7 +247,7 @@ impl World {
         fs::write(self.root.join(toy::SABOTAGE), text).expect("room on disk");
     }
 
-    /// What the controller was about so far.
+    /// Returns the statuses that the controller reported so far.
     pub(crate) fn seen(&self) -> Vec<ControllerStatus> {
         self.statuses.lock().expect("whole").clone()
     }
@@ -256,12 +256,12 @@ impl World {
         History::open(&self.home.history()).and_then(|history| history.facts(&self.trial)).expect("readable")
     }
 
-    /// The newest agent and its ranks, once it has started them.
+    /// Waits for the newest agent and its ranks.
     pub(crate) fn card(&self) -> Option<AgentCard> {
         card(&self.home.trial(&self.trial))
     }
 
-    /// Waits until something of the trial has been committed.
+    /// Waits until a checkpoint has been committed.
     pub(crate) fn wait_for_a_checkpoint(&self) {
         let folder = self.home.trial(&self.trial).checkpoints();
         wait("a checkpoint", || {
@@ -269,13 +269,13 @@ impl World {
         });
     }
 
-    /// Asserts that nothing that was started for this trial lives, 15 seconds from now at the latest.
+    /// Asserts that within 15 seconds no process of this trial lives.
     pub(crate) fn assert_nothing_lives(&self) {
         let marker = self.root.to_str().expect("plain text");
         wait("the end of all processes", || processes_of(marker).is_empty());
     }
 
-    /// Asserts that the trial completed with the state that an undisturbed one ends with.
+    /// Asserts that the trial completed with the state of an undisturbed one.
     pub(crate) fn assert_completed(&self, outcome: &DriveOutcome) {
         let DriveOutcome::Ended { verdict, checkpoint: Some(ResumePoint { folder, step }), .. } = outcome
         else {
@@ -296,7 +296,7 @@ pub(crate) fn card(trial: &TrialFolder) -> Option<AgentCard> {
     Some(card).filter(|card| !card.ranks.is_empty())
 }
 
-/// The final state of a trial that nothing disturbed; trained once.
+/// Returns the final state of an undisturbed trial; trained once.
 fn undisturbed() -> &'static [u8] {
     static STATE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     STATE.get_or_init(|| {
@@ -310,14 +310,14 @@ fn undisturbed() -> &'static [u8] {
     })
 }
 
-/// This program as agent and as rank, marked so that its processes can be found.
+/// Returns this program as agent and as rank, marked so that its processes can be found.
 pub(crate) fn programs(marker: &Path) -> Programs {
     let exe = std::env::current_exe().expect("this program");
     let marker = marker.to_str().expect("plain text");
     Programs { agent: Program::new(&exe, ["agent", marker]), worker: Program::new(&exe, ["worker", marker]) }
 }
 
-/// Waits until something is true, at most 15 seconds.
+/// Waits at most 15 seconds until `is_true`.
 pub(crate) fn wait(what: &str, is_true: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(15);
     while !is_true() {
@@ -326,19 +326,19 @@ pub(crate) fn wait(what: &str, is_true: impl Fn() -> bool) {
     }
 }
 
-/// Kills without warning what still is the process that was meant.
+/// Kills a process unless its id was reused.
 pub(crate) fn kill(process: &Process) {
     signal(process, Signal::KILL);
 }
 
-/// Sends a signal to what still is the process that was meant.
+/// Sends a signal to a process unless its id was reused.
 pub(crate) fn signal(process: &Process, signal: Signal) {
     if let Some(pid) = rustix::process::Pid::from_raw(process.id as i32).filter(|_| process.is_alive()) {
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// Every process whose command line names the marker.
+/// Returns every process whose command line contains the marker.
 pub(crate) fn processes_of(marker: &str) -> Vec<u32> {
     let of = |entry: fs::DirEntry| {
         let id = entry.file_name().to_str()?.parse().ok()?;
@@ -384,7 +384,7 @@ fn new_trial() -> NewTrial {
 }
 
 impl World {
-    /// With the ranks linked by TLS.
+    /// Links the ranks by TLS.
     pub(crate) fn over_tls(mut self) -> Self {
         self.options.link = LinkChoice::Tls { bind: "127.0.0.1".into() };
         self

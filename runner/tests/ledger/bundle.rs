@@ -1,4 +1,4 @@
-//! Histories of several machines become one.
+//! Merging the histories of several machines.
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Rank, StopReason, TrialId};
@@ -7,7 +7,7 @@ use dtrain_runner::{AttemptEnd, Fact, History, Ledger, MetricPoint, TrialUpdate,
 use serde_json::json;
 use std::path::PathBuf;
 
-/// A machine: its history, and where it lies.
+/// A machine: its history, and the path of it.
 pub(crate) struct Machine {
     pub(crate) history: History,
     pub(crate) path: PathBuf,
@@ -21,7 +21,7 @@ impl Machine {
         Self { history: History::open(&path).expect("made"), path, host, _folder: folder }
     }
 
-    /// A machine with this file as its history.
+    /// Returns a machine with this file as its history.
     pub(crate) fn with(host: &'static str, history: &[u8]) -> Self {
         let (folder, path) = place();
         std::fs::write(&path, history).expect("room on disk");
@@ -68,7 +68,7 @@ impl Machine {
         self.history.trials(&Filter::default(), &Sort::Best, Pagination::default(), &nobody).expect("listed")
     }
 
-    /// Everything that can be read of every trial.
+    /// Returns everything that can be read of every trial.
     pub(crate) fn all(&self) -> Vec<String> {
         let page = |row: TrialRow| {
             let trial = self.history.trial(&row.id, &nobody).expect("read");
@@ -112,7 +112,7 @@ fn bundles_of_two_machines_give_the_same_history_in_either_order_and_however_oft
     labels.sort();
     let end = theirs.0[20..].to_lowercase();
     assert_eq!(labels, ["r-1".to_owned(), format!("r-1-{end}"), "r-2".to_owned()], "the older has the name");
-    // What was trained is there to the bit.
+    // The trained values are there to the bit.
     let bits = |machine: &Machine| -> Vec<u64> {
         let load = machine.history.series(&theirs, "host.load", Rank(0)).expect("read");
         load.iter().map(|sample| sample.value.to_bits()).collect()
@@ -126,7 +126,7 @@ fn bundles_of_two_machines_give_the_same_history_in_either_order_and_however_oft
     };
     assert_eq!(line(&one), line(&b), "its line is that of the machine that trained it");
     assert_eq!(one.history.observations(&new_trial("r").host_digest, "m").expect("read").len(), 2);
-    // Handed on by a third machine, they are the same again.
+    // Passed on by a third machine, they are unchanged.
     let mut third = Machine::new("e");
     third.merge(&one.bundle());
     assert_eq!(third.all(), one.all());
@@ -146,7 +146,7 @@ fn a_trial_that_went_on_is_brought_forward_and_an_older_bundle_changes_nothing()
     let mut here = Machine::new("here");
     here.merge(&early);
     here.history.add_note(&trial, "from here").expect("kept");
-    assert_eq!(here.rows()[0].status, TrialStatus::Lost, "nobody is at work on it here");
+    assert_eq!(here.rows()[0].status, TrialStatus::Lost, "no process works on it here");
     assert!(here.history.open_attempts().expect("read").is_empty(), "it is not this machine's to end");
     let merged = here.merge(&middle);
     assert_eq!((merged.updated, merged.annotations), (1, 1));
@@ -160,7 +160,7 @@ fn a_trial_that_went_on_is_brought_forward_and_an_older_bundle_changes_nothing()
     let notes: Vec<_> = trial.notes.iter().map(|note| note.text.as_str()).collect();
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert_eq!(trial.attempts.len(), 1);
-    // Back where it was trained, nothing of it changes but the note.
+    // Back on the original machine, only the note is new.
     let before = a.rows();
     let back = a.merge(&here.bundle());
     assert_eq!((back.unchanged, back.annotations), (1, 1));

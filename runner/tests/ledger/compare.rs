@@ -1,4 +1,4 @@
-//! What differs between trials that the ledger holds.
+//! Comparison of trials in the ledger.
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Event, PhaseTimes, Rank, StampedEvent, StepFigures, StepId};
@@ -6,7 +6,7 @@ use dtrain_runner::compare::{ChangeAssessment, TrialComparison, compare};
 use dtrain_runner::ledger::TrialName;
 use dtrain_runner::{History, Ledger};
 
-/// A trial of 100 steps: loss falls as `start / step`, a step takes `seconds` and a little noise.
+/// Creates a trial of 100 steps: loss falls as `start / step`, a step takes `seconds` and a little noise.
 fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> TrialName {
     let mut new = new_trial("r");
     new.recipe.train.learning_rate = dtrain_recipes::Tunable::Pinned(rate);
@@ -78,7 +78,7 @@ fn only_what_differs_is_marked_and_noise_is_not_called_better() {
     assert_eq!(differing[0].ratio(), Some(2.0));
     assert!(two.params.len() > 20);
     let communicates = two.results.iter().any(|figure| figure.name == "exposed communication");
-    assert!(!communicates, "one rank has nobody to wait for");
+    assert!(!communicates, "one rank has no peer to wait for");
     assert_eq!(two.environment.iter().filter(|e| e.differs).count(), 1);
 
     assert_eq!(call(&two, "step"), ChangeAssessment::Same, "one percent is within the noise");
@@ -92,7 +92,7 @@ fn only_what_differs_is_marked_and_noise_is_not_called_better() {
     assert_eq!(call(&of(&[&c, &a], &[]), "samples/s"), ChangeAssessment::Better);
     assert_eq!(call(&of(&[&a, &a], &[]), "best valid.loss"), ChangeAssessment::Same);
 
-    // Every trial reached 4.0 / 100; the second was there at half the steps.
+    // Every trial reached 4.0 / 100; the second one after half the steps.
     let time = two.results.iter().find(|f| f.name == "time to valid.loss 0.04000").expect("told");
     let seconds: Vec<_> = time.values.iter().map(|v| v.expect("reached").value).collect();
     assert!((seconds[0] - 10.0).abs() < 0.1 && (seconds[1] - 5.05).abs() < 0.1, "{seconds:?}");

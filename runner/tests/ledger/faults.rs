@@ -1,4 +1,4 @@
-//! A history that somebody holds, and one that is damaged.
+//! Locked and damaged histories.
 
 use crate::support::*;
 use dtrain_protocol::Rank;
@@ -17,7 +17,7 @@ fn a_writer_waits_while_another_program_holds_the_history() {
     let mut history = History::open(&path).expect("made");
     let trial = history.create_trial(&new_trial("held")).expect("created").id;
     let other = Connection::open(&path).expect("opens");
-    other.execute_batch("BEGIN EXCLUSIVE").expect("nobody else writes");
+    other.execute_batch("BEGIN EXCLUSIVE").expect("no other process writes");
     let held = Duration::from_millis(800);
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -33,7 +33,7 @@ fn a_writer_waits_while_another_program_holds_the_history() {
     assert_eq!(losses(&history, &trial).len(), 20);
 }
 
-/// What a reader finds in a history; `Err` with the words it is refused by.
+/// Reads a history; `Err` is the message of the refusal.
 fn read(path: &Path) -> Result<Vec<(u64, f64)>, String> {
     let words = |error: dtrain_runner::LedgerError| format!("{error}: {}", error.source);
     let history = History::open(path).map_err(words)?;
@@ -58,7 +58,7 @@ fn a_damaged_history_is_refused_with_what_to_do_and_never_read_wrongly() {
     let switch = "PRAGMA wal_checkpoint(TRUNCATE)";
     Connection::open(&path)
         .and_then(|raw| raw.query_row(switch, [], |_| Ok(())))
-        .expect("nobody else is there");
+        .expect("no other process is there");
     let (whole, expected) = (fs::read(&path).expect("it is there"), read(&path).expect("it is whole"));
     assert_eq!(expected.len(), 600);
     let damaged = folder.path().join("copy").join("history.db");
@@ -67,7 +67,7 @@ fn a_damaged_history_is_refused_with_what_to_do_and_never_read_wrongly() {
         fs::create_dir_all(damaged.parent().expect("a folder")).expect("room on disk");
         let mut bytes = whole.clone();
         match round % 3 {
-            // A page of nonsense, the end cut off, and one bit of the structure at the head of a page.
+            // A page of garbage, a cut-off end, and a flipped bit in the header of a page.
             0 => {
                 let page = (splitmix64(1, round) % (bytes.len() as u64 / 4096)) as usize;
                 bytes[page * 4096..][..4096]

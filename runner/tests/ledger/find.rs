@@ -1,4 +1,4 @@
-//! Found again, listed, shown, deleted.
+//! Trials are found, listed, shown and deleted.
 
 use crate::support::*;
 use dtrain_protocol::{
@@ -247,7 +247,7 @@ fn rates_are_kept_by_host_and_model() {
 fn a_typical_step_is_the_sum_of_its_phases_whatever_some_steps_take() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    // A step in four is one of a busy moment, in which backward waits.
+    // One step in four is slow, because backward waits.
     let of = |number: u64| {
         let seconds = 0.001 * (10 + number % 3) as f64;
         let (backward, data) = (if number.is_multiple_of(4) { 5.0 } else { 2.0 * seconds }, 0.0005);

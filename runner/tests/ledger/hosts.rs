@@ -1,4 +1,4 @@
-//! Hosts, and what is held against them.
+//! Hosts and their strikes.
 
 use crate::support::{new_trial, place};
 use dtrain_runner::strikes::{FORGOTTEN_MS, Strike, StrikeCause};

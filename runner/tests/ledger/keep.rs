@@ -1,4 +1,4 @@
-//! Kept whole, kept once, kept in order.
+//! Batches are stored atomically, once, and in order.
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StepId, StopReason};
@@ -43,8 +43,8 @@ proptest! {
         }
     }
 
-    /// Points of the host come in any order, twice, and not as numbers; sealing does not show. SQLite's rows do
-    /// not tell -0 from 0.
+    /// Points of the host come in any order, twice, and as NaN; sealing must not change them. SQLite's rows
+    /// do not distinguish -0 from 0.
     #[test]
     fn points_survive_sealing(
         raw in prop::collection::vec((0u64..3000, prop::num::f64::ANY), 1..1500), sizes in prop::collection::vec(1usize..900, 1..6),
@@ -58,7 +58,7 @@ proptest! {
             if rest.is_empty() { break }
             let (batch, after) = rest.split_at((*size).min(rest.len()));
             rest = after;
-            // Within a batch everything beyond what was kept before it counts; the later of two wins.
+            // Within a batch all points newer than the stored ones count; the later of two wins.
             for (step, value) in batch {
                 if newest.is_none_or(|newest| *step > newest) {
                     model.insert(*step, *value);
@@ -83,7 +83,7 @@ fn a_batch_is_kept_whole_or_not_at_all() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
-    // Whatever a transaction meets at its end, such as a full disk, undoes its beginning.
+    // An error at the end of a transaction, such as a full disk, undoes its beginning.
     let saboteur = Connection::open(&path).expect("opens");
     saboteur
         .execute_batch(
@@ -269,7 +269,7 @@ fn how_long_attempts_trained_is_told_by_their_steps() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     assert_eq!(history.trained_ms(&trial.id).expect("read"), []);
-    // Steps of 20 ms, each told 5 s after the one before; between two of them the clock is set an hour ahead.
+    // Steps of 20 ms, reported 5 s apart; between two of them the clock is set an hour ahead.
     let at = |n: u64| 1_700_000_000_000 + 5_000 * n + if n >= 3 { 3_600_000 } else { 0 };
     let of = |attempt, n| StampedEvent { attempt: AttemptId(attempt), at_ms: at(n), ..step(n, n + 1) };
     let said = (0..5).map(|n| of(1, n)).chain((0..2).map(|n| of(2, n)));

@@ -1,4 +1,4 @@
-//! The ledger's promises: kept once, kept for good, kept while others write, and found again.
+//! Promises of the ledger: it stores data once and durably, while others write, and finds it again.
 
 mod bundle;
 mod compare;

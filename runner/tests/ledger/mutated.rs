@@ -1,4 +1,4 @@
-//! Bundles with any one field replaced: each is imported whole, or refused and changes nothing.
+//! Bundles with any one field replaced: each is imported whole, or rejected without changes.
 
 use crate::bundle::Machine;
 use crate::support::*;
@@ -16,7 +16,7 @@ const JSON: [u8; 3] = [1, TRIAL, 5];
 
 type Records = Vec<(u8, Vec<u8>)>;
 
-/// The records of a bundle, each with its kind.
+/// Splits a bundle into its records, each with its kind.
 fn records(bundle: &[u8]) -> Records {
     let (mut all, mut rest) = (Vec::new(), &bundle[12..]);
     while let [kind, a, b, c, d, _, _, _, _, after @ ..] = rest {
@@ -27,7 +27,7 @@ fn records(bundle: &[u8]) -> Records {
     all
 }
 
-/// A bundle of these records with all checksums as they have to be.
+/// Builds a bundle of these records with valid checksums.
 fn bundle(records: &Records) -> Vec<u8> {
     let mut bytes = [&MAGIC[..], &1u32.to_le_bytes()].concat();
     for (kind, payload) in records {
@@ -40,7 +40,7 @@ fn bundle(records: &Records) -> Vec<u8> {
     bytes
 }
 
-/// The paths of all fields in a value; of long lists the first and the last.
+/// Collects the paths of all fields in a value; of long lists the first and the last item.
 fn paths(value: &Value, at: &str, found: &mut Vec<String>) {
     let below: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(name, inner)| (name.clone(), inner)).collect(),
@@ -57,7 +57,7 @@ fn paths(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// What stands in place of a field.
+/// Returns the values that replace a field.
 fn replacements() -> Vec<Value> {
     let long = "a".repeat(5000);
     let numbers = [json!(null), json!(true), json!(-1), json!(1.5), json!(u64::MAX), json!([]), json!({})];
@@ -65,7 +65,7 @@ fn replacements() -> Vec<Value> {
     numbers.into_iter().chain(texts.map(Value::from)).collect()
 }
 
-/// Every row of every table.
+/// Returns every row of every table.
 fn dump(path: &std::path::Path) -> String {
     let database = Connection::open(path).expect("opens");
     let tables = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
@@ -85,7 +85,7 @@ fn dump(path: &std::path::Path) -> String {
     text
 }
 
-/// A bundle of two trials, the second with all that a trial can have, and a study.
+/// Returns a bundle of two trials, the second with all optional parts, and a study.
 fn whole() -> Vec<u8> {
     let mut there = Machine::new("there");
     let first = there.train("r", 3);
@@ -111,7 +111,7 @@ fn whole() -> Vec<u8> {
     there.bundle()
 }
 
-/// The file of a history with a trial of its own.
+/// Returns the file of a history with a trial of its own.
 fn own() -> Vec<u8> {
     let mut own = Machine::new("here");
     own.train("own", 2);
@@ -131,7 +131,7 @@ fn a_bundle_with_any_field_replaced_is_imported_whole_or_changes_nothing() {
     let mut machine = Machine::with("here", &own);
     let before = dump(&machine.path);
     let (mut refused, mut taken) = (0, 0);
-    // The first trial is imported well before the second, or the study, turns out to be wrong.
+    // The first trial is imported long before the error in the second, or in the study, is found.
     let first = whole.iter().position(|(kind, _)| *kind == TRIAL).expect("a trial");
     for (at, (kind, payload)) in whole.iter().enumerate() {
         if !JSON.contains(kind) || at == first {

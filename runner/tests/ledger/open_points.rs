@@ -1,4 +1,4 @@
-//! Points that are not sealed yet: what a commit costs, and that no reader can tell them from others.
+//! Unsealed points: the cost of a commit, and that readers cannot tell them from sealed ones.
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Event, Rank, StampedEvent, StopReason};
@@ -12,7 +12,7 @@ fn count(path: &Path, query: &str) -> u64 {
     raw.query_row(query, [], |row| row.get::<_, i64>(0)).expect("counted").cast_unsigned()
 }
 
-/// The first `steps` steps of an attempt, whose losses go down to `least`.
+/// Returns the first `steps` steps of an attempt, whose losses go down to `least`.
 fn falling(least: f64, steps: u64) -> TrialUpdate {
     let of = |n: u64| {
         let mut event = step(n, n + 1);
@@ -55,7 +55,7 @@ fn summaries_and_lists_are_the_same_whether_points_are_open_or_sealed() {
         let trial = history.create_trial(&new_trial(&format!("t{n}"))).expect("created").id;
         history.record(&trial, &facts(vec![started(1)])).expect("kept");
         history.record(&trial, &falling(least, 40 + 7 * n as u64)).expect("kept");
-        // Every other one is sealed, and then goes on.
+        // Every second one is sealed, and then continues.
         if n % 2 == 0 {
             history.record(&trial, &facts(vec![ended(1), started(2)])).expect("kept");
             let again = |event: StampedEvent| StampedEvent { attempt: AttemptId(2), ..event };
@@ -72,7 +72,7 @@ fn summaries_and_lists_are_the_same_whether_points_are_open_or_sealed() {
         let list = |filter: &Filter, sort: &Sort| -> Vec<TrialRow> {
             let page = Pagination { skip: 1, limit: 4 };
             let rows = history.trials(filter, sort, page, &nobody).expect("listed");
-            // Its speed is settled when an attempt ends.
+            // Its speed is computed when an attempt ends.
             rows.into_iter()
                 .map(|row| TrialRow { tokens_per_second: None, step_seconds: None, ..row })
                 .collect()
@@ -177,7 +177,7 @@ fn an_older_file_with_points_as_rows_is_read_as_before() {
          INSERT INTO spool VALUES (1, 1, 6000);"
     ))
     .expect("made");
-    // As version 1.2 had them: 512 sealed, the others rows, NULL for not-a-number.
+    // Points as version 1.2 stored them: 512 sealed, the others as rows, NULL for NaN.
     let sealed: Vec<_> = (0..512)
         .map(|n| {
             let (step, at_ms, value) = sample(n);
@@ -211,7 +211,7 @@ fn an_older_file_with_points_as_rows_is_read_as_before() {
     assert_eq!(read(&history), expected);
     assert_eq!(count(&path, "SELECT count(*) FROM sqlite_schema WHERE name = 'tail'"), 0);
     assert_eq!(history.summaries(&trial).expect("read")[0].points, 600);
-    // It goes on where it was: what was heard before does not count again.
+    // It continues: events before the stored ones do not count again.
     history.record(&trial, &events((590..610).map(|n| step(n, n + 1)).collect())).expect("kept");
     assert_eq!(read(&history).len(), 610);
     assert_eq!(history.offset(&trial, ATTEMPT).expect("read"), 6000);

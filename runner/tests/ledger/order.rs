@@ -1,4 +1,4 @@
-//! What is named: the trial that was recorded last, an id by its beginning, and folders of a state folder that was copied.
+//! References: the trial recorded last, an id by its beginning, and folders of a copied state folder.
 
 use crate::support::*;
 use dtrain_protocol::StepId;
@@ -30,7 +30,7 @@ fn the_last_trial_is_the_one_that_was_recorded_last_whatever_the_clock_said() {
     let import = "INSERT INTO imported_trial(trial, history_id, host, name, points) SELECT id, 'm', 'h', label, 0 FROM trial WHERE id = 3";
     raw.execute(import, []).expect("as if it came from elsewhere");
     assert_eq!(history.find("last").expect("the newest of this machine"), made[1]);
-    // Trials of other machines come where the clock of their machine puts them.
+    // Trials of other machines are ordered by the clock of their machine.
     let at = |row: i64, ms: i64| {
         raw.execute("UPDATE trial SET created_ms = ?2 WHERE id = ?1", [row, ms]).expect("set")
     };
@@ -82,7 +82,7 @@ fn folders_of_a_copied_state_folder_are_those_of_the_copy() {
     };
     assert_eq!(folders(&copy), [below(&new), below(&new), below(&new)]);
     assert_eq!(folders(&History::open(&old.join("history.db")).expect("opens"))[0], below(&old));
-    // What is said of a folder by its new path counts for the old one.
+    // A record with the new path of a folder applies to the old one.
     let refused = Fact::CheckpointRefused { step: StepId(30), folder: below(&new), reason: "torn".into() };
     copy.record(&trial.id, &facts(vec![refused.clone()])).expect("kept");
     assert_eq!(copy.checkpoints(&trial.id).expect("read")[0].refused.as_deref(), Some("torn"));

@@ -1,4 +1,4 @@
-//! Writers that are killed, and writers that meet.
+//! Writers that are killed, and concurrent writers.
 
 use crate::support::*;
 use dtrain_runner::{History, Ledger, TrialUpdate};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Not a test of its own: what the two below start many times over.
+/// Not a test of its own: the two below start it many times.
 #[test]
 #[ignore = "not a test: the child of those that kill it"]
 fn child_writes_until_killed() {

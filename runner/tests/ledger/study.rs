@@ -1,4 +1,4 @@
-//! Studies, and what they tried.
+//! Studies, and their suggestions.
 
 use crate::support::{new_trial, place};
 use dtrain_runner::History;

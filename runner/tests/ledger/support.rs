@@ -1,4 +1,4 @@
-//! A history with a trial in it, and news to keep.
+//! A history with a trial in it, and batches to store.
 
 use dtrain_protocol::{
     AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason,
@@ -135,7 +135,8 @@ pub(crate) fn nobody(_: &TrialId) -> bool {
     false
 }
 
-/// Copies the only trial of a history until there are `trials`, inside the database: as many durable commits would measure the disk.
+/// Copies the only trial of a history until there are `trials`, inside the database: as many durable commits
+/// would measure the disk.
 pub(crate) fn copy_the_trial(path: &Path, trials: u32) {
     let raw = Connection::open(path).expect("opens");
     raw.execute_batch(&format!(

@@ -1,4 +1,4 @@
-//! One attempt: it is launched, and what it says is taken in.
+//! One attempt: its launch, and the records that it sends.
 
 use super::fault_attribution::FailureReports;
 use super::{BEAT, TrialController};
@@ -17,11 +17,11 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long nothing may be heard of an attempt before its agent is asked whether it does its work.
+/// Silence after which the controller asks whether the agent still works.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl TrialController<'_> {
-    /// Looks at the disks of the hosts that answer for checkpoints that no record told of.
+    /// Searches the disks of the reachable hosts for checkpoints that no record mentions.
     pub(super) fn discover_checkpoints(&mut self) -> Result<(), DriveError> {
         self.inputs.retain(|input| !input.is_from_discovery());
         let (folder, machine) = (self.folder.clone(), self.machine.clone());
@@ -37,7 +37,7 @@ impl TrialController<'_> {
         let found =
             found.map(|(attempt, step)| TrialInput::Found { attempt, step, folder: folder(attempt, step) });
         if self.is_leaving {
-            // No attempt follows: whoever resumes the trial looks again.
+            // No attempt follows; the next resume searches again.
             return Ok(());
         }
         self.usable = Some(usable);
@@ -71,7 +71,7 @@ impl TrialController<'_> {
         };
         let (names, mut left_out) = self.choose_hosts(&usable)?;
         let AvailableHosts { hosts, away, .. } = usable;
-        // What cannot be had may lie on a host that comes back.
+        // A checkpoint that is missing now may be on a host that comes back.
         let lost = self.machine.failures(Blame::Machines);
         let may_come_back = !away.is_empty() && lost < ATTEMPTS_FOR_A_HOST;
         let is_complete = away.is_empty();
@@ -88,7 +88,7 @@ impl TrialController<'_> {
         let lowered = loop {
             let left = u32::try_from(left_out.len()).unwrap_or(hosts);
             let lowered = (self.drive.lower)(&launching(hosts.saturating_sub(left)));
-            // Better a host that has failed before than none: the least bad of them comes back first.
+            // A host with strikes is better than none: the least bad one comes back first.
             if lowered.is_ok() || left_out.pop().is_none() {
                 break lowered;
             }
@@ -136,7 +136,7 @@ impl TrialController<'_> {
         }
     }
 
-    /// Says once that the spool cannot be read further.
+    /// Reports once that the rest of the spool cannot be read.
     pub(super) fn report_damage(&mut self, attempt: AttemptId, error: &FrameError) -> Result<(), DriveError> {
         if self.is_at_damaged_record(attempt) {
             return Ok(());
@@ -146,12 +146,13 @@ impl TrialController<'_> {
         self.show(ControllerStatus::SpoolDamaged { spool, offset: self.read, reason })
     }
 
-    /// Whether what the agent says next is damaged on its disk: hearing it again would tell nothing.
+    /// Returns `true` if the agent's next record is damaged on its disk, so that another connection would not
+    /// help.
     fn is_at_damaged_record(&self, attempt: AttemptId) -> bool {
         self.damaged == Some((attempt, self.read))
     }
 
-    /// Waits for the end of an agent that cannot be heard any more.
+    /// Waits for the end of an agent whose records can no longer be read.
     fn wait_for_agent_end(&mut self, attempt: AttemptId, patience: Duration) -> Result<(), DriveError> {
         thread::sleep(patience);
         if self.heard_at.elapsed() < QUIET {
@@ -165,7 +166,7 @@ impl TrialController<'_> {
         }
     }
 
-    /// Waits for what the agent says next, at most until something else is due.
+    /// Waits for the agent's next record, at most until something else is due.
     pub(super) fn receive_record(&mut self) -> Result<(), DriveError> {
         let now = self.now();
         let due = self.wakes.first().map_or(BEAT, |wake| Duration::from_millis(wake.0.saturating_sub(now.0)));
@@ -202,7 +203,8 @@ impl TrialController<'_> {
         }
     }
 
-    /// Takes in one record of the open attempt's spool. What the ledger already has is only told to the machine.
+    /// Processes one record of the open attempt's spool. Records that the ledger has go to the state machine
+    /// only.
     pub(super) fn process_record(
         &mut self,
         attempt: AttemptId,
@@ -260,8 +262,8 @@ impl TrialController<'_> {
     }
 }
 
-/// Why an attempt was not launched. Where there is one machine only, what keeps it from being launched is the user's to mend; of several
-/// another host may be taken.
+/// Returns the failure of a launch. On a single machine the user has to fix its cause; of several hosts
+/// another one may be used.
 pub(super) fn launch_failure(not_launched: &LaunchError) -> Failure {
     let detail = format!("the attempt could not be launched: {not_launched}");
     match not_launched {

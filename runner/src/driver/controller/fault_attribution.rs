@@ -1,4 +1,4 @@
-//! What is held against the hosts of an attempt, and which hosts the next one does without.
+//! Fault attribution: strikes against the hosts of an attempt, and the hosts that the next one leaves out.
 
 use super::TrialController;
 use crate::driver::DriveError;
@@ -9,23 +9,23 @@ use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{Assignment, Event, Failure, Rank, StampedEvent};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the ranks of the open attempt said about what went wrong.
+/// Failures that the ranks of the open attempt reported.
 #[derive(Default)]
 pub(super) struct FailureReports {
-    /// The host of each rank; empty where this controller did not launch the attempt, and on one machine.
+    /// Host of each rank; empty on one machine, or if another controller launched the attempt.
     hosts: Vec<String>,
-    /// The gravest failure, and who said it first.
+    /// Gravest failure, with the first rank that reported it.
     gravest: Option<(Rank, Failure)>,
 }
 
 impl FailureReports {
-    /// Of an attempt that is about to be launched on hosts called `names`.
+    /// Returns empty reports of an attempt that is about to be launched on the hosts `names`.
     pub(super) fn of(assignments: &[Assignment], names: &[String]) -> Self {
         let host = |assignment: &Assignment| names.get(assignment.placement.host as usize).cloned();
         Self { hosts: assignments.iter().filter_map(host).collect(), gravest: None }
     }
 
-    /// Takes in an event.
+    /// Processes an event.
     pub(super) fn observe(&mut self, stamped: &StampedEvent) {
         let Event::Failed(failure) = &stamped.event else { return };
         let known = self.gravest.take();
@@ -35,12 +35,12 @@ impl FailureReports {
         self.gravest = if is_graver { Some((stamped.rank, failure.clone())) } else { known };
     }
 
-    /// The host of a rank, where it is known.
+    /// Returns the host of a rank, if known.
     pub(super) fn host(&self, rank: Rank) -> Option<String> {
         self.hosts.get(rank.0 as usize).cloned()
     }
 
-    /// What an attempt that was lost by `failure` is held against.
+    /// Returns the strike for an attempt lost to `failure`, if it is a host's fault.
     fn strike_for(&self, failure: &Failure, at_ms: u64) -> Option<Strike> {
         let said_by = self.gravest.as_ref().filter(|(_, gravest)| gravest == failure).map(|(rank, _)| *rank);
         let there = said_by.and_then(|rank| self.host(rank));
@@ -72,20 +72,20 @@ impl FailureReports {
 }
 
 impl TrialController<'_> {
-    /// Holds against a host that an attempt was lost, to be kept with the fact that it was.
+    /// Adds a strike for a lost attempt; it is stored together with the loss.
     pub(super) fn add_strike(&mut self, failure: &Failure) {
         self.news.hosts.strikes.extend(self.reports.strike_for(failure, now_ms()));
     }
 
-    /// Holds against the host of a rank that the rank has been slow for long.
+    /// Adds a strike against the host of a straggler.
     pub(super) fn add_slow_strike(&mut self, rank: Rank, detail: String) {
         let (cause, at_ms) = (StrikeCause::Slow, now_ms());
         let strike = self.reports.host(rank).map(|host| Strike { host, partner: None, cause, at_ms, detail });
         self.news.hosts.strikes.extend(strike);
     }
 
-    /// The names of the hosts in the order in which the next attempt takes them, and those at the end that it does without if it can,
-    /// the worst first.
+    /// Returns the host names in the order in which the next attempt uses them, and those at the end that it
+    /// leaves out if it can, the worst first.
     pub(super) fn choose_hosts(
         &mut self,
         usable: &AvailableHosts,
@@ -98,13 +98,13 @@ impl TrialController<'_> {
         let strikes = self.drive.ledger.strikes()?;
         let gone = hosts_to_exclude(&excluded_hosts(&strikes, now_ms()), &names);
         let last: Vec<String> = gone.iter().rev().map(|one| one.host.clone()).collect();
-        self.launcher.as_mut().expect("nobody waits for it").deprioritize(&last);
+        self.launcher.as_mut().expect("no wait is under way").deprioritize(&last);
         names.retain(|name| !last.contains(name));
         names.extend(last);
         Ok((names, gone))
     }
 
-    /// Says which hosts are left out of the attempt that is launched.
+    /// Reports the hosts that the new attempt leaves out.
     pub(super) fn report_excluded_hosts(&mut self, hosts: Vec<ExcludedHost>) {
         if !hosts.is_empty() {
             self.queue_event(TrialEvent::Status(ControllerStatus::HostsExcluded { hosts }));
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use dtrain_protocol::AttemptId;
 
-    /// Four ranks on two hosts each.
+    /// Returns the reports of four ranks, two on each host.
     fn reports(said: &[(u32, Failure)]) -> FailureReports {
         let hosts = ["a", "a", "b", "b"].map(str::to_owned).to_vec();
         let mut reports = FailureReports { hosts, gravest: None };
@@ -152,7 +152,7 @@ mod tests {
         let said = [(1, silent(2)), (3, silent(1)), (0, silent(2))];
         assert_eq!(held(&said, &silent(2)), Some(("a".into(), Some("b".into()), StrikeCause::Link)));
         assert_eq!(held(&[(1, silent(0))], &silent(0)), None, "on one host there is no cable");
-        assert_eq!(held(&[], &silent(2)), None, "nobody knows who said so");
+        assert_eq!(held(&[], &silent(2)), None, "the reporting host is unknown");
     }
 
     #[test]

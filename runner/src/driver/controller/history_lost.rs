@@ -1,4 +1,5 @@
-//! A trial whose history is gone: it stops, as nobody could record how it goes on, and no later controller would know of it.
+//! Stops a trial whose history is gone, as its progress could not be recorded and no later controller would
+//! know of it.
 
 use super::{BEAT, TrialController};
 use crate::agent::{STOP_GRACE_PERIOD, SpoolRecord};
@@ -8,7 +9,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
 impl TrialController<'_> {
-    /// Stops what runs where `result` says that the history is gone; gives `result` back.
+    /// Stops the running attempt if `result` says that the history is gone; returns `result`.
     pub(super) fn stop_if_history_lost<T>(&mut self, result: Result<T, DriveError>) -> Result<T, DriveError> {
         if let Err(DriveError::Ledger(error)) = &result
             && error.is_gone()
@@ -28,11 +29,12 @@ impl TrialController<'_> {
         if !self.wait_for_end() {
             self.drive.observer.observe(&TrialEvent::Status(ControllerStatus::Killing { attempt }));
         }
-        // What cannot be killed is not told: the failure is about the history.
+        // A failed kill is not reported: the error is about the history.
         drop(self.with_launcher(|launcher| launcher.kill(attempt)));
     }
 
-    /// Waits until the agent says that its attempt is over, or is gone; tells whether it does so in time. An interrupt ends the wait.
+    /// Waits until the agent ends its attempt or is gone; returns `true` if that happens in time. An
+    /// interrupt ends the wait.
     fn wait_for_end(&mut self) -> bool {
         let until = Instant::now() + STOP_GRACE_PERIOD;
         while let Some(link) = &self.link

@@ -1,4 +1,4 @@
-//! The loop around the machine.
+//! Controller of a trial: the event loop around the state machine.
 
 mod attempt;
 mod fault_attribution;
@@ -23,58 +23,58 @@ use fault_attribution::FailureReports;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Longest time that news waits to be kept.
+/// Longest delay before updates are written to the ledger.
 const KEEP_WITHIN: Duration = Duration::from_millis(250);
 
-/// How often the driver looks for interrupts.
+/// Interval between two checks for interrupts.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// How long a living agent may stay silent before it is killed.
+/// Silence after which a living agent is killed.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// A trial and its controller.
+/// Controller of one trial.
 pub(super) struct TrialController<'a> {
     drive: Drive<'a>,
     folder: TrialFolder,
-    /// Away only while [`TrialController::with_launcher`] waits for it.
+    /// `None` only while [`TrialController::with_launcher`] runs it in another thread.
     launcher: Option<Box<dyn Launcher>>,
     machine: TrialMachine,
     started: Instant,
     wakes: BTreeSet<Millis>,
     inputs: VecDeque<TrialInput>,
-    /// What is kept next, and what is shown once it was.
+    /// Update that is stored next; events are shown after it is stored.
     news: TrialUpdate,
     unseen: Vec<TrialEvent>,
     news_since: Option<Instant>,
     link: Option<AgentConnection>,
-    /// When the attempt was last heard of.
+    /// Time of the last message of the attempt.
     heard_at: Instant,
-    /// The hosts that answered when the disks were looked at.
+    /// Hosts that answered when their disks were searched.
     usable: Option<AvailableHosts>,
-    /// Why nobody knows whether the open attempt was launched.
+    /// Reason why it is unknown whether the open attempt was launched.
     unlaunched: Option<String>,
-    /// The newest attempt whose agent this controller was connected with.
+    /// Newest attempt whose agent this controller was connected to.
     followed: Option<AttemptId>,
-    /// Whether a host may be given up for the trial to go on.
+    /// True if an unreachable host may be given up so that the trial continues.
     may_give_up: bool,
-    /// How far the open attempt's spool was read, and how far the ledger had it when this controller came.
+    /// Bytes read of the open attempt's spool, and bytes that the ledger had when this controller started.
     read: u64,
     kept: u64,
-    /// Where the spool of an attempt cannot be read any further.
+    /// Attempt and offset from which a spool cannot be read.
     damaged: Option<(AttemptId, u64)>,
     trained: TrainingTime,
     watch: AnomalyDetector,
     reports: FailureReports,
-    /// Whether an interrupt ended a wait since the agent was last connected.
+    /// True if an interrupt ended a wait since the last connection to the agent.
     is_cancelled: bool,
-    /// Whether the controller leaves, and the trial goes on.
+    /// True if the controller detaches while the trial continues.
     is_leaving: bool,
     done: Option<Verdict>,
     _lock: TrialLock,
 }
 
 impl<'a> TrialController<'a> {
-    /// Becomes the controller of the trial, and learns from the ledger where it stands.
+    /// Locks the trial and restores its state from the ledger.
     pub(super) fn take_over(mut drive: Drive<'a>) -> Result<Self, DriveError> {
         let folder = drive.home.trial(drive.trial);
         let path = folder.path().to_owned();
@@ -128,7 +128,7 @@ impl<'a> TrialController<'a> {
         self.machine.attempt() > AttemptId(0)
     }
 
-    /// Whether the ledger knows of an attempt that may live.
+    /// Returns `true` if an attempt in the ledger may be alive.
     pub(super) fn may_run(&self) -> bool {
         self.machine.open_attempt().is_some()
     }
@@ -137,9 +137,10 @@ impl<'a> TrialController<'a> {
         self.link.is_some() || self.done.is_some()
     }
 
-    /// Finds out what became of an open attempt: reads what it left behind, or goes on listening to it.
+    /// Recovers an open attempt: reads what it left behind, or reconnects to it.
     ///
-    /// `may_give_up` is whether what lies on a host that cannot be asked is given up after a while; otherwise that is an `Err`.
+    /// With `may_give_up`, records on an unreachable host are given up after a while; otherwise that is an
+    /// `Err`.
     pub(super) fn recover_open_attempt(&mut self, may_give_up: bool) -> Result<(), DriveError> {
         let settled = self.reconnect_or_fail(may_give_up);
         self.stop_if_history_lost(settled)
@@ -155,7 +156,7 @@ impl<'a> TrialController<'a> {
         Ok(())
     }
 
-    /// Drives the trial until it is over, or until its controller may leave.
+    /// Drives the trial until it ends, or until the controller may detach.
     pub(super) fn run(&mut self) -> Result<DriveOutcome, DriveError> {
         let ended = self.event_loop();
         self.stop_if_history_lost(ended)
@@ -167,7 +168,7 @@ impl<'a> TrialController<'a> {
             self.process_inputs()?;
             if let Some(verdict) = self.done.take() {
                 self.flush()?;
-                // One that came meanwhile wanted no more than that.
+                // A Ctrl-C received meanwhile is already satisfied.
                 self.drive.interrupts.acknowledge_all();
                 let checkpoint = self.machine.newest_checkpoint().cloned();
                 return Ok(DriveOutcome::Ended { verdict, checkpoint, attempts: self.machine.attempt().0 });
@@ -193,7 +194,7 @@ impl<'a> TrialController<'a> {
         }
     }
 
-    /// Ends what hosts that were lost and came back still run of older attempts.
+    /// Fences hosts that were lost and came back: ends what they still run of older attempts.
     fn fence_returned(&mut self) -> Result<(), DriveError> {
         let (Some(launcher), Some(link)) = (&mut self.launcher, &self.link) else { return Ok(()) };
         for FencedAgent { host, attempt } in launcher.fence_returned(link.attempt) {
@@ -215,9 +216,9 @@ impl<'a> TrialController<'a> {
         Ok(DriveOutcome::Detached { agent: self.link.as_ref().map(|link| link.agent) })
     }
 
-    /// Feeds the machine, and all that follows from it.
+    /// Passes an input to the state machine and carries out all effects that follow.
     pub(super) fn feed(&mut self, input: TrialInput) -> Result<(), DriveError> {
-        // A verdict that the user overrules is no longer the end.
+        // The user overrules a verdict: it no longer ends the trial.
         if input == TrialInput::Resume {
             self.done = None;
         }
@@ -237,7 +238,7 @@ impl<'a> TrialController<'a> {
         Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Takes in how loaded the host was.
+    /// Records the load of the host.
     fn record_load(&mut self) {
         let points = self.link.as_ref().map_or_else(Vec::new, AgentConnection::take_load);
         if !points.is_empty() {
@@ -255,7 +256,7 @@ impl<'a> TrialController<'a> {
         self.wakes = later;
     }
 
-    /// Carries out effects in order; what is recorded is kept before anything that follows is done.
+    /// Carries out effects in order; a record is stored before any later effect.
     fn carry_out(&mut self, effects: Vec<TrialEffect>) -> Result<(), DriveError> {
         let mut failure = None;
         for effect in effects {
@@ -266,7 +267,7 @@ impl<'a> TrialController<'a> {
                         failure = Some(lost);
                     }
                     if let Some(Failure::HostLost { host, .. }) = &failure {
-                        self.launcher.as_mut().expect("nobody waits for it").suspect(host);
+                        self.launcher.as_mut().expect("no wait is under way").suspect(host);
                     }
                     self.news.facts.push(fact.clone());
                     self.queue_event(TrialEvent::Record(fact));
@@ -324,14 +325,15 @@ impl<'a> TrialController<'a> {
         }
     }
 
-    /// Shows what the controller is about, after everything that came before.
-    /// What is to end ends, also where nobody can write it down.
+    /// Appends to the audit log. An error is dropped, so that stopping works even if the log cannot be
+    /// written.
     fn audit(&self, action: AuditedAction, attempt: Option<AttemptId>) {
         if let Some(audit) = &self.drive.audit {
             drop(audit.write(action, attempt));
         }
     }
 
+    /// Shows a status of the controller, after all earlier events.
     fn show(&mut self, status: ControllerStatus) -> Result<(), DriveError> {
         let done = match &status {
             ControllerStatus::Interrupted => Some((AuditedAction::Stop, None)),
@@ -351,7 +353,7 @@ impl<'a> TrialController<'a> {
         self.unseen.push(seen);
     }
 
-    /// Keeps all news in one transaction, then shows it.
+    /// Stores all pending updates in one transaction, then shows them.
     fn flush(&mut self) -> Result<(), DriveError> {
         if self.news_since.take().is_some() {
             if self.news != TrialUpdate::default() {
@@ -366,7 +368,7 @@ impl<'a> TrialController<'a> {
     }
 }
 
-/// The failure an attempt was lost by.
+/// Returns the failure by which an attempt was lost.
 fn lost_by(fact: &Fact) -> Option<Failure> {
     match fact {
         Fact::AttemptEnded {

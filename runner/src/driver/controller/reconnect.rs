@@ -1,4 +1,4 @@
-//! Finding out what became of an attempt: its agent is connected with, or waited for, or what it left behind is read.
+//! Reconnects to an attempt: finds its agent, waits for it, or reads the spool that it left behind.
 
 use super::attempt::launch_failure;
 use super::{SILENCE, TrialController};
@@ -16,29 +16,29 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long before a host that could not be asked is asked again.
+/// Delay before an unreachable host is asked again.
 const AWAY: Duration = Duration::from_millis(500);
 
-/// How often the user is looked after while a record is read.
+/// Interval between checks for interrupts while a record is read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Records that may wait between the thread that reads what was left and the loop.
+/// Records that may queue between the thread that reads a left-behind spool and the loop.
 const QUEUE: usize = 256;
 
-/// What is known of an attempt that nobody is connected with.
+/// State of the search for an attempt without a connection.
 struct ReconnectState {
-    /// Until when a living agent may stay silent, and whether it was killed for it.
+    /// Deadline for a silent living agent, and whether it was killed for it.
     silent_until: Instant,
     is_killed: bool,
-    /// Since when its hosts cannot be asked, and nobody vouches for it.
+    /// Time since which no host of the attempt was reachable or confirmed that it runs.
     away_since: Option<Instant>,
     is_away_told: bool,
-    /// How far its record had been read when it could not be read on, and since when.
+    /// Spool offset at which reading got stuck, and since when.
     unread: Option<(u64, Instant)>,
 }
 
 impl TrialController<'_> {
-    /// Connects to the agent of the open attempt; when it is gone, reads what it left behind and says so.
+    /// Connects to the agent of the open attempt; if it is gone, reads its spool and reports the loss.
     pub(super) fn reconnect(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
         self.link = None;
         let mut search = ReconnectState {
@@ -85,7 +85,8 @@ impl TrialController<'_> {
         }
     }
 
-    /// Waits a moment for hosts that cannot be asked; gives them up when that lasts, unless others say that the agent is at work.
+    /// Waits a moment for unreachable hosts; gives them up after a while, unless other hosts say that the
+    /// agent works.
     fn wait_for_hosts(
         &mut self,
         attempt: AttemptId,
@@ -116,8 +117,9 @@ impl TrialController<'_> {
         Ok(())
     }
 
-    /// Reads what an attempt that is gone left behind, then tells the machine so; tells whether it did. While the rest cannot be
-    /// read the machine is not told, until its host, which may be `lost`, is given up.
+    /// Reads the spool of an attempt that is gone, then tells the state machine; returns `true` if it did.
+    /// While the rest of the spool is unreadable the machine is not told, until the spool's host is given up.
+    /// `lost` is the failure if that host is already gone.
     fn finish_lost_attempt(
         &mut self,
         attempt: AttemptId,
@@ -134,19 +136,19 @@ impl TrialController<'_> {
                 return Err(DriveError::Folder { doing: "read", path, source });
             }
         };
-        // Another host may have more of it than one that is gone, or that came back without its disk.
+        // Another host may have more of the spool than one that is gone, or that came back without its disk.
         let read = self.read;
         if self.machine.open_attempt() == Some(attempt)
             && let Some(mirror) = self.with_launcher(|launcher| launcher.mirrored_spool(attempt, read))?
         {
-            // What is wrong with a mirror is no reason to wait for it.
+            // A damaged mirror is not worth waiting for.
             drop(self.read_leftover(attempt, mirror)?);
         }
         let Some(reason) = unread.filter(|_| self.machine.open_attempt() == Some(attempt)) else {
             self.report_attempt_gone(attempt, lost);
             return Ok(true);
         };
-        // What this controller did not hear of an attempt that it followed is little, and the other hosts wait.
+        // An attempt that this controller followed has few unread records, and the other hosts wait.
         let is_little = lost.is_some() && self.followed == Some(attempt);
         let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
         let begun = search.unread.filter(|(read, _)| *read == self.read);
@@ -169,7 +171,7 @@ impl TrialController<'_> {
         Ok(false)
     }
 
-    /// Takes in what an attempt left behind, to its end. The inner `Err` says why the rest cannot be read now.
+    /// Reads what is left of an attempt's spool. The inner `Err` says why the rest cannot be read now.
     fn read_leftover(
         &mut self,
         attempt: AttemptId,
@@ -203,7 +205,7 @@ impl TrialController<'_> {
                     if self.machine.open_attempt() != Some(attempt) {
                         return Ok(Ok(()));
                     }
-                    // There may be more of it than memory.
+                    // The spool may be larger than memory.
                     self.flush_if_due()?;
                 }
                 Err(SpoolEnd::Damaged(FrameError::Io(error))) => return Ok(Err(error.to_string())),
@@ -219,7 +221,7 @@ impl TrialController<'_> {
         }
     }
 
-    /// Nothing of an attempt lives, and all it left behind that can be read was.
+    /// Reports that an attempt is gone and that its spool was read as far as possible.
     fn report_attempt_gone(&mut self, attempt: AttemptId, lost: Option<Failure>) {
         if self.machine.open_attempt() != Some(attempt) {
             return;

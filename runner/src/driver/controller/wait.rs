@@ -1,4 +1,4 @@
-//! Waiting for hosts without being deaf to the user: the launcher works in a thread of its own meanwhile.
+//! Runs the launcher in a thread of its own, so that the controller sees interrupts while it waits for hosts.
 
 use super::TrialController;
 use crate::driver::{DriveError, OnInterrupt};
@@ -9,12 +9,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How often a wait looks for interrupts.
+/// Interval between two checks for interrupts during a wait.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl TrialController<'_> {
-    /// Lets the launcher do something that may take long. An interrupt ends it as soon as the launcher can; what was begun then is
-    /// for the caller to find out.
+    /// Runs a slow operation of the launcher. An interrupt ends it as soon as the launcher can; the caller
+    /// then finds out how far it came.
     pub(super) fn with_launcher<T: Send>(
         &mut self,
         work: impl FnOnce(&mut dyn Launcher) -> T + Send,
@@ -43,7 +43,7 @@ impl TrialController<'_> {
         waited
     }
 
-    /// Takes in an interrupt while a host is waited for, and says so at once.
+    /// Handles an interrupt during a wait for a host, and reports it at once.
     fn handle_interrupt(&mut self) -> Result<(), DriveError> {
         self.drive.interrupts.acknowledge();
         self.is_cancelled = true;

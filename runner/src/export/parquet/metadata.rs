@@ -1,26 +1,27 @@
-//! What is known of the trials, as a list in JSON: too long to be held, so it gathers in a file until all rows are written.
+//! Trial metadata as a JSON list: too long for memory, so it is buffered in a file until all rows are
+//! written.
 
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write, copy};
 
-/// The list.
+/// JSON list of trial metadata.
 pub(super) struct TrialMetadata {
     whole: BufWriter<File>,
     length: u64,
     /// Most bytes that it may have.
     most: u64,
-    /// The same trials by name and result only, in place of a list that is too long.
+    /// Short list with names and results only, used if the full list is too long.
     brief: Vec<u8>,
 }
 
 impl TrialMetadata {
-    /// An empty list that gathers in `scratch` and has at most so many bytes.
+    /// Starts an empty list of at most `most` bytes, buffered in `scratch`.
     pub(super) fn new(scratch: File, most: u64) -> Self {
         Self { whole: BufWriter::new(scratch), length: 0, most, brief: Vec::new() }
     }
 
-    /// Adds all that is known of a trial, and what stays where that would be too long.
+    /// Adds the full metadata of a trial, and the brief version for a list that grows too long.
     pub(super) fn add(&mut self, whole: &Value, brief: &Value) -> io::Result<()> {
         let separator = if self.brief.is_empty() { b'[' } else { b',' };
         self.brief.push(separator);
@@ -34,7 +35,7 @@ impl TrialMetadata {
         Ok(())
     }
 
-    /// Ends the list; returns its bytes.
+    /// Closes the list; returns its length in bytes.
     pub(super) fn end(&mut self) -> io::Result<u64> {
         if self.brief.is_empty() {
             self.brief.push(b'[');
@@ -47,7 +48,7 @@ impl TrialMetadata {
         Ok(if self.length <= self.most { self.length } else { self.brief.len() as u64 })
     }
 
-    /// Writes the list that was ended.
+    /// Writes the closed list.
     pub(super) fn copy_to(&mut self, to: &mut impl Write) -> io::Result<()> {
         if self.length > self.most {
             return to.write_all(&self.brief);

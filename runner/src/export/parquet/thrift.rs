@@ -1,13 +1,13 @@
-//! Structures in Thrift's compact protocol.
+//! Writer for structures in Thrift's compact protocol.
 
-/// Types of fields.
+/// Field types.
 const I32: u8 = 5;
 const I64: u8 = 6;
 const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// A structure that is being written; its fields come in the order of their numbers.
+/// Structure that is being written; fields must come in the order of their numbers.
 #[derive(Clone, Default)]
 pub(super) struct StructBuilder {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ impl StructBuilder {
         all
     }
 
-    /// A size of type i32.
+    /// Adds a size as an i32 field.
     pub(super) fn size(self, field: u16, value: usize) -> Self {
         self.int32(field, i64::try_from(value).unwrap_or(i64::MAX))
     }
@@ -72,8 +72,8 @@ impl StructBuilder {
         all
     }
 
-    /// A list of one structure, `one`, whose last field is a text of so many bytes. Returns the bytes before the text, and the
-    /// structure that goes on behind it.
+    /// Adds a list with one structure, `one`, whose last field is a text of the given length. Returns the
+    /// bytes before the text, and the builder that continues after it.
     pub(super) fn around_text(self, field: u16, one: Self, (text, length): (u16, u64)) -> (Vec<u8>, Self) {
         let mut all = self.list(field, STRUCT, 1);
         all.bytes.extend(one.field(text, BINARY).bytes);
@@ -82,13 +82,13 @@ impl StructBuilder {
         (all.bytes, Self { bytes: vec![0], last: all.last })
     }
 
-    /// The bytes, with the mark of the end.
+    /// Returns the bytes with the stop marker.
     pub(super) fn finish(&self) -> Vec<u8> {
         [&self.bytes[..], &[0]].concat()
     }
 
     fn field(mut self, field: u16, kind: u8) -> Self {
-        // No structure of Parquet that is written here skips more than fifteen numbers.
+        // No Parquet structure written here skips more than fifteen field numbers.
         let ahead = (field - self.last).to_le_bytes()[0];
         self.bytes.push(ahead << 4 | kind);
         self.last = field;

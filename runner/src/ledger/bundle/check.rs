@@ -1,4 +1,4 @@
-//! What the history reads of a bundle beyond its format: facts, settings, and what produced a trial.
+//! Validation of a bundle's contents beyond its format: records, settings and provenance.
 
 use super::super::{Parent, ValueSource};
 use crate::fact::Fact;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-/// Reads a bundle record by record, and refuses what the history could not be read with.
+/// Reader of a bundle that validates each record.
 pub(super) struct ValidatingReader<R> {
     reader: Reader<R>,
     /// Hashes of the texts that are environments.
@@ -25,7 +25,7 @@ impl<R: Read> ValidatingReader<R> {
         self.reader.head()
     }
 
-    /// The next record; `None` at the end of a whole bundle.
+    /// Returns the next valid record; `None` at the end of a complete bundle.
     pub(super) fn read(&mut self) -> Result<Option<Record>, BundleError> {
         let record = self.reader.read()?;
         match &record {
@@ -57,7 +57,7 @@ fn wrong(trial: &bundle::TrialRecord, field: impl Into<String>, what: impl Into<
     BundleError::Invalid { of: format!("trial {}", trial.name), field: field.into(), what: what.into() }
 }
 
-/// Parses a document of a trial, if it has it.
+/// Checks that a document of a trial can be parsed, if it has one of this kind.
 fn document<T: DeserializeOwned>(trial: &bundle::TrialRecord, kind: &str) -> Result<(), BundleError> {
     let Some(json) = trial.documents.get(kind) else { return Ok(()) };
     serde_json::from_str::<T>(json)
@@ -65,7 +65,7 @@ fn document<T: DeserializeOwned>(trial: &bundle::TrialRecord, kind: &str) -> Res
         .map_err(|error| wrong(trial, format!("documents.{kind}"), format!("cannot be read: {error}")))
 }
 
-/// Where the value of a param came from.
+/// Parses the origin of a parameter's value.
 pub(super) fn source(
     trial: &bundle::TrialRecord,
     path: &str,
@@ -75,7 +75,7 @@ pub(super) fn source(
         .ok_or_else(|| wrong(trial, format!("params.{path}"), format!("has the unknown source {word:?}")))
 }
 
-/// The facts of a trial, with when they became known.
+/// Parses the records of a trial, each with its time in milliseconds.
 pub(super) fn facts(trial: &bundle::TrialRecord) -> Result<Vec<(u64, Fact)>, BundleError> {
     let read = |(number, (at_ms, json)): (usize, &(u64, String))| match serde_json::from_str(json) {
         Ok(fact) => Ok((*at_ms, fact)),
@@ -84,7 +84,7 @@ pub(super) fn facts(trial: &bundle::TrialRecord) -> Result<Vec<(u64, Fact)>, Bun
     trial.records.iter().enumerate().map(read).collect()
 }
 
-/// An attempt starts once, and only one that started ends and has series.
+/// Checks that an attempt starts once, and that only started attempts end and have series.
 fn check_attempts(trial: &bundle::TrialRecord) -> Result<(), BundleError> {
     let mut started = BTreeSet::new();
     for (number, (_, fact)) in facts(trial)?.into_iter().enumerate() {

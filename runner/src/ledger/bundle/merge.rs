@@ -1,4 +1,4 @@
-//! The merge of a bundle into a history.
+//! Merge of a bundle into a history.
 
 use super::super::running_summary::RunningSummary;
 use super::super::{BoxError, chunk, create, open_points, points, stored, unstored, writer};
@@ -13,30 +13,30 @@ use rusqlite::{ErrorCode, OptionalExtension, Transaction, params};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 
-/// What a merge changed.
+/// Changes made by a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MergeReport {
-    /// Trials that the history did not have.
+    /// Trials that were new.
     pub new: u64,
-    /// Trials of other machines that went on since they were imported last.
+    /// Trials of other machines that have progressed since the last import.
     pub updated: u64,
-    /// Trials that it had so.
+    /// Trials that were already up to date.
     pub unchanged: u64,
-    /// Notes and tags that it did not have, of trials that it had.
+    /// New notes and tags of known trials.
     pub annotations: u64,
-    /// Studies that it did not have.
+    /// Studies that were new.
     pub studies: u64,
 }
 
-/// Why bundles were not imported.
+/// Error of importing bundles.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// One of them is not as dtrain writes bundles.
+    /// A bundle is invalid.
     #[error("bundle {number}: {source}")]
     Bundle {
-        /// Its number, from 0.
+        /// Index of the bundle, from 0.
         number: usize,
-        /// What is wrong with it.
+        /// Description of the fault.
         source: BundleError,
     },
     /// The history could not be written.
@@ -44,21 +44,21 @@ pub enum ImportError {
     Ledger(#[from] LedgerError),
 }
 
-/// A trial with its points, by series.
+/// Trial of the bundle with its points, by series.
 struct TrialWithPoints {
     trial: Box<bundle::TrialRecord>,
     samples: Vec<Vec<MetricSample>>,
 }
 
 impl History {
-    /// Reads a bundle to its end and changes nothing; `Err` says what is wrong with it.
+    /// Validates a bundle without importing it; `Err` describes the fault.
     pub fn check_bundle(from: impl Read) -> Result<ArchiveHeader, BundleError> {
         let mut reader = ValidatingReader::new(from)?;
         while reader.read()?.is_some() {}
         Ok(reader.head().clone())
     }
 
-    /// Merges bundles in one transaction: all of them, or nothing. `watch` is called with each trial.
+    /// Merges bundles in one transaction: all of them, or none. `watch` is called with each trial.
     pub fn merge_bundles<R: Read>(
         &mut self,
         bundles: impl IntoIterator<Item = io::Result<R>>,
@@ -78,7 +78,7 @@ impl History {
     }
 }
 
-/// Why the merge of a bundle failed.
+/// Failure of the merge of one bundle.
 #[derive(Debug, thiserror::Error)]
 #[error("{fault}")]
 struct FailedBundle {
@@ -86,7 +86,7 @@ struct FailedBundle {
     fault: BoxError,
 }
 
-/// Tells failures of a bundle from those of the history.
+/// Separates failures of a bundle from those of the history.
 fn import_error(LedgerError { doing, path, source }: LedgerError) -> ImportError {
     let FailedBundle { number, fault } = match source.downcast() {
         Ok(refused) => *refused,
@@ -136,7 +136,7 @@ fn merge(
     }
 }
 
-/// A value that the tables refuse is the fault of the bundle; everything else is that of the history.
+/// Blames the bundle for a value that the tables reject, and the history for all other errors.
 fn attribute_fault(record: &str, fault: BoxError) -> BoxError {
     let code = fault.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
     let is_refused =
@@ -184,7 +184,7 @@ impl TrialWithPoints {
     }
 }
 
-/// What became of a trial.
+/// Effect of the merge on one trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MergeOutcome {
     New,
@@ -192,7 +192,7 @@ enum MergeOutcome {
     None,
 }
 
-/// Brings a trial to what the bundle says, unless the history knows as much; returns its row.
+/// Inserts or updates a trial unless the history is up to date; returns its row number.
 fn put_trial(
     transaction: &Transaction<'_>,
     whole: &TrialWithPoints,
@@ -214,7 +214,7 @@ fn put_trial(
         {
             MergeOutcome::Forward
         }
-        // What was trained here is known best here.
+        // For trials of this machine, this history is authoritative.
         Some((row, ..)) => return Ok((row, MergeOutcome::None)),
     };
     if let Some((row, ..)) = known {
@@ -248,7 +248,7 @@ fn put_trial(
     for (seq, (at_ms, fact)) in check::facts(trial)?.iter().enumerate() {
         writer::add_fact(transaction, row, seq, fact, stored(*at_ms))?;
     }
-    // As its own machine has it, which may have written it down before the last points came.
+    // Copy the row of the trial's own machine, which may be older than the last points.
     transaction.execute(
         "UPDATE trial SET measured_step_seconds = ?2, measured_step_spread = ?3, measured_tokens_per_second = ?4
          WHERE id = ?1",
@@ -257,7 +257,7 @@ fn put_trial(
     Ok((row, change))
 }
 
-/// The row of a trial as it was made: nothing happened yet.
+/// Inserts the row of a newly created trial, before any record.
 fn put_row(
     transaction: &Transaction<'_>,
     trial: &bundle::TrialRecord,
@@ -269,7 +269,7 @@ fn put_row(
     };
     let patch = keep("patch", "text", &trial.patch)?;
     let environment = keep("environment", "json", &trial.environment)?;
-    // The labels of all trials of that name are given afterwards.
+    // The labels of all trials of this name are assigned afterwards.
     let row = transaction.query_row(
         "INSERT INTO trial(uid, label, recipe, study, state, objective, layout, batch, learning_rate, config_hash,
              host_digest, model_digest, predicted_step_seconds, predicted_tokens_per_second,
@@ -302,7 +302,7 @@ fn put_row(
         ],
         |row| row.get(0),
     )?;
-    // A trial that begins here takes a number that none of that recipe has anywhere.
+    // A trial that begins here gets a number that no trial of the recipe has on any machine.
     let number = trial.name.strip_prefix(&trial.recipe).and_then(|rest| rest.strip_prefix('-'));
     if let Some(number) = number.and_then(|number| number.parse::<u32>().ok()) {
         transaction.execute(
@@ -328,7 +328,7 @@ fn put_series(transaction: &Transaction<'_>, row: i64, whole: &TrialWithPoints) 
     folds.iter().try_for_each(|((key, rank), fold)| fold.write(transaction, row, *key, *rank))
 }
 
-/// Adds notes and tags that the trial does not have; returns how many.
+/// Adds missing notes and tags of a trial; returns their number.
 fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::TrialRecord) -> Result<u64, BoxError> {
     let mut added = 0;
     for (at_ms, text) in &trial.notes {
@@ -348,8 +348,8 @@ fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::TrialRecord
     Ok(added as u64)
 }
 
-/// Gives labels to the trials of other machines that are called `name` there: the oldest has the name, unless a trial of this
-/// machine has it; the others have it with the end of their id.
+/// Assigns labels to the trials of other machines whose name there is `name`: the oldest gets the name,
+/// unless a trial of this machine has it; the others get it with the end of their id.
 fn label(transaction: &Transaction<'_>, name: &str) -> Result<(), BoxError> {
     let mut select = transaction.prepare_cached(
         "SELECT trial.id, uid, label FROM trial JOIN imported_trial ON imported_trial.trial = trial.id
@@ -376,7 +376,7 @@ fn label(transaction: &Transaction<'_>, name: &str) -> Result<(), BoxError> {
             wanted.push((*row, given));
         }
     }
-    // No two may have the same one, not even for a moment.
+    // Labels must be unique at every moment.
     for (row, _) in &wanted {
         transaction.execute("UPDATE trial SET label = uid WHERE id = ?1", [row])?;
     }

@@ -1,11 +1,11 @@
-//! The studies of a bundle, merged into those of the history.
+//! Merge of the studies of a bundle into a history.
 
 use super::super::{BoxError, stored, writer};
 use super::study_name;
 use dtrain_protocol::bundle::{StudyName, StudyRecord};
 use rusqlite::{Connection, Transaction, params};
 
-/// What a study of the bundle is called here.
+/// Returns the name that a study of the bundle has in this history.
 pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<String, BoxError> {
     if study_name(database, &study.name)? == *study {
         return Ok(study.name.clone());
@@ -13,7 +13,7 @@ pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<Str
     Ok(format!("{}-{}", study.name, &study.digest[..6]))
 }
 
-/// Unites a study with what the history knows of it; tells whether it is new.
+/// Inserts a study or adds its new trials; returns `true` if it was new.
 pub(super) fn put_study(transaction: &Transaction<'_>, study: &StudyRecord) -> Result<bool, BoxError> {
     let here = study_here(transaction, &study.name)?;
     let mut is_new = false;

@@ -1,4 +1,4 @@
-//! What an export says of a trial besides its points. Plans are large, so that they are not read for thousands of trials.
+//! Outline of a trial for exports. Plans are large, so they are not read for thousands of trials.
 
 use super::super::{BoxError, History, TrialParameter, TrialRow, writer};
 use super::{Attempt, Note, attempts, document, notes, parameters, tags};
@@ -7,27 +7,27 @@ use crate::provenance::Provenance;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// A trial without its plan, its figures and its points.
+/// Trial without its plan, its figures and its points.
 #[derive(Clone, Debug)]
 pub struct TrialOutline {
-    /// The line about it.
+    /// Row of the list of trials.
     pub row: TrialRow,
-    /// How it ended; `None` while it goes on.
+    /// Result; `None` before the end.
     pub verdict: Option<Verdict>,
-    /// Recipe and candidate value by value, sorted by path.
+    /// Values of recipe and candidate, sorted by path.
     pub params: Vec<TrialParameter>,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// The command line that made it.
+    /// Command line that created it.
     pub command: Vec<String>,
-    /// What the user wrote, oldest first.
+    /// Notes of the user, oldest first.
     pub notes: Vec<Note>,
-    /// Tags by name.
+    /// Values of tags, by name.
     pub tags: BTreeMap<String, String>,
 }
 
 impl History {
-    /// The outline of the trial of a line.
+    /// Returns the outline of the trial in a row of the list.
     pub fn outline(&self, row: &TrialRow) -> Result<TrialOutline, LedgerError> {
         self.read("read a trial from", |database| {
             let trial = writer::row_of(database, &row.id)?;

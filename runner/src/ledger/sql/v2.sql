@@ -1,4 +1,5 @@
--- Version 2.0: tables and columns by the words of the field. What JSON documents hold is renamed by runner/src/ledger/upgrade.rs.
+-- Version 2.0: tables and columns by the words of the field. The contents of JSON documents are renamed by
+-- runner/src/ledger/upgrade.rs.
 
 -- What happened to a trial, in order: the JSON of `Fact`.
 ALTER TABLE fact RENAME TO record;
@@ -15,15 +16,15 @@ ALTER TABLE origin RENAME TO imported_trial;
 ALTER TABLE imported_trial RENAME COLUMN machine TO history_id;
 CREATE INDEX imported_trial_name ON imported_trial(name);
 
--- Studies of other machines, and those of this one whose JSON was renamed. source_name: what it is called where it was made; digest: of
--- its JSON as it was first written.
+-- Studies of other machines, and those of this one whose JSON was renamed. source_name: its name where it was
+-- made; digest: of its JSON as it was first written.
 ALTER TABLE study_origin RENAME TO imported_study;
 ALTER TABLE imported_study RENAME COLUMN there TO source_name;
 
 -- The id of this history among those that bundles come from: drawn once.
 ALTER TABLE machine RENAME TO history_id;
 
--- What a study tried, by number. rejection: why it was not trained.
+-- Suggestions of a study, by number. rejection: reason why it was not trained.
 ALTER TABLE tried RENAME TO study_trial;
 ALTER TABLE study_trial RENAME COLUMN refused TO rejection;
 

@@ -2,7 +2,7 @@ use super::super::git;
 use super::*;
 use std::os::unix::fs::PermissionsExt;
 
-/// A repository with one commit, an attribute for every file, and a program that leaves a mark beside it.
+/// Repository with one commit, an attribute for every file, and a program that leaves a mark beside it.
 struct Evil {
     folder: tempfile::TempDir,
 }
@@ -50,7 +50,7 @@ impl Evil {
         self.run(&["config", name, &self.program()]);
     }
 
-    /// What is found of the repository with a changed file; nothing that it names has run.
+    /// Returns the state of the repository with a changed file, and checks that no program of it has run.
     fn found(&self, vector: &str) -> super::super::GitState {
         self.file("a.txt", "two\n");
         let found = git(&self.top()).unwrap_or_else(|| panic!("{vector}: no repository was found"));
@@ -232,7 +232,7 @@ fn git_is_ended_after_the_deadline() {
     let evil = Evil::new();
     let pipe = evil.top().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
-    // Nobody writes to the pipe, so it never ends by itself.
+    // The pipe has no writer, so the process never ends by itself.
     let mut waits = Command::new("cat");
     waits.arg(&pipe).stdout(Stdio::piped());
     assert_eq!(capture_output(&mut waits, 100, Instant::now()), None);
