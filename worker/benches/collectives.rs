@@ -1,10 +1,11 @@
-//! How long collectives take between two processes of this machine, beside Open MPI and Gloo.
+//! Benchmark: collectives between two processes of this machine, compared with Open MPI and Gloo.
 //!
-//! `cargo bench --workspace --bench collectives [-- seconds=1]` starts itself twice for shared memory and twice for mutual TLS over
-//! loopback, then the peers, one after the other, and prints medians. All-reduce, reduce-scatter and all-gather of 4 B to 256 MB of
-//! f32, where the length is that of the whole buffer; `seconds` are spent on each line. Run it on an idle machine.
+//! `cargo bench --workspace --bench collectives [-- seconds=1]` starts itself twice for shared memory and
+//! twice for mutual TLS over loopback, then the peers, one after the other, and prints medians. All-reduce,
+//! reduce-scatter and all-gather of 4 B to 256 MB of f32, where the length is that of the whole buffer;
+//! `seconds` are spent on each line. Run it on an idle machine.
 
-#![expect(clippy::print_stdout, reason = "a benchmark talks to whoever started it")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Instant;
 
-/// Numbers of f32 values.
+/// Buffer lengths that are measured, in f32 values.
 const LENGTHS: [usize; 8] = [1, 16, 256, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 
 const RANKS: u32 = 2;
@@ -54,10 +55,10 @@ fn main() {
     rows("mutual TLS over loopback", &tls, "Gloo", &gloo);
 }
 
-/// Prints the rows of one link beside one peer that uses such a link too: Gloo has TCP only.
+/// Prints the rows of one transport next to those of a peer library; Gloo has TCP only.
 fn rows(link: &str, ours: &Times, name: &'static str, theirs: &Result<Times, String>) {
     for ((operation, bytes), seconds) in ours {
-        // One value cannot be divided among the ranks: nothing would be sent.
+        // One value cannot be divided among the ranks: the call would send nothing.
         if operation != "all-reduce" && *bytes < 4 * u64::from(RANKS) {
             continue;
         }
@@ -81,7 +82,7 @@ fn rows(link: &str, ours: &Times, name: &'static str, theirs: &Result<Times, Str
     }
 }
 
-/// Bytes as people write them.
+/// Formats a number of bytes, such as `64 KiB`.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -96,7 +97,7 @@ fn median(seconds: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// What rank 0 of two processes of this program measures.
+/// Returns the times that rank 0 of two processes of this program measures.
 fn ours(name: &str, links: &[RankTransport], seconds: f64) -> Times {
     let program = std::env::current_exe().expect("a program knows where it is");
     let mut ranks: Vec<(Child, ChildStdin)> = links
@@ -129,7 +130,7 @@ fn ours(name: &str, links: &[RankTransport], seconds: f64) -> Times {
     times
 }
 
-/// The figures of lines of JSON, printed as they come.
+/// Parses the times from lines of JSON, and prints each as it comes.
 fn read(name: &str, lines: impl Iterator<Item = String>) -> Times {
     let mut times = Times::new();
     for line in lines {
@@ -143,7 +144,7 @@ fn read(name: &str, lines: impl Iterator<Item = String>) -> Times {
     times
 }
 
-/// A rank: its link is the first line of its input; rank 0 prints what it measures.
+/// Runs one rank: reads its transport from the first line of its input; rank 0 prints its measurements.
 fn be_a_rank(rank: u32, seconds: f64) {
     let mut lines = std::io::stdin().lines().map_while(Result::ok);
     let link: RankTransport = serde_json::from_str(&lines.next().expect("a link")).expect("a link");
@@ -174,7 +175,8 @@ fn be_a_rank(rank: u32, seconds: f64) {
     }
 }
 
-/// Seconds of each call; all ranks repeat as often, which rank 0 decides by the first calls.
+/// Measures the seconds of each call. Rank 0 decides the number of calls from the first ones, for all
+/// ranks.
 fn repeat(
     group: &mut dyn ProcessGroup,
     values: &mut [f32],
@@ -192,7 +194,7 @@ fn repeat(
     (0..repeats[0] as usize).map(|_| once(group)).collect()
 }
 
-/// The links of ranks that reach each other by mutual TLS.
+/// Returns the transports of ranks that reach each other by mutual TLS.
 fn tls() -> Vec<RankTransport> {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -210,12 +212,12 @@ fn tls() -> Vec<RankTransport> {
     (0..RANKS).map(link).collect()
 }
 
-/// A file of this folder, or below `target`.
+/// Returns the path of a file in this folder, or below `target`.
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("benches").join(name)
 }
 
-/// What a command prints as lines of JSON; `Err` says why there is nothing.
+/// Runs a peer library's benchmark and parses its lines of JSON; `Err` says why there are none.
 fn peer(name: &str, command: &mut Command) -> Result<Times, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output =

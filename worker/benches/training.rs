@@ -1,10 +1,11 @@
-//! Tokens a second of whole training steps of small decoders, beside PyTorch: `cargo bench --workspace --bench training [-- rounds=3]`.
+//! Benchmark: tokens a second of whole training steps of small decoders, compared with PyTorch.
 //!
-//! dtrain, PyTorch eager, compiled and under autocast to bf16 take turns, each round with one thread and with two. A step is forward,
-//! backward, clipping and AdamW. PyTorch is that of target/foreign, where `tests/measure` installs it.
+//! `cargo bench --workspace --bench training [-- rounds=3]`: dtrain, PyTorch eager, compiled and under
+//! autocast to bf16 take turns, each round with one thread and with two. A step is forward, backward,
+//! clipping and AdamW. PyTorch is that of target/foreign, where `tests/measure` installs it.
 //!
-//! `hidden=256,512` measures models of these widths. `beside=PROGRAM` compares with this bench of another build, a program in its
-//! `target/release/deps`, instead of PyTorch.
+//! `hidden=256,512` measures models of these widths. `beside=PROGRAM` compares with this bench of another
+//! build, a program in its `target/release/deps`, instead of PyTorch.
 
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
@@ -26,19 +27,19 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The only pass of a step.
 const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
-/// Steps that count in a round, after [`WARM`] that do not.
+/// Measured steps of a round; they follow [`WARM`] unmeasured ones.
 const STEPS: usize = 8;
 const WARM: usize = 4;
 
 /// Tokens of a step: 8 samples of 256.
 const TOKENS: usize = 8 * 256;
 
-/// Ways of PyTorch: the argument of the script, and what a reader knows it by.
+/// PyTorch modes: the argument of the script, and the name in the output.
 const WAYS: [(&str, &str); 3] =
     [("eager", "PyTorch eager"), ("compile", "PyTorch compiled"), ("bf16", "PyTorch, autocast to bf16")];
 
 fn main() {
-    // Threads of dtrain are those that a process begins with, so each measurement is a process of its own.
+    // The number of threads is fixed when a process starts, so each measurement is a process of its own.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     if let [first, model, hidden, threads] = words.as_slice()
         && first == "train"
@@ -63,12 +64,12 @@ fn main() {
     }
 }
 
-/// What is measured, for a reader.
+/// Formats the heading of a measurement.
 fn words_of(model: &str, hidden: &str, threads: &str) -> String {
     format!("{model} of 4 layers, hidden {hidden}, context 256, batch 8; threads: {threads}")
 }
 
-/// The rates of this build, run as the runner runs a worker.
+/// Runs this build as the runner runs a worker, and returns its tokens a second.
 fn rates_of_dtrain(model: &str, hidden: &str, threads: &str) -> Vec<f64> {
     let program = std::env::current_exe().expect("a program knows where it is");
     let mut command = Command::new(program);
@@ -76,7 +77,7 @@ fn rates_of_dtrain(model: &str, hidden: &str, threads: &str) -> Vec<f64> {
         .expect("it is this program")
 }
 
-/// Measures one model in turn with another build of this bench, which is run without settings of its allocator.
+/// Measures one model in turn with another build of this bench, which runs without allocator settings.
 fn beside_build(program: &str, model: &str, hidden: &str, threads: &str, rounds: usize) {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -100,7 +101,7 @@ fn beside_build(program: &str, model: &str, hidden: &str, threads: &str, rounds:
     .print();
 }
 
-/// Measures one model with so many threads, in turn with PyTorch, and prints a row for each way.
+/// Measures one model with `threads` threads, in turn with PyTorch, and prints a row for each PyTorch mode.
 fn beside_torch(model: &str, hidden: &str, threads: &str, rounds: usize) {
     let (mut ours, mut theirs) = (Vec::new(), [const { Vec::new() }; WAYS.len()]);
     let mut missing = [const { String::new() }; WAYS.len()];
@@ -141,7 +142,7 @@ fn beside_torch(model: &str, hidden: &str, threads: &str, rounds: usize) {
     }
 }
 
-/// The rates that a command prints; `Err` says why there are none.
+/// Runs a command and returns the rates that it prints; `Err` says why there are none.
 fn rates_of(command: &mut Command) -> Result<Vec<f64>, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
@@ -160,7 +161,7 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// Tokens a second of every step that counts.
+/// Trains the model and returns the tokens a second of each measured step.
 fn train(model: Decoder, threads: u32) -> Vec<f64> {
     let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads };
     let device = dtrain_worker::device::open(&placement).expect("the processor is there");
@@ -220,7 +221,8 @@ fn gpt(hidden: u32) -> Decoder {
 fn llama(hidden: u32) -> Decoder {
     Decoder {
         kv_heads: 4,
-        // Two thirds of four times the width: as many parameters as a network with two matrices.
+        // Two thirds of four times the width: as many parameters as a feed-forward network with two
+        // matrices.
         ffn: (8 * hidden).div_ceil(3),
         positions: Positions::Rotary,
         norm: Norm::Rms,

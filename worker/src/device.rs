@@ -1,52 +1,55 @@
-//! Picks the backend a rank computes on. Nothing else in the worker knows which one it is.
+//! Device selection: opens the backend that a rank computes on. No other module of the worker depends on
+//! which one it is.
 
 use burn::BurnConfig;
 use burn::tensor::Device;
 use cubecl_environment::config::RuntimeConfig;
 use dtrain_protocol::{DeviceKind, Gpu, Placement};
 
-/// The environment variable with the number of GPUs that Mesa's software device counts as, for tests; 0 by default, because it is
-/// slower than the CPU backend.
+/// Environment variable with the number of GPUs that Mesa's software device counts as, for tests; 0 by
+/// default, because it is slower than the CPU backend.
 pub const SOFTWARE_GPUS: &str = "DTRAIN_SOFTWARE_GPUS";
 
-/// The environment variable with the folder of compiled kernels of GPUs, an absolute path; `off` keeps none.
+/// Environment variable with the folder of compiled GPU kernels, an absolute path; `off` disables the
+/// cache.
 pub const KERNEL_CACHE: &str = "DTRAIN_KERNEL_CACHE";
 
-/// The environment variable with the seconds that a process may spend on choosing kernels for matrix products; 0 chooses none.
+/// Environment variable with the seconds that a process may spend on choosing kernels for matrix products;
+/// 0 disables it.
 pub const TUNING_SECONDS: &str = "DTRAIN_TUNING_SECONDS";
 
-/// Why a device cannot be used.
+/// The reason why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The binary lacks the backend.
+    /// The binary was built without the backend.
     #[error(
         "a {device} device was assigned, but this binary was built without {device}; build it with \
          `cargo build --release --features {device}`"
     )]
     NotBuilt {
-        /// The backend, and the feature of its name.
+        /// Name of the backend, and of its feature.
         device: &'static str,
     },
     /// The index is beyond the devices of this host.
     #[error("{device} device {wanted} was assigned, but {device} shows {found} devices on this host")]
     Absent {
-        /// The backend.
+        /// Name of the backend.
         device: &'static str,
-        /// Index that was assigned.
+        /// Assigned index.
         wanted: u32,
-        /// Number of devices seen.
+        /// Number of devices found.
         found: usize,
     },
 }
 
 /// Opens the device of `placement` and sizes the process-wide pool of compute threads.
 ///
-/// The pool is built once; a later call with another number of threads leaves it as it is.
-/// An `Err` means that the device is not there; it never falls back to another one.
+/// The pool is built once; a later call with another number of threads leaves it as it is. `Err` if the
+/// device does not exist; there is no fallback to another one.
 pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     read_no_files();
     let threads = usize::try_from(placement.threads.max(1)).unwrap_or(1);
-    // Fails only when the pool exists already, which is what the doc promises.
+    // Fails only if the pool exists already, as documented above.
     drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
     if placement.device == DeviceKind::Cpu {
         return Ok(Device::flex());
@@ -63,13 +66,13 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     found.into_iter().nth(index).ok_or(absent)
 }
 
-/// Keeps burn from reading `burn.toml` of the folder that a program is started in, or of one above: its logs go to any file that it
-/// names. CubeCL's is kept from it where kernels are (see `kernel_cache`).
+/// Keeps burn from reading a `burn.toml` of the current folder or of one above: its logs go to any file
+/// that it names. `kernel_cache` does the same for CubeCL.
 fn read_no_files() {
     BurnConfig::try_set(BurnConfig::default());
 }
 
-/// Whether it is a device of software, for tests.
+/// Returns `true` for a software device, which tests use.
 #[cfg(feature = "device")]
 #[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "only wgpu has a software device"))]
 pub(crate) fn is_software(device: &Device) -> bool {
@@ -79,7 +82,8 @@ pub(crate) fn is_software(device: &Device) -> bool {
     false
 }
 
-/// The GPUs of a backend; none without it or without a driver. A software device stands for `software` of them.
+/// Returns the GPUs of a backend; none without it or without a driver. A software device counts as
+/// `software` of them.
 #[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "only wgpu has a software device"))]
 fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     #[cfg(feature = "device")]
@@ -97,14 +101,14 @@ fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     }
 }
 
-/// The GPUs of CUDA. `Device::enumerate` would look for those of wgpu as well.
+/// Returns the CUDA GPUs. `Device::enumerate` would search for those of wgpu as well.
 #[cfg(feature = "cuda")]
 fn cuda_devices() -> Vec<Device> {
     let first = cubecl::RuntimeId::Cuda.stamp(cubecl::device::DeviceId::new(0, 0));
     (0..cubecl::Device::enumerate(first).len()).map(Device::cuda).collect()
 }
 
-/// The GPUs of wgpu; without any the software device, which stands for as many as are asked for.
+/// Returns the GPUs of wgpu; without any, `wanted` copies of the software device.
 #[cfg(feature = "wgpu")]
 fn wgpu_devices(wanted: usize) -> Vec<Device> {
     let software = Device::wgpu(burn::tensor::DeviceKind::Cpu);
@@ -115,17 +119,18 @@ fn wgpu_devices(wanted: usize) -> Vec<Device> {
     if gpus.is_empty() { software.into_iter().cycle().take(wanted).collect() } else { gpus }
 }
 
-/// Every GPU of a backend, of whatever maker: where there is none, as many software devices as [`SOFTWARE_GPUS`] says.
+/// Returns every GPU of a backend, of any vendor; without any, as many software devices as
+/// [`SOFTWARE_GPUS`] says.
 pub(crate) fn devices_of_kind(kind: DeviceKind) -> Vec<Device> {
     devices(kind, software())
 }
 
-/// The number of GPUs that a software device counts as.
+/// Returns the number of GPUs that a software device counts as.
 fn software() -> usize {
     std::env::var(SOFTWARE_GPUS).ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Whether a device is there for a user who names it: a software device only where [`SOFTWARE_GPUS`] says so.
+/// Checks that a device that the user names exists; a software device only if [`SOFTWARE_GPUS`] allows it.
 pub fn find(kind: DeviceKind, index: u32) -> Result<(), DeviceError> {
     let device = kind.word();
     if !is_built(kind) {
@@ -138,7 +143,7 @@ pub fn find(kind: DeviceKind, index: u32) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Whether this binary has the backend.
+/// Returns `true` if this binary has the backend.
 fn is_built(kind: DeviceKind) -> bool {
     match kind {
         DeviceKind::Cpu => true,
@@ -147,12 +152,12 @@ fn is_built(kind: DeviceKind) -> bool {
     }
 }
 
-/// Whether tensors of `device` lie in host memory, where the fused operations can reach them.
+/// Returns `true` if tensors of `device` are in host memory, where the fused operations can reach them.
 pub(crate) fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
-/// Device in words, such as `cpu (flex, 2 threads)`.
+/// Describes the device, such as `cpu (flex, 2 threads)`.
 pub fn describe(placement: &Placement) -> String {
     match placement.device {
         DeviceKind::Cpu => {
@@ -163,13 +168,13 @@ pub fn describe(placement: &Placement) -> String {
     }
 }
 
-/// GPUs that this binary can use: none without a backend for them.
+/// Returns the GPUs that this binary can use: none without a backend for them.
 #[cfg(not(feature = "device"))]
 pub fn gpus() -> Vec<Gpu> {
     Vec::new()
 }
 
-/// GPUs that this binary can use: those of CUDA, and where there are none those of wgpu.
+/// Returns the GPUs that this binary can use: those of CUDA, and if there are none those of wgpu.
 #[cfg(feature = "device")]
 pub fn gpus() -> Vec<Gpu> {
     let of = |kind| {
@@ -180,13 +185,14 @@ pub fn gpus() -> Vec<Gpu> {
             .collect::<Vec<_>>()
     };
     let gpus = of(DeviceKind::Cuda);
-    // The search for Vulkan devices takes a tenth of a second, and complains where nobody is logged in.
+    // The search for Vulkan devices takes a tenth of a second, and prints warnings on a host without a
+    // graphical login.
     let nodes = ["/dev/dri", "/dev/dxg", "/dev/nvidiactl"].map(std::path::Path::new);
     let may_have = software() > 0 || !cfg!(target_os = "linux") || nodes.iter().any(|node| node.exists());
     if gpus.is_empty() && may_have { of(DeviceKind::Wgpu) } else { gpus }
 }
 
-/// Name by the runtime, memory by the driver.
+/// Returns the GPU with its name from the runtime and its memory from the driver.
 #[cfg(feature = "device")]
 fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
     let placement = Placement { host: 0, device: kind, index: u32::try_from(index).unwrap_or(0), threads: 1 };
@@ -194,26 +200,26 @@ fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
     Gpu { device: kind, name: name.unwrap_or_else(|| describe(&placement)), memory_bytes }
 }
 
-/// What the runtime and the driver tell of a device.
+/// Facts that the runtime and the driver report about a device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceInfo {
-    /// The device as it names itself.
+    /// Name of the device.
     pub(crate) name: Option<String>,
-    /// What kernels are compiled for.
+    /// Target architecture of compiled kernels.
     pub(crate) target: Option<String>,
-    /// Where the card is, such as `0000:65:00.0`.
+    /// PCI address, such as `0000:65:00.0`.
     pub(crate) pci_address: Option<String>,
-    /// 0 where nobody tells.
+    /// Total memory in bytes; 0 if unknown.
     pub(crate) memory_bytes: u64,
 }
 
-/// What is told of a device; of the host its memory alone.
+/// Returns the facts of a device; of the host, only the memory.
 #[cfg(not(feature = "device"))]
 pub(crate) fn card(_: &Device) -> DeviceInfo {
     DeviceInfo { memory_bytes: host_memory_bytes().unwrap_or(0), ..DeviceInfo::default() }
 }
 
-/// What is told of a device; of the host its memory alone.
+/// Returns the facts of a device; of the host, only the memory.
 #[cfg(feature = "device")]
 pub(crate) fn card(device: &Device) -> DeviceInfo {
     let identity = if is_host(device) { None } else { device.identity() };
@@ -237,7 +243,8 @@ pub(crate) fn card(device: &Device) -> DeviceInfo {
     }
 }
 
-/// Total memory of the GPU at a PCI address such as `0000:65:00.0`, by its driver; `None` where that does not say.
+/// Returns the total memory of the GPU at a PCI address such as `0000:65:00.0`, as its driver reports it;
+/// `None` if it does not.
 #[cfg(feature = "device")]
 fn memory_bytes(pci_address: &str) -> Option<u64> {
     let amd = format!("/sys/bus/pci/devices/{pci_address}/mem_info_vram_total");
@@ -248,9 +255,10 @@ fn memory_bytes(pci_address: &str) -> Option<u64> {
     Some(mebibytes << 20)
 }
 
-/// What `nvidia-smi` says about the GPU at a PCI address.
+/// Queries a field of the GPU at a PCI address from `nvidia-smi`.
 ///
-/// An index would not do: `nvidia-smi` counts all GPUs, CUDA those of `CUDA_VISIBLE_DEVICES` in its own order.
+/// An index would not do: `nvidia-smi` counts all GPUs, CUDA those of `CUDA_VISIBLE_DEVICES` in its own
+/// order.
 pub(crate) fn nvidia(field: &str, pci_address: &str) -> Option<String> {
     let query = format!("--query-gpu={field}");
     let arguments = [&query, "--format=csv,noheader,nounits", "-i", pci_address];
@@ -259,7 +267,7 @@ pub(crate) fn nvidia(field: &str, pci_address: &str) -> Option<String> {
     Some(text).filter(|text| output.status.success() && !text.is_empty())
 }
 
-/// Whether it is part of the processor and uses the memory of the host.
+/// Returns `true` if the GPU is part of the processor and uses the memory of the host.
 #[cfg(feature = "device")]
 fn is_integrated(device: &Device) -> bool {
     #[cfg(feature = "wgpu")]
@@ -271,7 +279,7 @@ fn is_integrated(device: &Device) -> bool {
     }
 }
 
-/// Memory of this host, which integrated GPUs and software devices use.
+/// Returns the memory of this host in bytes, which integrated GPUs and software devices use.
 fn host_memory_bytes() -> Option<u64> {
     let facts = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = facts.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

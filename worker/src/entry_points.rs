@@ -1,7 +1,8 @@
-//! The entries that other parts of the program start as processes, and what they owe the process they live in:
-//! frames through the channel and nothing else, a last word before any end, and never to outlive the one that asked.
+//! Entry points: the worker processes that other parts of the program start.
 //!
-//! The channel is a pipe of its own: standard output is for what libraries, and networks of users, print.
+//! Each reads a request, writes frames to its channel, always reports an end, and never outlives its
+//! parent. The channel is a pipe of its own, because libraries, and networks of users, print to standard
+//! output.
 
 use crate::session::{AgentOrders, EventSink};
 use crate::{device_check, generate, inference, out_of_memory, probe as measure, session};
@@ -19,10 +20,10 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
-/// Trains as the first frame on standard input, an [`Assignment`], says; [`Order`]s may follow.
+/// Trains according to the first frame on standard input, an [`Assignment`]; [`Order`]s may follow.
 ///
-/// Writes [`Event`]s. Ends with 0 after `Finished` and with 1 after `Failed`. When standard input ends, whoever
-/// started this rank is gone, and the process ends at once without a word.
+/// Writes [`Event`]s. Exits with 0 after `Finished` and with 1 after `Failed`. The end of standard input
+/// means that the agent is gone; the process then ends at once.
 pub fn run(channel: File) -> ExitCode {
     begin(channel);
     outlive_signals();
@@ -40,9 +41,9 @@ pub fn run(channel: File) -> ExitCode {
     }
 }
 
-/// Measures as the first frame on standard input, a [`ProbeRequest`], says; writes one
-/// [`dtrain_protocol::RankRates`]. Over TLS an [`Event::Listening`] comes first, which [`Order::Peers`] answers. Ends
-/// with 1, and the reason on standard error, when it cannot.
+/// Measures speed according to the first frame on standard input, a [`ProbeRequest`]; writes one
+/// [`dtrain_protocol::RankRates`]. Over TLS an [`Event::Listening`] comes first, which [`Order::Peers`]
+/// answers. Exits with 1, and the reason on standard error, if it fails.
 pub fn probe(channel: File) -> ExitCode {
     begin(channel);
     let measured = guarded(|| {
@@ -65,8 +66,8 @@ pub fn probe(channel: File) -> ExitCode {
     }
 }
 
-/// Says how a request ended: with `done` of its result, with `refused` of what is wrong with the user's data, or with `failed` of
-/// any other reason.
+/// Converts the result of a request to an answer: `done` of its value, `refused` of a mistake in the user's
+/// data, or `failed` of any other reason.
 fn ended<Found, Answer: Serialize>(
     result: Result<Found, Failure>,
     done: impl FnOnce(Found) -> Answer,
@@ -88,11 +89,11 @@ fn ended<Found, Answer: Serialize>(
     }
 }
 
-/// Examines a device as the first frame on standard input, a [`DeviceRequest`], says; writes [`DeviceResponse`] frames, the last
-/// of which is `Done` (ends with 0) or `Failed` (ends with 1).
+/// Examines a device according to the first frame on standard input, a [`DeviceRequest`]; writes
+/// [`DeviceResponse`] frames, the last of which is `Done` (exit code 0) or `Failed` (exit code 1).
 pub fn examine(channel: File) -> ExitCode {
     begin(channel);
-    // Whoever asked heeds Ctrl-C, and ends this process.
+    // The parent process handles Ctrl-C, and ends this process.
     outlive_signals();
     let examined = guarded(|| {
         let request: DeviceRequest = first_frame()?;
@@ -102,8 +103,9 @@ pub fn examine(channel: File) -> ExitCode {
     ended(examined, |()| DeviceResponse::Done, DeviceResponse::Failed, DeviceResponse::Failed)
 }
 
-/// Continues a prompt as the first frame on standard input, a [`SampleRequest`], says; writes [`SampleResponse`] frames,
-/// the last of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
+/// Continues a prompt according to the first frame on standard input, a [`SampleRequest`]; writes
+/// [`SampleResponse`] frames, the last of which is `Done` (exit code 0), `Refused` or `Failed` (exit code
+/// 1).
 pub fn sample(channel: File) -> ExitCode {
     begin(channel);
     print_no_panics();
@@ -115,8 +117,9 @@ pub fn sample(channel: File) -> ExitCode {
     ended(written, SampleResponse::Done, SampleResponse::Refused, SampleResponse::Failed)
 }
 
-/// Classifies what the first frame on standard input, a [`PredictRequest`], names; writes [`PredictResponse`] frames, the last
-/// of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
+/// Classifies the samples that the first frame on standard input, a [`PredictRequest`], names; writes
+/// [`PredictResponse`] frames, the last of which is `Done` (exit code 0), `Refused` or `Failed` (exit code
+/// 1).
 pub fn predict(channel: File) -> ExitCode {
     begin(channel);
     print_no_panics();
@@ -128,8 +131,9 @@ pub fn predict(channel: File) -> ExitCode {
     ended(predicted, |()| PredictResponse::Done, PredictResponse::Refused, PredictResponse::Failed)
 }
 
-/// Measures a model as the first frame on standard input, an [`EvaluateRequest`], says; writes [`EvaluateResponse`] frames, the
-/// last of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
+/// Evaluates a model according to the first frame on standard input, an [`EvaluateRequest`]; writes
+/// [`EvaluateResponse`] frames, the last of which is `Done` (exit code 0), `Refused` or `Failed` (exit code
+/// 1).
 pub fn evaluate(channel: File) -> ExitCode {
     begin(channel);
     print_no_panics();
@@ -141,14 +145,14 @@ pub fn evaluate(channel: File) -> ExitCode {
     ended(evaluated, EvaluateResponse::Done, EvaluateResponse::Refused, EvaluateResponse::Failed)
 }
 
-/// The first frame, which says what is to be done.
+/// Reads the first frame, the request.
 fn first_frame<T: DeserializeOwned>() -> Result<T, Failure> {
     frame::read_within(&mut io::stdin().lock(), frame::MAX_IN_PIECES).map_err(|error| {
         Failure::Other(format!("the first message could not be read: {}", with_cause(&error)))
     })
 }
 
-/// An error with what is behind it.
+/// Formats an error with its cause.
 fn with_cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
@@ -159,7 +163,7 @@ fn listen() -> mpsc::Receiver<Order> {
     let read = move || {
         loop {
             match frame::read::<Order>(&mut io::stdin().lock()) {
-                // Nobody may be left who takes orders: then the session is at its last words.
+                // The receiver may be gone: then the session is about to end.
                 Ok(order) => drop(orders.send(order)),
                 Err(FrameError::Closed | FrameError::Torn) => vanish(),
                 Err(error) => {
@@ -173,15 +177,15 @@ fn listen() -> mpsc::Receiver<Order> {
     inbox
 }
 
-/// Where frames go.
+/// Channel that frames are written to.
 static CHANNEL: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Sends frames through `channel` from here on.
+/// Sets the channel that frames are sent through from now on.
 fn begin(channel: File) {
     assert!(CHANNEL.set(Mutex::new(channel)).is_ok(), "a process has one entry");
 }
 
-/// Sends one frame. When nobody reads it any more, this process has no reason to live.
+/// Sends one frame. If the reader is gone, the process ends.
 fn send_message<T: Serialize>(message: &T) {
     let channel = CHANNEL.get().expect("an entry begins with it");
     let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,12 +206,12 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T,
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_failure(panic.as_ref())))
 }
 
-/// Lets panics of this process be told by [`guarded`] alone: the answer has the message, and whoever reads it is no developer.
+/// Silences the printing of panics: [`guarded`] puts the message into the answer, and its reader is a user.
 fn print_no_panics() {
     std::panic::set_hook(Box::new(|_| ()));
 }
 
-/// The failure behind a panic. Device runtimes tell of exhausted memory in the message only.
+/// Returns the failure behind a panic. Device runtimes report exhausted memory only in the message.
 fn panic_failure(panic: &(dyn Any + Send)) -> Failure {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
@@ -217,17 +221,18 @@ fn panic_failure(panic: &(dyn Any + Send)) -> Failure {
     }
 }
 
-/// Ctrl-C and a closed terminal reach every process of the terminal; what becomes of a rank is its agent's to say.
+/// Ignores Ctrl-C and a closed terminal, which reach every process of the terminal: the agent decides about
+/// its ranks.
 fn outlive_signals() {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
-        // Noting a signal in a flag that nobody reads is the safe way to ignore it.
+        // A flag that is never read is the safe way to ignore a signal.
         if let Err(error) = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))) {
             complain(&format!("signal {signal} is not ignored: {error}"));
         }
     }
 }
 
-/// A line for the log of this rank.
+/// Writes a line to the log of this rank.
 fn complain(words: &str) {
     use io::Write;
     drop(writeln!(io::stderr(), "{words}"));

@@ -1,4 +1,4 @@
-//! Files that are kept for the user: his own, and none behind a symbolic link.
+//! Files of one user: private, and never opened through a symbolic link.
 
 use dtrain_protocol::unix_group;
 use rustix::fs::OFlags;
@@ -7,19 +7,20 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where caches of this user lie: `$XDG_CACHE_HOME/dtrain`, by default `~/.cache/dtrain`.
+/// Returns the folder for caches of this user: `$XDG_CACHE_HOME/dtrain`, by default `~/.cache/dtrain`.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
     Some(cache.join("dtrain"))
 }
 
-/// Opens a file as `options` say, unless its name is that of a link; a new one is for its user alone.
+/// Opens a file with `options`, unless its name is a symbolic link; a new file is readable by its user
+/// alone.
 pub(crate) fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
     options.clone().mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
 }
 
-/// Makes a file, in place of one that is there.
+/// Creates a file, replacing an existing one.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -28,14 +29,14 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().write(true).create_new(true), path)
 }
 
-/// Opens a file to lock it; it is made where there is none.
+/// Opens a file to lock it; creates it if absent.
 pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().write(true).create(true).truncate(false), path)
 }
 
-/// Makes a folder of a cache, with those above it, for its user alone. One that is there may lie behind links.
+/// Creates a cache folder, with its parents, for its user alone. An existing one may be behind links.
 ///
-/// `Err` where it belongs to somebody else, or others can write to it: what is in it could be anybody's.
+/// `Err` if it belongs to another user, or others can write to it: its content could not be trusted.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let (found, user) = (fs::metadata(path)?, rustix::process::geteuid().as_raw());
@@ -53,7 +54,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, words))
 }
 
-/// Whether the group of a file is its user alone.
+/// Returns `true` if the group of a file contains its user alone.
 fn has_private_group(found: &fs::Metadata) -> bool {
     unix_group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
 }

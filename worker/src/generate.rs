@@ -1,4 +1,4 @@
-//! Writes text with a trained decoder, token by token.
+//! Text generation with a trained decoder, token by token.
 
 use crate::data::{self, TextTokenizer};
 use crate::stage::Stage;
@@ -9,7 +9,7 @@ use dtrain_protocol::{Failure, GenerationStats, SampleRequest};
 use dtrain_recipes::{DataFormat, Decoder, Model, Tokenizer};
 use std::time::Instant;
 
-/// Continues the prompt of `request`; hands over the text piece by piece.
+/// Continues the prompt of `request`; passes the text to `more` piece by piece.
 pub fn generate(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<GenerationStats, Failure> {
     let Model::Decoder(decoder) = &request.model else {
         return Err(Failure::Other("only a decoder generates text; this model is of another kind".into()));
@@ -49,13 +49,13 @@ fn data_failure(error: data::DataError) -> Failure {
     Failure::Data(error.to_string())
 }
 
-/// The tokens that the model continues, at least one: those of `text`, or of a new line where it is empty. A text without any word may
-/// have no tokens; then the model begins with [`TextTokenizer::first_token`].
+/// Returns the tokens that the model continues, at least one: those of `text`, or of a new line if it is
+/// empty. A text of blanks may have no tokens; then the model begins with [`TextTokenizer::first_token`].
 ///
-/// `Err` where the tokenizer knows no part of `text`.
+/// `Err` if the tokenizer knows no part of `text`.
 fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
     let tokens = if text.is_empty() {
-        // A tokenizer that has no token for a new line need not take one.
+        // A tokenizer without a token for a new line may fail.
         tokenizer.encode("\n").unwrap_or_default()
     } else {
         tokenizer.encode(text).map_err(data_failure)?
@@ -71,24 +71,24 @@ fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
     })
 }
 
-/// Lets no number be chosen that the tokenizer has no token for: it would have no text.
+/// Excludes numbers that are no tokens of the tokenizer: they would have no text.
 fn forbid_unknown(logits: &mut [f32], is_token: &[bool]) {
     for (logit, _) in logits.iter_mut().zip(is_token).filter(|(_, is_token)| !**is_token) {
         *logit = f32::NEG_INFINITY;
     }
 }
 
-/// Gives the scores of the next token, one text after the other.
+/// Computes the logits of the next token.
 struct LogitGenerator {
     stage: Stage,
     context: usize,
-    /// Tokens whose keys and values are kept; `None` where every pass computes all of them.
+    /// Tokens in the KV cache; `None` if every pass computes all of them.
     kept: Option<usize>,
 }
 
 impl LogitGenerator {
     fn new(mut stage: Stage, decoder: &Decoder) -> Self {
-        // Which tokens an expert has room for depends on all tokens of a pass.
+        // An expert's capacity depends on all tokens of a pass.
         let has_room = decoder.experts.is_none_or(|experts| experts.capacity.is_none());
         if has_room {
             stage.begin_generation();
@@ -96,14 +96,14 @@ impl LogitGenerator {
         Self { stage, context: decoder.context as usize, kept: has_room.then_some(0) }
     }
 
-    /// Scores of the token after `tokens`, of which at most the last `context` are read. `tokens` has one more than in
-    /// the call before.
+    /// Returns the logits of the token after `tokens`, of which at most the last `context` are read.
+    /// `tokens` is one longer than in the call before.
     fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
         if let Some(kept) = self.kept.filter(|_| tokens.len() <= self.context) {
             self.kept = Some(tokens.len());
             return self.stage.logits_next(&tokens[kept..]);
         }
-        // Positions are counted from the first token that is read, which is another one for each token from here on.
+        // Positions are counted from the first token of the context, which now moves with each token.
         if self.kept.take().is_some() {
             self.stage.end_generation();
         }
@@ -111,16 +111,16 @@ impl LogitGenerator {
     }
 }
 
-/// What of a continuation was handed over.
+/// The state of streaming a continuation: the text that was passed on.
 struct TextStreamer<'a> {
     stop: &'a [String],
-    /// Bytes.
+    /// Bytes that were passed on.
     told: usize,
 }
 
 impl TextStreamer<'_> {
-    /// What is new in `all`, the continuation so far, and whether it has ended. What may still change, or be the beginning
-    /// of a stop text, is held back unless `is_last`.
+    /// Returns the new text of `all`, the continuation so far, and whether it has ended. Text that may
+    /// still change, or may be the beginning of a stop text, is held back unless `is_last`.
     fn more<'t>(&mut self, all: &'t str, is_last: bool) -> (&'t str, bool) {
         let stopped = self.stop.iter().filter_map(|stop| all.find(stop.as_str())).min();
         let end = match stopped {
@@ -133,7 +133,7 @@ impl TextStreamer<'_> {
         (new, is_last || stopped.is_some())
     }
 
-    /// Bytes that stay as they are: bytes of a character may come in several tokens.
+    /// Returns the bytes that can no longer change: a character may come in several tokens.
     fn stable(&self, all: &str) -> usize {
         let all = all.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let begins =
@@ -143,7 +143,8 @@ impl TextStreamer<'_> {
     }
 }
 
-/// The tokenizer where the checkpoint has none: bytes are the tokens, the data names none, or an older program wrote the checkpoint.
+/// Returns the tokenizer if the checkpoint has none: bytes are the tokens, the data names none, or an older
+/// version wrote the checkpoint.
 fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
     if let DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } = &request.data.format {
         return Ok(TextTokenizer::Bytes);
@@ -157,14 +158,14 @@ fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
     data.tokenizer.ok_or_else(|| Failure::Data(without.into()))
 }
 
-/// A number in [0, 1) from 53 of the bits.
+/// Converts 53 of the bits to a number in [0, 1).
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The token at position `dice` (in [0, 1)) of the distribution of `logits`, sharpened by `1 / temperature` and cut
-/// to the likeliest as the request says; with temperature 0 the likeliest.
+/// Samples the token at position `dice` (in [0, 1)) of the distribution of `logits`, sharpened by `1 /
+/// temperature` and cut by the request's top-k and top-p; with temperature 0 the most likely one.
 #[expect(clippy::cast_possible_truncation, reason = "an index below the vocabulary, a u32")]
 fn sample_token(logits: &[f32], request: &SampleRequest, dice: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -219,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A tokenizer of words, without a token for a new line; numbers 3 and 4 are left out.
+    /// Creates a tokenizer of words, without a token for a new line; numbers 3 and 4 are skipped.
     fn of_words(more: &str) -> TextTokenizer {
         let json = format!(
             r#"{{"version":"1.0","truncation":null,"padding":null,"normalizer":null,"post_processor":null,"decoder":null,

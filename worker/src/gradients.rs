@@ -1,11 +1,12 @@
-//! Gradients of one stage, summed over micro-batches.
+//! Gradients of one stage, accumulated over micro-batches.
 //!
-//! On the host they lie in one flat vector in the order of [`ModelParameter::range`], so that a bucket of an
-//! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] brings here: only then
-//! is there a flat vector.
+//! On the host they are one flat vector in the order of [`ModelParameter::range`], so that a bucket of an
+//! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] copies into
+//! a flat vector.
 //!
-//! Where state is sharded they lie in host memory on every device. With zero 2 and 3 the vector has this rank's blocks
-//! of all packs and no more: what a backward finds is put into the pack it leaves in, whose sum comes back to be added.
+//! With ZeRO they are in host memory on every device. With ZeRO 2 and 3 the vector has only this rank's
+//! blocks of all shard buckets: backward fills a bucket, which is reduced, and this rank's block of the sum
+//! is added.
 
 use crate::device;
 use crate::ops::{chunks, kernels};
@@ -17,11 +18,11 @@ use dtrain_recipes::ZeroStage;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Gradients of one stage, summed over micro-batches.
+/// The gradients of one stage, accumulated over micro-batches.
 pub struct Gradients {
-    /// Empty where sums are tensors, until values are brought to the host.
+    /// Flat gradients; empty if sums are tensors, until they are copied to the host.
     flat: Vec<f32>,
-    /// Values of `flat` once it is there.
+    /// Length of `flat` once it is allocated.
     length: usize,
     ranges: Vec<Range<usize>>,
     shards: Arc<ZeroShards>,
@@ -29,21 +30,21 @@ pub struct Gradients {
     fresh: Option<PendingGradients>,
 }
 
-/// Sums that live on another device; `None` while nothing was added.
+/// Gradient sums on another device; `None` for a parameter without a gradient so far.
 struct DeviceGradients {
     device: Device,
     sums: Vec<Option<Tensor<1>>>,
 }
 
-/// What a backward found and has not left yet.
+/// Gradients of a backward pass that are not reduced yet, by shard bucket.
 struct PendingGradients {
     packs: Vec<Option<Vec<f32>>>,
-    /// Packs that came back, to be used again.
+    /// Returned buckets, for reuse.
     spare: Vec<Vec<f32>>,
 }
 
 impl Gradients {
-    /// Gradients of `parameters`, whose weights lie on `device`.
+    /// Creates the gradients of `parameters`, whose weights are on `device`.
     pub(crate) fn new(
         parameters: &[ModelParameter],
         shards: Arc<ZeroShards>,
@@ -66,7 +67,7 @@ impl Gradients {
         Self { flat, length, ranges, shards, remote, fresh }
     }
 
-    /// Sets all gradients to zero: to be called once before the first backward pass of a step.
+    /// Sets all gradients to zero; called before the first backward pass of a step.
     pub fn clear(&mut self) {
         match &mut self.remote {
             Some(remote) => remote.sums.fill(None),
@@ -74,7 +75,7 @@ impl Gradients {
         }
     }
 
-    /// Bytes of the sums where they lie. Room on the host that tensors are brought to is not counted.
+    /// Returns the bytes of the sums on their device. Host copies of tensors are not counted.
     pub fn bytes(&self) -> u64 {
         let values = match &self.remote {
             Some(remote) => remote.sums.iter().flatten().map(|sum| sum.shape().num_elements()).sum(),
@@ -83,27 +84,28 @@ impl Gradients {
         4 * values as u64
     }
 
-    /// All gradients in the order of [`ModelParameter::range`]; of shards this rank's blocks. On another device than the
-    /// host these are the values of the last [`Gradients::to_host`], and none before the first.
+    /// Returns all gradients in the order of [`ModelParameter::range`]; if sharded, this rank's blocks. On
+    /// another device than the host these are the values of the last [`Gradients::to_host`], and empty
+    /// before the first.
     pub fn values(&self) -> &[f32] {
         &self.flat
     }
 
-    /// As [`Gradients::values`], to be changed, such as by an all-reduce of a range of them. On another device
-    /// than the host, [`Gradients::from_host`] makes the change count.
+    /// Returns the values of [`Gradients::values`] for modification, such as an all-reduce of a range. On
+    /// another device than the host, [`Gradients::from_host`] copies them back.
     pub fn values_mut(&mut self) -> &mut [f32] {
         self.make_room();
         &mut self.flat
     }
 
-    /// Makes the flat vector, where it is not there yet.
+    /// Allocates the flat vector if needed.
     fn make_room(&mut self) {
         if self.flat.len() < self.length {
             self.flat = vec![0.0; self.length];
         }
     }
 
-    /// Brings the gradients of the parameters `indices` into the flat vector; nothing to do on the host.
+    /// Copies the gradients of the parameters `indices` into the flat vector; does nothing on the host.
     pub fn to_host(&mut self, indices: Range<usize>) {
         self.make_room();
         let Some(remote) = &self.remote else { return };
@@ -118,8 +120,7 @@ impl Gradients {
         }
     }
 
-    /// Puts the flat values of the parameters `indices`, which were brought to the host, back on the device; nothing to do
-    /// on the host.
+    /// Copies the flat values of the parameters `indices` back to the device; does nothing on the host.
     pub fn from_host(&mut self, indices: Range<usize>) {
         let Some(remote) = &mut self.remote else { return };
         for index in indices {
@@ -129,8 +130,8 @@ impl Gradients {
         }
     }
 
-    /// Changes the owned part of the gradient of parameter `index` in host memory: all of it where nothing is
-    /// sharded.
+    /// Applies `change` in host memory to the owned part of the gradient of parameter `index`: all of it if
+    /// nothing is sharded.
     pub fn change(&mut self, index: usize, change: impl FnOnce(&mut [f32])) {
         self.to_host(index..index + 1);
         let owned = self.owned(index);
@@ -138,22 +139,23 @@ impl Gradients {
         self.from_host(index..index + 1);
     }
 
-    /// The owned part of the gradient of parameter `index`, in host memory.
+    /// Returns the owned part of the gradient of parameter `index`, in host memory.
     pub fn own(&self, index: usize) -> &[f32] {
         &self.flat[self.owned(index)]
     }
 
-    /// Square of the L2 norm of all gradients, summed in a fixed order.
+    /// Returns the squared L2 norm of all gradients, summed in a fixed order.
     pub fn norm_squared(&self) -> f64 {
         self.norm_squared_of(0..self.length)
     }
 
-    /// Square of the L2 norm of the owned part of the gradient of parameter `index`.
+    /// Returns the squared L2 norm of the owned part of the gradient of parameter `index`.
     pub fn norm_squared_own(&self, index: usize) -> f64 {
         self.norm_squared_of(self.owned(index))
     }
 
-    /// Square of the L2 norm of the gradients in a flat range: of whole parameters, when sums lie on another device.
+    /// Returns the squared L2 norm of the gradients in a flat range: of whole parameters, if sums are on
+    /// another device.
     fn norm_squared_of(&self, range: Range<usize>) -> f64 {
         let Some(remote) = &self.remote else {
             return chunks::map(self.flat[range].chunks(chunks::VALUES), kernels::square_sum)
@@ -165,7 +167,8 @@ impl Gradients {
         square_sum(sums.filter_map(|(_, sum)| sum.clone()))
     }
 
-    /// Square of the L2 norm of the owned parts of the gradients of these parameters; a device is read once.
+    /// Returns the squared L2 norm of the owned parts of these parameters' gradients; a device is read
+    /// once.
     pub fn norm_squared_of_all(&self, indices: impl Iterator<Item = usize>) -> f64 {
         if self.are_tensors() {
             return square_sum(indices.filter_map(|index| self.tensor(index)));
@@ -205,12 +208,12 @@ impl Gradients {
         }
     }
 
-    /// The sum of parameter `index` on its device; `None` on the host or when nothing was added.
+    /// Returns the sum of parameter `index` on its device; `None` on the host or if nothing was added.
     pub(crate) fn tensor(&self, index: usize) -> Option<Tensor<1>> {
         self.remote.as_ref().and_then(|remote| remote.sums[index].clone())
     }
 
-    /// As [`Gradients::tensor`], zeros when nothing was added. Panics on the host.
+    /// Returns the sum of parameter `index` on its device, zeros if nothing was added. Panics on the host.
     pub(crate) fn tensor_or_zeros(&self, index: usize) -> Tensor<1> {
         let remote = self.remote.as_ref().expect("tensors are asked for where gradients are tensors");
         let zeros = || Tensor::zeros([self.ranges[index].len()], &remote.device);
@@ -223,13 +226,13 @@ impl Gradients {
         remote.sums[index] = Some(sum);
     }
 
-    /// Whether the sums are tensors of a device.
+    /// Returns `true` if the sums are tensors of a device.
     pub(crate) fn are_tensors(&self) -> bool {
         self.remote.is_some()
     }
 
-    /// What is to be summed over the ranks of the shard group, as pack `pack`: all that was added so far, or, where
-    /// only shards are kept, what was added since this was last called.
+    /// Returns bucket `pack` for the reduction over the shard group: all gradients added so far, or, if
+    /// only shards are stored, those added since the last call.
     pub(crate) fn take_bucket(&mut self, pack: usize) -> Vec<f32> {
         let length = self.shards.packs()[pack].length();
         if let Some(fresh) = &mut self.fresh {
@@ -244,7 +247,8 @@ impl Gradients {
         packed
     }
 
-    /// Takes what [`Gradients::take_bucket`] gave, summed over the shard group in this rank's block.
+    /// Takes back the bucket of [`Gradients::take_bucket`], whose block of this rank is now summed over the
+    /// shard group.
     pub(crate) fn come_back(&mut self, pack: usize, packed: Vec<f32>) {
         let own = self.shards.packs()[pack].own();
         match &mut self.fresh {
@@ -256,7 +260,7 @@ impl Gradients {
         }
     }
 
-    /// This rank's block of pack `pack`: the owned parts of its gradients.
+    /// Returns this rank's block of bucket `pack`: the owned parts of its gradients.
     pub(crate) fn block(&self, pack: usize) -> Vec<f32> {
         let pack = &self.shards.packs()[pack];
         let mut block = vec![0.0; pack.kept().len()];
@@ -267,7 +271,7 @@ impl Gradients {
         block
     }
 
-    /// Replaces what [`Gradients::block`] gave.
+    /// Replaces the block that [`Gradients::block`] returned.
     pub(crate) fn replace(&mut self, pack: usize, block: &[f32]) {
         let shards = Arc::clone(&self.shards);
         let pack = &shards.packs()[pack];
@@ -277,13 +281,14 @@ impl Gradients {
         }
     }
 
-    /// Values that this rank has room for, of gradients and of what a backward found.
+    /// Returns the values that this rank has allocated, for sums and for gradients that are not reduced
+    /// yet.
     pub fn room(&self) -> usize {
         let fresh = self.fresh.iter().flat_map(|fresh| fresh.packs.iter().flatten().chain(&fresh.spare));
         self.flat.capacity() + fresh.map(Vec::capacity).sum::<usize>()
     }
 
-    /// Where the owned part of the gradient of parameter `index` lies in the flat vector.
+    /// Returns the flat range of the owned part of the gradient of parameter `index`.
     fn owned(&self, index: usize) -> Range<usize> {
         if self.fresh.is_some() {
             return self.shards.kept(index);
@@ -294,7 +299,7 @@ impl Gradients {
 }
 
 impl PendingGradients {
-    /// Zeros for a pack of `length` values.
+    /// Returns zeros for a bucket of `length` values.
     fn room(&mut self, length: usize) -> Vec<f32> {
         let mut room = self.spare.pop().unwrap_or_default();
         room.clear();
@@ -304,13 +309,13 @@ impl PendingGradients {
     }
 }
 
-/// The sum of the squares of all values, as one tensor, so that the device is read once.
+/// Returns the sum of the squares of all values, computed as one tensor, so that the device is read once.
 fn square_sum(sums: impl Iterator<Item = Tensor<1>>) -> f64 {
     let squares = sums.map(|sum| (sum.clone() * sum).sum());
     squares.reduce(|a, b| a + b).map_or(0.0, |sum| f64::from(sum.into_scalar::<f32>()))
 }
 
-/// Shows the values of `gradient`, brought here from wherever they lie.
+/// Calls `show` with the values of `gradient` in host memory.
 fn with_values(gradient: Tensor<1>, show: impl FnOnce(&[f32])) {
     if device::is_host(&gradient.device()) {
         let gradient = gradient.try_into_primitive::<Flex>().expect("the gradient is on the host");

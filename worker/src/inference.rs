@@ -1,4 +1,4 @@
-//! Uses a trained model on the CPU: classifies samples, and measures it on samples with known answers.
+//! Inference on the CPU: classifies samples, and evaluates a model on samples with known answers.
 
 use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::comm::WorkCounter;
@@ -14,16 +14,16 @@ use dtrain_protocol::{
 use dtrain_recipes::{DataFormat, InputSignature, Model, Precision, Recompute, Url};
 use std::path::{Path, PathBuf};
 
-/// Rows or images that go through the model at a time.
+/// Rows or images in one forward pass.
 const ROWS: u64 = 64;
 
-/// Tokens that go through the model at a time, at least one sequence.
+/// Tokens in one forward pass, at least one sequence.
 const TOKENS: u64 = 4096;
 
 /// Bins of the expected calibration error.
 const BINS: usize = 10;
 
-/// The whole of `model` on the CPU with the weights of `checkpoint`, and the checkpoint.
+/// Loads the whole of `model` on the CPU with the weights of `checkpoint`; also returns the checkpoint.
 pub(crate) fn open(model: &Model, checkpoint: &Path, threads: u32) -> Result<(TensorReader, Stage), Failure> {
     let other = |words: String| Failure::Other(words);
     let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads };
@@ -36,15 +36,15 @@ pub(crate) fn open(model: &Model, checkpoint: &Path, threads: u32) -> Result<(Te
     Ok((reader, stage))
 }
 
-/// What becomes of a checkpoint that cannot be read.
+/// Converts the error of a checkpoint that cannot be read.
 pub(crate) fn corrupt(folder: &Path) -> impl Fn(CheckpointError) -> Failure + use<> {
     let folder = folder.to_owned();
     move |error| Failure::CorruptCheckpoint { folder: folder.clone(), detail: error.to_string() }
 }
 
-/// Classifies the inputs of `request`; hands over some at a time.
+/// Classifies the inputs of `request`; passes some predictions at a time to `more`.
 ///
-/// `Err` unless the model is an mlp or a cnn and every input is what it reads.
+/// `Err` unless the model is an mlp or a cnn and every input has its shape.
 pub fn predict(request: &PredictRequest, more: &mut dyn FnMut(Vec<Prediction>)) -> Result<(), Failure> {
     let trained = &request.trained;
     if !matches!(trained.model, Model::Mlp(_) | Model::Cnn(_)) {
@@ -82,7 +82,7 @@ pub fn predict(request: &PredictRequest, more: &mut dyn FnMut(Vec<Prediction>)) 
     Ok(())
 }
 
-/// The `top` classes with the highest scores, best first.
+/// Returns the `top` classes with the highest scores, best first.
 fn best(scores: &[f32], top: u32, preprocessing: &Preprocessing) -> Vec<ClassScore> {
     let probabilities = softmax(scores);
     let mut order: Vec<usize> = (0..scores.len()).collect();
@@ -103,7 +103,7 @@ fn softmax(scores: &[f32]) -> Vec<f64> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
-/// Measures the model of `request`; `tell` is told how many samples are done, and of how many.
+/// Evaluates the model of `request`; `tell` receives the number of finished samples, and of all.
 pub fn evaluate(request: &EvaluateRequest, tell: &mut dyn FnMut(u64, u64)) -> Result<Evaluation, Failure> {
     let trained = &request.trained;
     let (reader, mut stage) = open(&trained.model, &trained.checkpoint, trained.threads)?;
@@ -151,7 +151,7 @@ pub fn evaluate(request: &EvaluateRequest, tell: &mut dyn FnMut(u64, u64)) -> Re
     })
 }
 
-/// The samples to measure on, and the names of their classes.
+/// Returns the samples to evaluate on, and the names of their classes.
 fn samples(
     request: &EvaluateRequest,
     reader: &TensorReader,
@@ -188,7 +188,7 @@ fn samples(
     Ok((source, preprocessing))
 }
 
-/// The preprocessing that the checkpoint has, otherwise that of the training data.
+/// Returns the preprocessing in the checkpoint, otherwise that of the training data.
 pub(crate) fn preprocessing(reader: &TensorReader, trained: &TrainedModel) -> Result<Preprocessing, Failure> {
     if let Some(json) = reader.file(PREPROCESSING).map_err(corrupt(&trained.checkpoint))? {
         return serde_json::from_slice(&json).map_err(|error| Failure::CorruptCheckpoint {
@@ -197,7 +197,7 @@ pub(crate) fn preprocessing(reader: &TensorReader, trained: &TrainedModel) -> Re
         });
     }
     match trained.data.format {
-        // An older program wrote the checkpoint, or it is of step 0.
+        // An older version wrote the checkpoint, or it is of step 0.
         DataFormat::Csv { .. } | DataFormat::Parquet { .. } | DataFormat::Images { .. } => {
             Ok(recipe_data(reader, trained)?.preprocessing.unwrap_or_default())
         }
@@ -207,7 +207,7 @@ pub(crate) fn preprocessing(reader: &TensorReader, trained: &TrainedModel) -> Re
     }
 }
 
-/// The data of the recipe, with the tokenizer of the checkpoint.
+/// Opens the data of the recipe, with the tokenizer of the checkpoint.
 fn recipe_data(reader: &TensorReader, trained: &TrainedModel) -> Result<DataSet, Failure> {
     let TrainedModel { model, data, data_root, checkpoint, .. } = trained;
     let tokenizer = reader.file(TOKENIZER).map_err(corrupt(checkpoint))?;
@@ -216,7 +216,7 @@ fn recipe_data(reader: &TensorReader, trained: &TrainedModel) -> Result<DataSet,
         .map_err(|error| Failure::Data(error.to_string()))
 }
 
-/// What is told of data whose files the user named on the command line.
+/// Converts an error about data files that the user named on the command line.
 fn data_failure(error: DataError) -> Failure {
     Failure::Data(match error {
         DataError::NoFile { pattern, .. } => {
@@ -230,11 +230,11 @@ fn working_directory() -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| Failure::Other(format!("the working directory: {error}")))
 }
 
-/// Sums over the samples that a classifier was measured on.
+/// Sums over the samples that a classifier was evaluated on.
 struct ClassifierTotals {
-    /// `[actual][predicted]`.
+    /// Confusion matrix `[actual][predicted]`.
     confusion: Vec<Vec<u64>>,
-    /// Samples, sum of the confidence and hits of each bin.
+    /// Number of samples, sum of confidences and number of hits of each bin.
     bins: [(u64, f64, u64); BINS],
 }
 
@@ -248,7 +248,7 @@ impl ClassifierTotals {
         let largest = |best: usize, class: usize| if scores[class] > scores[best] { class } else { best };
         let predicted = (1..scores.len()).fold(0, largest);
         let is_hit = predicted == actual;
-        // Not the logarithm of the probability, which may be too small for a number.
+        // Not the logarithm of the probability, which may underflow.
         let top = f64::from(scores[predicted]);
         let sum = scores.iter().map(|score| (f64::from(*score) - top).exp()).sum::<f64>();
         figures.loss_sum += sum.ln() + top - f64::from(scores[actual]);
@@ -265,7 +265,8 @@ impl ClassifierTotals {
         *hits += u64::from(is_hit);
     }
 
-    /// Mean distance of accuracy and confidence, each bin weighted by its samples.
+    /// Returns the expected calibration error: the mean distance of accuracy and confidence, each bin
+    /// weighted by its samples.
     fn calibration_error(&self) -> f64 {
         let samples: u64 = self.bins.iter().map(|(samples, ..)| samples).sum();
         let distance: f64 =

@@ -1,7 +1,8 @@
-//! Where compiled kernels and the choice among them are kept from one process to the next.
+//! Cache of compiled kernels and of autotuning results, kept between processes.
 //!
-//! Kernels of a GPU are compiled when they are first launched, which takes half a minute for a model. CubeCL keeps them in a database
-//! of this folder, which `worker/turso` opens. What it keeps counts for the program that made it only.
+//! GPU kernels are compiled when they are first launched, which takes half a minute for a model. CubeCL
+//! stores them in a database in this folder, which `worker/turso` opens. The stored kernels are valid for
+//! the program that made them only.
 
 use crate::device::{KERNEL_CACHE, TUNING_SECONDS, is_software};
 use burn::tensor::Device;
@@ -11,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Seconds for choosing kernels where nobody says otherwise.
+/// Default seconds for choosing kernels.
 const DEFAULT_SECONDS: f64 = 60.0;
 
-/// What the names of databases begin with.
+/// Prefix of the names of databases.
 const NAME: &str = "kernels";
 
-/// How long the database of a build that is not used any more is kept.
+/// Time after which the database of a build that is no longer used is removed.
 const UNUSED: Duration = Duration::from_secs(30 * 86_400);
 
-/// The folder of kernels; `None` where none are kept.
+/// Returns the folder of kernels; `None` if the cache is disabled.
 ///
-/// It is that of [`KERNEL_CACHE`], by default one of this host in `$XDG_CACHE_HOME/dtrain/kernels` or `~/.cache/dtrain/kernels`: a home may
-/// be shared by hosts whose GPUs differ.
+/// It is that of [`KERNEL_CACHE`], by default one of this host in `$XDG_CACHE_HOME/dtrain/kernels` or
+/// `~/.cache/dtrain/kernels`: a home may be shared by hosts whose GPUs differ.
 pub(crate) fn folder() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(KERNEL_CACHE).filter(|named| !named.is_empty()) {
         return (named != "off").then(|| PathBuf::from(named)).filter(|path| path.is_absolute());
@@ -37,26 +38,28 @@ pub(crate) fn folder() -> Option<PathBuf> {
     Some(crate::files::cache_folder()?.join(NAME).join(host.chars().map(plain).collect::<String>()))
 }
 
-/// How long a process may choose kernels for the products of a device.
+/// The time that a process may spend on choosing kernels for the matrix products of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TuningBudget {
-    /// For all products.
+    /// Time for all products.
     pub(crate) whole: Duration,
-    /// For one product.
+    /// Time for one product.
     pub(crate) each: Duration,
 }
 
 impl TuningBudget {
-    /// Part of the whole time that one product may take where nobody says otherwise.
+    /// The default time for one product is the whole time divided by this.
     const SHARE: f64 = 10.0;
 
-    /// That of `device`: no time for a software device, unless [`TUNING_SECONDS`] says so.
+    /// Returns the budget of `device`: [`TUNING_SECONDS`] if it is set, otherwise no time for a software
+    /// device.
     pub(crate) fn of(device: &Device) -> Self {
         let named = std::env::var(TUNING_SECONDS).ok().and_then(|text| Self::parse(&text));
         named.unwrap_or_else(|| Self::seconds(if is_software(device) { 0.0 } else { DEFAULT_SECONDS }, None))
     }
 
-    /// `60` is a minute for all products; `60/20` is a minute, of which one product may take 20 seconds.
+    /// Parses a budget: `60` is a minute for all products; `60/20` is a minute, of which one product may
+    /// take 20 seconds.
     fn parse(text: &str) -> Option<Self> {
         let seconds = |text: &str| {
             let seconds = text.trim().parse::<f64>().ok()?;
@@ -69,23 +72,26 @@ impl TuningBudget {
     }
 
     fn seconds(whole: f64, each: Option<f64>) -> Self {
-        // A day is as good as any longer time.
+        // At most a day: longer times have no use.
         let duration = |seconds: f64| Duration::from_secs_f64(seconds.min(86_400.0));
         Self { whole: duration(whole), each: duration(each.unwrap_or(whole / Self::SHARE)) }
     }
 }
 
-/// Makes CubeCL keep compiled kernels in [`folder`]. To be called before the first device is opened; later calls change nothing.
+/// Makes CubeCL store compiled kernels in [`folder`]. Called before the first device is opened; later calls
+/// change nothing.
 ///
-/// The files `cubecl.toml` and `burn.toml` of the folder that a program is started in are not read: they could make it write anywhere.
+/// The files `cubecl.toml` and `burn.toml` of the current folder are not read: they could make the program
+/// write anywhere.
 ///
-/// Each GPU of a host has a database of its own, `index` among them: its ranks start at the same time, and CubeCL deletes a kernel for a
-/// moment when it stores it under another name, and panics where it does not find what it stored.
+/// Each GPU of a host has a database of its own, by `index`: its ranks start at the same time, and CubeCL
+/// deletes a kernel for a moment when it stores it under another name, and panics if it does not find a
+/// stored kernel.
 pub(crate) fn configure(index: usize) {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         let mut config = CubeClRuntimeConfig::default().override_from_env();
-        // Without the identity of a build, kernels of another one could be taken for its own.
+        // Without the identity of a build, it could load the kernels of another one.
         let name =
             buildid::build_id().map(|id| format!("{NAME}-{}-{index}", &blake3::hash(id).to_hex()[..16]));
         let place = folder().zip(name).filter(|(folder, name)| is_writable(folder, name));
@@ -99,12 +105,13 @@ pub(crate) fn configure(index: usize) {
     });
 }
 
-/// The file of the database of this name.
+/// Returns the path of the database of this name.
 fn database(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.{}", cubecl::environment::EXTENSION))
 }
 
-/// Whether a database in a folder, which is made, can be written: CubeCL relies on finding what it stored.
+/// Returns `true` if a database in the folder, which is created, can be written: CubeCL relies on reading
+/// back its entries.
 fn is_writable(folder: &Path, name: &str) -> bool {
     let opened = || {
         crate::files::make_folder(folder)?;

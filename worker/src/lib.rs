@@ -1,8 +1,9 @@
-//! Trains what one rank was assigned. The only crate that names burn.
+//! The worker: trains one rank. The only crate that uses burn.
 //!
-//! It does exactly what its [`dtrain_protocol::Assignment`] says, and decides nothing. [`run`], [`probe()`], [`examine()`],
-//! [`sample()`], [`predict()`] and [`evaluate()`] are the hidden subcommands `dtrain worker`, and its `probe`, `device`,
-//! `sample`, `predict` and `evaluate`: all of them speak frames on standard input and output, see [`dtrain_protocol::frame`].
+//! It follows its [`dtrain_protocol::Assignment`] exactly, and decides nothing. [`run`], [`probe()`],
+//! [`examine()`], [`sample()`], [`predict()`] and [`evaluate()`] are the hidden subcommands `dtrain worker`,
+//! and its `probe`, `device`, `sample`, `predict` and `evaluate`: all of them exchange frames on standard
+//! input and output, see [`dtrain_protocol::frame`].
 
 pub mod checkpoint;
 pub mod comm;

@@ -1,42 +1,42 @@
-//! Keeps the gradients of f16 products above what 16 bits tell from zero (Micikevicius et al. 2018).
+//! Loss scale: keeps the gradients of f16 products from underflow (Micikevicius et al. 2018).
 //!
-//! The loss is multiplied by a power of two, and gradients are divided by it when all of them are summed. Where a gradient
-//! becomes infinite by it, that step moves nothing and the scale is halved; after many good steps it is doubled.
+//! The loss is multiplied by a power of two, and the reduced gradients are divided by it. If a gradient
+//! overflows, the step makes no update and the scale is halved; after many good steps it is doubled.
 //!
-//! Weights, moments and gradients are f32; `precision` is that of matrix products. The scale is part of the checkpoint.
-//! What error feedback owes has no scale (`parallel::sync::undo`); older versions wrote it with one, and the state of the
-//! scale tells which it is.
+//! Weights, moments and gradients are f32; `precision` is that of matrix products. The scale is part of the
+//! checkpoint. Residuals of error feedback are stored unscaled; older versions wrote them scaled, and the
+//! stored state tells which.
 
 use dtrain_recipes::Precision;
 use std::collections::VecDeque;
 
-/// The first scale.
+/// Initial scale.
 const FIRST: f32 = 65_536.0;
 
-/// Steps without a change after which it is doubled.
+/// Steps without a change after which the scale is doubled.
 const PATIENCE: u32 = 2000;
 
-/// The largest scale.
+/// Largest scale.
 const MOST: f32 = 16_777_216.0;
 
-/// What is added to the steps in a checkpoint whose error feedback is free of the scale. Whoever reads a whole number of
-/// steps, as older versions do, drops it.
+/// Added to the steps in a checkpoint whose error feedback is unscaled. Older versions read a whole number
+/// of steps, and drop it.
 const FREE: f32 = 0.5;
 
-/// What the loss is multiplied by. The same on all ranks, because all of them see the same norms.
+/// The factor of the loss. Equal on all ranks, because all of them use the same norms.
 #[derive(Debug)]
 pub(crate) struct LossScale {
     scale: f32,
-    /// Steps since it changed.
+    /// Steps since the last change.
     steps: u32,
-    /// Those of the batches that are computed and make no update yet, the oldest first.
+    /// Scales of the batches that are computed and not applied yet, oldest first.
     travelling: VecDeque<f32>,
-    /// What error feedback was multiplied by in the checkpoint, until it is divided by that.
+    /// Factor of the error feedback in the loaded checkpoint, until it is divided out.
     feedback: Option<f32>,
 }
 
 impl LossScale {
-    /// `None` where products have the range of f32.
+    /// Creates the scale; `None` if products have the range of f32.
     pub(crate) fn of(precision: Precision) -> Option<Self> {
         match precision {
             Precision::F16 => {
@@ -46,22 +46,22 @@ impl LossScale {
         }
     }
 
-    /// What the loss of the batch in progress is multiplied by.
+    /// Returns the factor of the loss of the current batch.
     pub(crate) fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// Notes that the gradients of a batch are computed.
+    /// Records that the gradients of a batch are computed.
     pub(crate) fn push_in_flight(&mut self) {
         self.travelling.push_back(self.scale);
     }
 
-    /// What the loss of the batch was multiplied by whose gradients are summed.
+    /// Returns the factor of the loss of the oldest batch in flight, whose gradients are reduced now.
     pub(crate) fn pop_in_flight(&mut self) -> f32 {
         self.travelling.pop_front().expect("gradients are summed after they are computed")
     }
 
-    /// Takes notice of gradients that were finite.
+    /// Records a step with finite gradients; doubles the scale after enough of them.
     pub(crate) fn record_finite(&mut self) {
         self.steps += 1;
         if self.steps >= PATIENCE {
@@ -69,26 +69,27 @@ impl LossScale {
         }
     }
 
-    /// Takes notice of gradients under `scale` that were not finite; whether a smaller scale may help.
+    /// Records gradients under `scale` that were not finite, and halves it. Returns `true` if the smaller
+    /// scale may help.
     pub(crate) fn shrink(&mut self, scale: f32) -> bool {
         self.steps = 0;
         self.scale = self.scale.min(scale / 2.0);
         self.scale >= 1.0
     }
 
-    /// What error feedback out of a checkpoint must be divided by, if it has not been.
+    /// Takes the factor by which error feedback from a checkpoint must be divided, if it has not been.
     pub(crate) fn take_feedback(&mut self) -> Option<f32> {
         self.feedback.take()
     }
 
-    /// Scale and steps, as a checkpoint keeps them.
+    /// Returns scale and steps, for a checkpoint.
     #[expect(clippy::cast_precision_loss, reason = "a few thousand steps")]
     pub(crate) fn state(&self) -> [f32; 2] {
         let free = if self.feedback.is_none() { FREE } else { 0.0 };
         [self.scale, self.steps as f32 + free]
     }
 
-    /// Goes on from such a state.
+    /// Restores the state of a checkpoint.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made from a count")]
     pub(crate) fn set_state(&mut self, [scale, steps]: [f32; 2]) {
         (self.scale, self.steps) = (scale, steps as u32);
@@ -104,7 +105,7 @@ mod tests {
     fn it_falls_at_once_and_rises_with_patience() {
         assert!(LossScale::of(Precision::F32).is_none() && LossScale::of(Precision::Bf16).is_none());
         let mut scale = LossScale::of(Precision::F16).expect("f16 has a small range");
-        // Two batches under the first scale; both overflow, and the second says nothing new.
+        // Two batches under the first scale; both overflow, and the second halves nothing more.
         scale.push_in_flight();
         scale.push_in_flight();
         for _ in 0..2 {
@@ -132,7 +133,7 @@ mod tests {
         let mut scale = LossScale::of(Precision::F16).expect("f16 has a small range");
         scale.set_state([512.0, 7.0 + FREE]);
         assert_eq!((scale.take_feedback(), scale.state()), (None, [512.0, 7.0 + FREE]));
-        // As older versions wrote it.
+        // Written like this by older versions.
         scale.set_state([512.0, 7.0]);
         assert_eq!(scale.state(), [512.0, 7.0], "it has the scale until it is divided");
         assert_eq!(scale.take_feedback(), Some(512.0));

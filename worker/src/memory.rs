@@ -1,18 +1,19 @@
-//! What this process holds in memory, as the kernel or the device counts it.
+//! Memory use of this process, as the kernel or the device counts it.
 
 use burn::tensor::Device;
 
-/// Bytes that training needs so far: what a GPU's pool has reserved, or the largest resident memory of this process.
+/// Returns the bytes that training has needed so far: those reserved by a GPU's pool, or the peak resident
+/// memory of this process.
 pub(crate) fn used_bytes(device: &Device) -> u64 {
     device.memory_pool_usage().map_or_else(peak_bytes, |usage| usage.bytes_reserved)
 }
 
-/// Largest resident memory so far, in bytes; 0 where the kernel does not tell.
+/// Returns the peak resident memory in bytes; 0 if the kernel does not report it.
 fn peak_bytes() -> u64 {
     field("VmHWM:")
 }
 
-/// Resident memory now, in bytes; 0 where the kernel does not tell.
+/// Returns the current resident memory in bytes; 0 if the kernel does not report it.
 pub(crate) fn resident_bytes() -> u64 {
     field("VmRSS:")
 }

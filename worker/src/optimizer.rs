@@ -1,7 +1,8 @@
-//! Update rules: AdamW, SGD with momentum, Lion and LAMB.
+//! Optimizers: AdamW, SGD with momentum, Lion and LAMB.
 //!
-//! Moments lie beside the weights: flat vectors on the host, tensors elsewhere; of shards in host memory on every
-//! device. The learning rate and the time come from outside, so a resumed run needs the moments alone.
+//! Moments are stored beside the weights: flat vectors on the host, tensors elsewhere; those of shards are
+//! in host memory on every device. The learning rate and the time come from outside, so a resumed run needs
+//! the moments alone.
 
 mod device;
 mod host;
@@ -16,29 +17,29 @@ use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One update rule with the moments of one stage.
+/// An optimizer with the moments of one stage.
 pub struct StageOptimizer {
     rule: Rule,
     parameters: Vec<ModelParameter>,
-    /// The part of each parameter that this one changes, counted from the parameter's first value.
+    /// Owned part of each parameter, counted from the parameter's first value.
     owned: Vec<Range<usize>>,
-    /// Whether values and gradients are changed in host memory, wherever they lie.
+    /// True if values and gradients are updated in host memory, on any device.
     here: bool,
     moments: Vec<Moments>,
 }
 
-/// How far the weights move in one step.
+/// The scalars of one optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightUpdate {
     /// Learning rate.
     pub rate: f64,
-    /// Multiplies every gradient: the clip factor.
+    /// Clip factor of every gradient.
     pub scale: f32,
-    /// Steps counted from 1, this one included.
+    /// Number of the step, from 1.
     pub t: u64,
 }
 
-/// Running averages of one parameter's part of the shard; made at the first step.
+/// The moments of the owned part of one parameter; created at the first step.
 #[derive(Clone, Debug, Default)]
 enum Moments {
     #[default]
@@ -48,29 +49,29 @@ enum Moments {
 }
 
 impl StageOptimizer {
-    /// An optimizer of all `parameters`.
+    /// Creates an optimizer of all `parameters`.
     pub fn new(rule: &Rule, parameters: &[ModelParameter]) -> Self {
         let owned = parameters.iter().map(|parameter| 0..parameter.range.len()).collect();
         let moments = vec![Moments::None; parameters.len()];
         Self { rule: *rule, parameters: parameters.to_vec(), owned, here: false, moments }
     }
 
-    /// An optimizer that holds moments for, and changes, only what this rank owns of `parameters`, in host memory.
+    /// Creates an optimizer for the parts of `parameters` that this rank owns, in host memory.
     pub fn sharded(rule: &Rule, parameters: &[ModelParameter], shards: &ZeroShards) -> Self {
         let owned = (0..parameters.len()).map(|index| shards.owned(index)).collect();
         Self { owned, here: true, ..Self::new(rule, parameters) }
     }
 
-    /// Applies the gradients of `stage`, of which it owns everything, to its values.
+    /// Applies the gradients of `stage` to its values; for unsharded stages.
     ///
-    /// `scale` multiplies every gradient (the clip factor); `t` counts the steps from 1, this one included.
+    /// `scale` is the clip factor of every gradient; `t` is the number of the step, from 1.
     pub fn step(&mut self, stage: &mut Stage, learning_rate: f64, scale: f32, t: u64) {
         let step = WeightUpdate { rate: learning_rate, scale, t };
         (0..self.parameters.len()).for_each(|index| self.apply(index, stage, step));
     }
 
-    /// Applies the gradient of parameter `index` to the part of its values that this one owns. LAMB takes that part
-    /// for the whole tensor, see `StageOptimizer::directions`.
+    /// Applies the gradient of parameter `index` to the owned part of its values. LAMB treats that part as
+    /// the whole tensor, see `StageOptimizer::directions`.
     pub fn apply(&mut self, index: usize, stage: &mut Stage, step: WeightUpdate) {
         let len = self.owned[index].len();
         if len == 0 {
@@ -94,8 +95,8 @@ impl StageOptimizer {
         }
     }
 
-    /// First and second moment of parameter `index`: of the part that this rank owns. `None` for a moment that the
-    /// rule does not have; zeros before the first step.
+    /// Returns the first and second moment of the owned part of parameter `index`. `None` for a moment that
+    /// the optimizer lacks; zeros before the first step.
     pub fn moments(&self, index: usize) -> (Option<Vec<f32>>, Option<Vec<f32>>) {
         let len = self.owned[index].len();
         let (first, second) = match &self.moments[index] {
@@ -109,8 +110,8 @@ impl StageOptimizer {
         (Some(first), has_second(self.rule.kind).then_some(second))
     }
 
-    /// First and second moment of elements `range` of the part of parameter `index` that this rank owns, as they are now;
-    /// `None` as [`StageOptimizer::moments`] gives it.
+    /// Returns a snapshot of both moments of elements `range` of the owned part of parameter `index`;
+    /// `None` as in [`StageOptimizer::moments`].
     pub(crate) fn snapshot(&self, index: usize, range: Range<usize>) -> [Option<Snapshot>; 2] {
         let (first, second) = match &self.moments[index] {
             Moments::None => {
@@ -129,8 +130,8 @@ impl StageOptimizer {
         [Some(first), has_second(self.rule.kind).then_some(second)]
     }
 
-    /// Replaces the moments of parameter `index`, as [`StageOptimizer::moments`] gave them. A moment that the rule
-    /// does not have is ignored, a missing one is zero. Panics on a wrong length.
+    /// Replaces the moments of parameter `index` by those of [`StageOptimizer::moments`]. A moment that the
+    /// optimizer lacks is ignored, a missing one is zero. Panics on a wrong length.
     pub fn set_moments(&mut self, index: usize, first: Option<Vec<f32>>, second: Option<Vec<f32>>) {
         let len = self.owned[index].len();
         let checked = |moment: Option<Vec<f32>>| {
@@ -142,7 +143,7 @@ impl StageOptimizer {
         self.moments[index] = Moments::Host(Arc::new(checked(first)), Arc::new(second));
     }
 
-    /// Bytes of all moments; none before the first step.
+    /// Returns the bytes of all moments; none before the first step.
     pub fn bytes(&self) -> u64 {
         let values = |moments: &Moments| match moments {
             Moments::None => 0,
@@ -152,7 +153,7 @@ impl StageOptimizer {
         4 * self.moments.iter().map(values).sum::<usize>() as u64
     }
 
-    /// The part of parameter `index` whose moments it holds, counted from the parameter's first value.
+    /// Returns the owned part of parameter `index`, counted from the parameter's first value.
     pub fn owned(&self, index: usize) -> Range<usize> {
         self.owned[index].clone()
     }
@@ -178,14 +179,14 @@ impl StageOptimizer {
 }
 
 impl Moments {
-    /// Moments of `len` values in host memory, moved there when they are elsewhere.
+    /// Returns the moments of `len` values in host memory, moved there if needed.
     fn host(&mut self, len: usize, kind: OptimizerKind) -> (&mut [f32], &mut [f32]) {
         if let Self::None = self {
             let second = if has_second(kind) { vec![0.0; len] } else { Vec::new() };
             *self = Self::Host(Arc::new(vec![0.0; len]), Arc::new(second));
         }
         match self {
-            // Copies what a checkpoint still reads, and only that.
+            // Copies only if a checkpoint still reads the moments.
             Self::Host(first, second) => {
                 (Arc::make_mut(first).as_mut_slice(), Arc::make_mut(second).as_mut_slice())
             }
@@ -193,8 +194,8 @@ impl Moments {
         }
     }
 
-    /// Moments beside `value`, moved there when they came from a checkpoint. Nothing of them stays here, so that they may be changed in
-    /// place.
+    /// Returns the moments on the device of `value`, moved there if needed. `self` becomes empty, so that
+    /// they may be changed in place.
     fn device(&mut self, value: &Tensor<1>) -> (Tensor<1>, Tensor<1>) {
         let beside =
             |v: &[f32]| if v.is_empty() { value.zeros_like() } else { Tensor::from_data(v, &value.device()) };
@@ -209,7 +210,7 @@ impl Moments {
     }
 }
 
-/// Whether the rule averages squares.
+/// Returns `true` if the optimizer has a second moment.
 fn has_second(kind: OptimizerKind) -> bool {
     match kind {
         OptimizerKind::Adamw | OptimizerKind::Lamb => true,

@@ -1,8 +1,8 @@
-//! How the runtime of a device says that there was no memory: in the text of its error and nowhere else.
+//! Out-of-memory errors of devices, recognized by the text of the error, which is the only sign.
 
 use dtrain_protocol::Failure;
 
-/// What is said when memory is exhausted, in lower case.
+/// Phrases in the errors of exhausted memory, in lower case.
 const WORDS: [&str; 5] = [
     // `OutOfMemory` of CubeCL.
     "out of device memory",
@@ -14,10 +14,10 @@ const WORDS: [&str; 5] = [
     "out_of_memory",
 ];
 
-/// Begins what CubeCL says of a buffer that is larger than any it may ever allocate.
+/// Beginning of CubeCL's error about a buffer that is larger than it may ever allocate.
 const TOO_LARGE: &str = "can't allocate buffer of size";
 
-/// The failure that `text` of a device tells of: exhausted memory, or anything else.
+/// Converts the error text of a device to a failure: exhausted memory, or anything else.
 pub(crate) fn runtime_failure(text: String) -> Failure {
     match out_of_memory_line(&text) {
         Some(detail) => Failure::OutOfMemory { detail },
@@ -25,7 +25,7 @@ pub(crate) fn runtime_failure(text: String) -> Failure {
     }
 }
 
-/// The line of `text` that tells of exhausted memory, without causes and backtraces around it.
+/// Returns the line of `text` about exhausted memory, without causes and backtraces around it.
 pub(crate) fn out_of_memory_line(text: &str) -> Option<String> {
     let tells = |line: &&str| {
         let line = line.to_lowercase();
@@ -72,7 +72,7 @@ mod tests {
             },
         ];
         for error in errors {
-            // What a read of a buffer says that was never written.
+            // Error of reading a buffer that was never written.
             let unwritten = ServerError::Unwritten {
                 failure: 1,
                 claimed: 3,

@@ -1,4 +1,4 @@
-//! Values that stay as they are while their owner goes on.
+//! Snapshots: values that stay unchanged while their owner goes on (copy on write).
 
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
@@ -6,13 +6,13 @@ use burn::tensor::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Some values as they were when this was made. It costs nothing to make unless it is a copy: whoever changes the values
-/// while it lives copies them first.
+/// Values as they were when this was made. Making it is free unless it is a copy: a later change of the
+/// values copies them first.
 #[derive(Clone, Debug)]
 pub(crate) enum Snapshot {
-    /// A copy.
+    /// A copy of the values.
     Copy(Vec<f32>),
-    /// A copy in memory that was lent.
+    /// A copy in lent memory.
     Lent(Vec<f32>),
     /// Part of a vector.
     Vector(Arc<Vec<f32>>, Range<usize>),
@@ -21,7 +21,8 @@ pub(crate) enum Snapshot {
 }
 
 impl Snapshot {
-    /// Elements `range` of a tensor of one dimension, which are copied unless they lie in host memory.
+    /// Takes a snapshot of elements `range` of a tensor of one dimension; copied unless they are in host
+    /// memory.
     pub(crate) fn tensor(values: &Tensor<1>, range: Range<usize>, is_on_host: bool) -> Self {
         if is_on_host {
             let values = values.clone().try_into_primitive::<Flex>();
@@ -30,7 +31,7 @@ impl Snapshot {
         Self::Copy(values.clone().slice([range]).into_data().try_to_vec().expect("values are f32"))
     }
 
-    /// A copy, in memory that `room` lends unless this is one already.
+    /// Converts the snapshot to a copy, in memory lent by `room` unless it is a copy already.
     pub(crate) fn copy(self, room: impl FnOnce() -> Vec<f32>) -> Self {
         if matches!(self, Self::Copy(_) | Self::Lent(_)) {
             return self;
@@ -42,12 +43,12 @@ impl Snapshot {
         Self::Lent(room)
     }
 
-    /// The memory that was lent, if any was.
+    /// Returns the lent memory, if there is any.
     pub(crate) fn give_back(self) -> Option<Vec<f32>> {
         if let Self::Lent(room) = self { Some(room) } else { None }
     }
 
-    /// The values.
+    /// Returns the values.
     pub(crate) fn as_slice(&self) -> &[f32] {
         match self {
             Self::Copy(values) | Self::Lent(values) => values,

@@ -1,17 +1,18 @@
-//! Where the time of a step goes, without gaps: every moment is put down to one phase.
+//! Step timer: divides the time of a step into phases without gaps.
 //!
-//! Waiting for other pipeline stages is *bubble*: in an `Exchange`, and at the end of the step for the slowest stage. All other
-//! waiting, also in the middle of a pass, is *communication*.
+//! Waiting for other pipeline stages is *bubble*: in an `Exchange`, and at the end of the step for the
+//! slowest stage. All other waiting, also in the middle of a pass, is *communication*.
 //!
-//! A device only queues what it is asked, and the host would see its time where it happens to wait for it. So in some steps
-//! the host waits for the device at every border of phases, and the time of all others is divided as in the last such step.
+//! A device only queues its work, and the host would count its time wherever it happens to wait for it. So
+//! in some steps the host waits for the device at every border of phases, and the time of all others is
+//! divided as in the last such step.
 
 use crate::device::is_host;
 use burn::tensor::Device;
 use dtrain_protocol::{Action, PhaseTimes};
 use std::time::{Duration, Instant};
 
-/// What a rank is at.
+/// A phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepPhase {
     Data,
@@ -24,22 +25,22 @@ pub(crate) enum StepPhase {
     Optimizer,
 }
 
-/// Measures one step.
+/// A timer of one step.
 #[derive(Debug)]
 pub(crate) struct StepTimer {
     last: Instant,
-    /// Seconds waited for other ranks inside phases, since some moment before the step.
+    /// Seconds waited for other ranks inside phases, since some time before the step.
     waited: f64,
     times: PhaseTimes,
 }
 
 impl StepTimer {
-    /// Begins now, when `waited` seconds were waited before.
+    /// Starts the timer, with `waited` seconds of earlier waiting.
     pub(crate) fn start(waited: f64) -> Self {
         Self { last: Instant::now(), waited, times: PhaseTimes::default() }
     }
 
-    /// Puts the time since the last call down to `phase`, but what was waited for other ranks since then to
+    /// Counts the time since the last call as `phase`, except waiting for other ranks, which counts as
     /// communication. `waited` only grows.
     pub(crate) fn record_phase(&mut self, phase: StepPhase, waited: f64) {
         let now = Instant::now();
@@ -65,63 +66,63 @@ impl StepTimer {
         *own += whole - inside;
     }
 
-    /// Where the time went so far.
+    /// Returns the time of each phase so far.
     pub(crate) fn times(&self) -> PhaseTimes {
         self.times
     }
 }
 
-/// Steps of a device from one whose phases are timed to the next.
+/// Steps of a device between two whose phases are timed.
 const TIMED_EVERY: u64 = 50;
 
-/// Waits until a device has nothing left to do, and divides the time of its steps by phases.
+/// The clock of a device: waits until it is idle, and divides the time of its steps by phases.
 pub(crate) struct DeviceClock {
-    /// `None` where tensors lie on the host, whose operations end before they return.
+    /// `None` if tensors are on the host, whose operations end before they return.
     wait: Option<Box<dyn FnMut()>>,
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u64,
-    /// The phases of the last step that was timed, whose sum is 1.
+    /// Shares of the phases in the last timed step; their sum is 1.
     shares: Option<PhaseTimes>,
 }
 
 impl DeviceClock {
-    /// The clock of a rank whose tensors lie on `device`.
+    /// Creates the clock of a rank whose tensors are on `device`.
     pub(crate) fn of(device: &Device) -> Self {
         if is_host(device) {
             return Self::with(None);
         }
         let device = device.clone().inner();
-        // What went wrong comes out where results are read.
+        // Errors appear when results are read.
         Self::with(Some(Box::new(move || drop(device.sync()))))
     }
 
-    /// A clock with this way to wait for the device.
+    /// Creates a clock with this function to wait for the device.
     pub(crate) fn with(wait: Option<Box<dyn FnMut()>>) -> Self {
         Self { wait, steps: 0, shares: None }
     }
 
-    /// Whether what is asked only begins, so that it takes a wait to time it.
+    /// Returns `true` if operations are only queued, so that timing needs a wait.
     pub(crate) fn is_asynchronous(&self) -> bool {
         self.wait.is_some()
     }
 
-    /// Waits until everything is done that was asked so far.
+    /// Waits until all queued work is done.
     pub(crate) fn wait(&mut self) {
         if let Some(wait) = &mut self.wait {
             wait();
         }
     }
 
-    /// Begins a step; whether its phases are to be timed, with a [`DeviceClock::wait`] at the end of each: those of the first two
-    /// steps, of which the first also compiles kernels, and of some later ones.
+    /// Begins a step; returns `true` if its phases are timed, with a [`DeviceClock::wait`] at the end of
+    /// each: the first two steps, of which the first also compiles kernels, and some later ones.
     pub(crate) fn begin_step(&mut self) -> bool {
         let step = self.steps;
         self.steps += 1;
         self.is_asynchronous() && (step == 1 || step.is_multiple_of(TIMED_EVERY))
     }
 
-    /// The phases of the step that ended: `seen` by the host where it waited for each or the host computes, and otherwise as
-    /// much of each as in the last step that was timed.
+    /// Returns the phases of the step that ended: those `seen` by the host if they were timed or the host
+    /// computes, otherwise divided as in the last timed step.
     pub(crate) fn end_step(&mut self, seen: PhaseTimes, is_timed: bool) -> PhaseTimes {
         if is_timed && seen.step > 0.0 {
             self.shares = Some(seen.scaled(seen.step.recip()));
@@ -133,23 +134,24 @@ impl DeviceClock {
     }
 }
 
-/// Least time of each pass, and of a copy: stands for a slower device where schedules are studied.
+/// Minimum durations of passes and of a copy, which simulate a slower device in tests and studies of
+/// schedules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slowdown {
-    /// Of a forward.
+    /// Duration of a forward.
     pub forward: Duration,
-    /// Of the part of a backward that the stage before waits for.
+    /// Duration of the part of a backward that the stage before waits for.
     pub input: Duration,
-    /// Of the rest of a backward.
+    /// Duration of the rest of a backward.
     pub weights: Duration,
-    /// Of a forward pass of a validation.
+    /// Duration of a forward pass of a validation.
     pub validation: Duration,
-    /// Of copying the state for a checkpoint.
+    /// Duration of copying the state for a checkpoint.
     pub copy: Duration,
 }
 
 impl Slowdown {
-    /// Waits until a pass that `began` has taken its least time.
+    /// Waits until a pass that `began` has taken its minimum time.
     pub(crate) fn hold(&self, action: &Action, began: Instant) {
         match action {
             Action::Forward(_) => wait_until(began + self.forward),
@@ -160,12 +162,12 @@ impl Slowdown {
         }
     }
 
-    /// Waits until a pass of a validation that `began` has taken its least time.
+    /// Waits until a pass of a validation that `began` has taken its minimum time.
     pub(crate) fn hold_validation(&self, began: Instant) {
         wait_until(began + self.validation);
     }
 
-    /// Waits until a copy that `began` has taken its least time.
+    /// Waits until a copy that `began` has taken its minimum time.
     pub(crate) fn hold_copy(&self, began: Instant) {
         wait_until(began + self.copy);
     }
@@ -190,7 +192,7 @@ mod tests {
         watch.record_phase(StepPhase::Forward, 5.002);
         std::thread::sleep(pause);
         watch.record_phase(StepPhase::Bubble, 5.9);
-        // What was waited inside the bubble is not counted again.
+        // Waiting inside the bubble is not counted twice.
         std::thread::sleep(pause);
         watch.record_phase(StepPhase::Optimizer, 5.9);
         let times = watch.times();
@@ -213,7 +215,7 @@ mod tests {
         };
         assert_eq!(step(phases(8.0, 1.0, 1.0)), (true, phases(8.0, 1.0, 1.0)), "kernels are compiled");
         assert_eq!(step(phases(1.0, 2.0, 1.0)), (true, phases(1.0, 2.0, 1.0)));
-        // The host sees all of the time where it reads the norm.
+        // The host counts all of the time at the read of the norm.
         for _ in 2..TIMED_EVERY {
             assert_eq!(step(phases(0.0, 0.0, 8.0)), (false, phases(2.0, 4.0, 2.0)));
         }

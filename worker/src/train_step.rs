@@ -1,4 +1,5 @@
-//! Executes the actions of one optimizer step, exactly as the assignment lists them.
+//! Train step: executes the actions of one optimizer step, in the order of the assignment's pipeline
+//! schedule (such as 1F1B).
 
 use crate::loss_scale::LossScale;
 use crate::ops::DeferredLossFigures;
@@ -18,49 +19,50 @@ use dtrain_protocol::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One rank's part of the model, with what moves its weights.
+/// One rank's part of the model, with its optimizer and groups.
 pub(crate) struct Replica<'a> {
     pub(crate) training: &'a Hyperparameters,
-    /// When training is over, which the learning rate depends on.
+    /// End of training, which the learning rate depends on.
     pub(crate) until: &'a RunUntil,
     pub(crate) stage: Stage,
     pub(crate) optimizer: StageOptimizer,
     pub(crate) reduction: GradientReduction,
-    /// Where replicas move apart: what they have in common.
+    /// Outer optimizer of local replicas.
     pub(crate) outer: Option<OuterOptimizer>,
-    /// Where products are of f16: what the loss is multiplied by.
+    /// Loss scale, if products are in f16.
     pub(crate) loss_scale: Option<LossScale>,
-    /// Where replicas' gradients can be compared with their sum: what compares them.
+    /// Gradient noise gauge, if replicas can be compared.
     pub(crate) noise: Option<NoiseGauge>,
     pub(crate) messages: PipelineMessages,
     pub(crate) mesh: Mesh,
     pub(crate) slowdown: Slowdown,
-    /// Tells the phases of a step apart where a device computes them.
+    /// Clock that divides the time of a step by phases on a device.
     pub(crate) clock: DeviceClock,
-    /// The state that is being copied, where it is: it must not change before it was.
+    /// Copying of the state in progress: weights must not change before its end.
     pub(crate) copying: Option<Arc<CopyCompletion>>,
 }
 
-/// What a step gave.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StepOutcome {
-    /// Figures and flags of all replicas.
+    /// Totals and flags of all replicas.
     pub(crate) totals: StepTotals,
-    /// Global gradient norm before clipping; none when a loss scale was too large and nothing moved.
+    /// Global gradient norm before clipping; `None` if the loss scale was too large and no update was made.
     pub(crate) gradient_norm: Option<f64>,
     /// Learning rate that was applied.
     pub(crate) learning_rate: f64,
-    /// What the gradients of the step before tell.
+    /// Gradient noise of the previous step.
     pub(crate) noise: Option<GradientNoise>,
-    /// Where this rank's time went.
+    /// Time of this rank by phases.
     pub(crate) times: PhaseTimes,
 }
 
-/// Computes the gradients of `fresh` batches, and makes the update after `done` steps with those of the oldest batch that
-/// is owed one; mostly that is one batch and its own update.
+/// Computes the gradients of `fresh` batches, and makes the update after `done` steps with those of the
+/// oldest pending batch; mostly that is one batch and its own update.
 ///
-/// `actions` are those of one batch and one update. `flags` are this rank's wish to stop and its clock, which travel with each
-/// batch; its figures are ignored. An `Err` leaves the weights as they were when a figure is not finite, and unusable otherwise.
+/// `actions` are those of one batch and one update. `flags` are this rank's stop request and its clock,
+/// which are sent with each batch; its figures are ignored. An `Err` leaves the weights unchanged if a
+/// figure is not finite, and unusable otherwise.
 pub(crate) fn run_step(
     replica: &mut Replica<'_>,
     actions: &[Action],
@@ -109,7 +111,8 @@ pub(crate) fn run_step(
     Ok(StepOutcome { times, ..run.outcome })
 }
 
-/// Whether the action at `index` is the last backward of all, and the last of its chunk: gradients are final then.
+/// Returns whether the action at `index` is the last backward of all, and the last of its chunk: gradients
+/// are final then.
 fn final_backward(actions: &[Action], index: usize) -> FinalBackward {
     let chunk = |action: &Action| match action {
         Action::Backward(pass) | Action::BackwardWeights(pass) => Some(pass.chunk),
@@ -120,14 +123,14 @@ fn final_backward(actions: &[Action], index: usize) -> FinalBackward {
     FinalBackward { of_step: later.peek().is_none(), of_chunk: later.all(|other| Some(other) != own) }
 }
 
-/// What a backward is the last of.
+/// Tells whether a backward is the last of its step, and of its chunk.
 #[derive(Clone, Copy, Debug)]
 struct FinalBackward {
     of_step: bool,
     of_chunk: bool,
 }
 
-/// The failure of an assignment that asks for more than the worker can.
+/// Returns the failure of an assignment that the worker does not support.
 fn unsupported(what: &str) -> Failure {
     Failure::Other(format!("the assignment needs {what}, which this worker does not support; plan again"))
 }
@@ -142,12 +145,12 @@ struct TrainStep<'r, 'a> {
     measured: DeferredLossFigures,
     outcome: StepOutcome,
     watch: StepTimer,
-    /// Whether every phase ends only when the device has done it.
+    /// True if the device is synchronized at the end of every phase.
     is_timed: bool,
 }
 
 impl TrainStep<'_, '_> {
-    /// Does `actions` in their order.
+    /// Runs `actions` in their order.
     fn run_schedule(&mut self, actions: &[Action], stream: &mut MicroBatchLoader) -> Result<(), Failure> {
         for (index, action) in actions.iter().enumerate() {
             let began = Instant::now();
@@ -167,12 +170,12 @@ impl TrainStep<'_, '_> {
         Ok(())
     }
 
-    /// Makes room for the gradients of a batch.
+    /// Clears the gradients for a batch.
     fn begin_batch(&mut self) {
         let Replica { stage, reduction, outer, loss_scale, messages, .. } = &mut *self.replica;
         stage.gradients().clear();
         messages.clear();
-        // Replicas that move apart sum changes of weights, which know no loss scale.
+        // Local replicas sum changes of weights, which have no loss scale.
         if let Some(scale) = loss_scale.as_mut().filter(|_| outer.is_none()) {
             if let Some(old) = scale.take_feedback() {
                 error_feedback_rollback::unscale(reduction, old);
@@ -182,7 +185,7 @@ impl TrainStep<'_, '_> {
         self.record_phase(StepPhase::Optimizer);
     }
 
-    /// Puts the time since this was last called down to `phase`.
+    /// Counts the time since the last call as `phase`.
     fn record_phase(&mut self, phase: StepPhase) {
         if self.is_timed {
             self.replica.clock.wait();
@@ -241,21 +244,23 @@ impl TrainStep<'_, '_> {
         StepPhase::Backward
     }
 
-    /// The host knows the loss before the last backward, so its sum over the ranks travels first, and gradients follow while
-    /// backward computes. A device would have to be waited for in the middle of the batch: there gradients go first.
+    /// Sends the totals before the last backward: the host knows the loss by then, and gradients follow
+    /// while backward computes. A device would have to be synchronized in the middle of the batch: there
+    /// gradients go first.
     fn before_last(&mut self, last: FinalBackward) {
         if last.of_step && !self.replica.reduction.is_of_device() {
             self.send_totals();
         }
     }
 
-    /// Reads the figures of the batch and begins to sum them over the ranks.
+    /// Reads the figures of the batch and starts to sum them over the ranks.
     fn send_totals(&mut self) {
         self.totals.add(&StepTotals::of(std::mem::take(&mut self.measured).read()));
         step_totals::send(&self.totals, self.replica.mesh.world());
     }
 
-    /// What the mean loss of a micro-batch on this rank counts in the loss of the batch, times the loss scale.
+    /// Returns the weight of a micro-batch's mean loss on this rank in the loss of the batch, times the
+    /// loss scale.
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
     fn weight(&self) -> f32 {
         let Replica { training, outer, loss_scale, mesh, .. } = &*self.replica;
@@ -276,7 +281,7 @@ impl TrainStep<'_, '_> {
     }
 
     fn reduce(&mut self) -> Result<StepPhase, Failure> {
-        // In the order in which they left.
+        // In the order in which they were sent.
         let gradients_first = self.replica.reduction.is_of_device();
         if gradients_first {
             self.collect_gradients()?;
@@ -311,8 +316,8 @@ impl TrainStep<'_, '_> {
         Ok(())
     }
 
-    /// Clips and applies. Unless the gradient is finite, nothing is applied and error feedback forgets the batch; that is
-    /// an error unless a smaller loss scale may help.
+    /// Clips the gradient and updates the weights. Unless the gradient is finite, nothing is updated and
+    /// error feedback drops the batch; that is an error unless a smaller loss scale may help.
     #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
     fn update(&mut self) -> Result<StepPhase, Failure> {
         if let Some(copying) = self.replica.copying.take() {
@@ -352,7 +357,7 @@ impl TrainStep<'_, '_> {
         self.outer_step()
     }
 
-    /// Replicas that move apart meet when it is time.
+    /// Makes an outer step of local replicas when it is due.
     fn outer_step(&mut self) -> Result<StepPhase, Failure> {
         let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
         let Some(outer) = outer else { return Ok(StepPhase::Optimizer) };
@@ -368,7 +373,7 @@ impl TrainStep<'_, '_> {
     }
 }
 
-/// Learning rate of the step after `done` steps, when a share of `elapsed` of the time limit has passed.
+/// Returns the learning rate of the step after `done` steps, at a share of `elapsed` of the time limit.
 fn learning_rate(training: &Hyperparameters, until: &RunUntil, done: StepId, elapsed: f64) -> f64 {
     let elapsed = until.seconds.map(|_| elapsed);
     LearningRateSchedule::of(training).at(SchedulePosition {

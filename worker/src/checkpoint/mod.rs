@@ -1,8 +1,8 @@
-//! Reads and writes named slices of global tensors.
+//! Checkpoints: reads and writes named slices of global tensors.
 //!
-//! Every rank writes one safetensors file under the `.partial` folder; whoever started the ranks merges what they
-//! say they wrote into the manifest, and commits. Reading asks for slices of global tensors and does not care which
-//! layout wrote them. Deciding when to save, and retention, are not done here.
+//! Every rank writes one safetensors file under the `.partial` folder. The leader merges the reports of the
+//! ranks into the manifest, and commits. Reading asks for slices of global tensors, whatever layout wrote
+//! them. The save interval and retention are decided elsewhere.
 
 mod reader;
 mod write_shares;
@@ -17,27 +17,27 @@ pub use writer::{NamedPiece, save, save_file};
 
 use std::path::PathBuf;
 
-/// Why a checkpoint cannot be written or read.
+/// Errors of writing or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file system said no.
+    /// A file operation failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was tried, such as `writing`.
+        /// The operation that failed, such as `writing`.
         action: &'static str,
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// There is too little room; nothing was written.
+    /// There is too little free space; nothing was written.
     #[error(
         "{} has {available} bytes free, and this rank's part of the checkpoint needs {needed}; \
          free some, or keep fewer checkpoints (`checkpoint.keep`)",
         folder.display()
     )]
     Full {
-        /// Where.
+        /// Folder of the checkpoint.
         folder: PathBuf,
         /// Bytes needed, with a reserve.
         needed: u64,
@@ -47,49 +47,49 @@ pub enum CheckpointError {
     /// The folder is not a committed checkpoint that this program can read.
     #[error("{} is not a usable checkpoint: {detail}", folder.display())]
     Unusable {
-        /// The folder.
+        /// Folder of the checkpoint.
         folder: PathBuf,
-        /// What is wrong.
+        /// Description of the problem.
         detail: String,
     },
-    /// What lies in a file is not what was written.
+    /// A file's content does not match its recorded hash.
     #[error("tensor {tensor} in {file} at byte {offset}: {detail}")]
     Corrupt {
-        /// The tensor that was to be read.
+        /// Name of the tensor that was being read.
         tensor: String,
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Offset in the file of the chunk, or of the header, that is wrong.
+        /// Offset in the file of the damaged chunk or header, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// Description of the problem.
         detail: String,
     },
-    /// What was to be read was not fetched to this host.
+    /// The chunk was not fetched to this host.
     #[error(
         "tensor {tensor} in {file} at byte {offset}: this part was not fetched to this host, as its ranks were \
          not expected to read it; please report this"
     )]
     NotFetched {
-        /// The tensor that was to be read.
+        /// Name of the tensor that was being read.
         tensor: String,
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Offset in the file of the chunk that is not there.
+        /// Offset in the file of the absent chunk, in bytes.
         offset: u64,
     },
-    /// What was asked for is not in the checkpoint.
+    /// The checkpoint lacks a requested tensor.
     #[error("the checkpoint has no {wanted}: {detail}")]
     Missing {
-        /// What was asked for.
+        /// The tensor and shape that were requested.
         wanted: String,
-        /// What there is instead.
+        /// The content that the checkpoint has instead.
         detail: String,
     },
 }
 
 impl CheckpointError {
-    /// Whether what is wrong has nothing to do with the checkpoint: files, rights or memory of this process that the system
-    /// refuses, or a copy here that has not all.
+    /// Returns `true` if the checkpoint itself may be sound: this process lacks files, rights or memory, or
+    /// its local copy is incomplete.
     pub(crate) fn is_of_this_process(&self) -> bool {
         use rustix::io::Errno;
         let source = match self {

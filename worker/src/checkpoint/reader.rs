@@ -1,8 +1,8 @@
 //! Reads slices of global tensors from a committed checkpoint.
 //!
-//! What was asked for is laid over what is stored, piece by piece, and what both have is copied, run by run in the
-//! order of the file. So a chunk is read once for each piece of it, and no more than one is in memory. A chunk is hashed
-//! before a byte of it is used.
+//! The requested slice is intersected with each stored slice, and the overlap is copied, run by run in the
+//! order of the file. So a chunk is read once for each stored slice, and at most one is in memory. A chunk
+//! is hashed before a byte of it is used.
 
 use super::CheckpointError;
 use super::writer::io_error;
@@ -16,10 +16,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-/// Longest manifest that is read, in bytes.
+/// Limit on the size of a manifest, in bytes.
 const MAX_MANIFEST: u64 = 1 << 30;
 
-/// A committed checkpoint.
+/// An open committed checkpoint.
 #[derive(Debug)]
 pub struct TensorReader {
     folder: PathBuf,
@@ -28,7 +28,7 @@ pub struct TensorReader {
     files: BTreeMap<String, OpenFile>,
     /// The chunk that was verified last, with its file: neighbouring ranges are read one after the other.
     last: Mutex<Option<(String, u64, Vec<u8>)>>,
-    /// All that may be read, where somebody said so.
+    /// All reads that are allowed, if they were declared with `expect`.
     #[cfg(test)]
     expected: OnceLock<Vec<dtrain_protocol::checkpoint::TensorRead>>,
 }
@@ -36,9 +36,9 @@ pub struct TensorReader {
 /// A tensor of the manifest.
 #[derive(Debug)]
 struct ManifestTensor {
-    /// Its place there.
+    /// Index of the tensor in the manifest.
     index: usize,
-    /// What each of its pieces has.
+    /// Parsed slice of each stored piece.
     slices: Vec<Slice>,
 }
 
@@ -46,14 +46,15 @@ struct ManifestTensor {
 struct OpenFile {
     file: File,
     entry: FileEntry,
-    /// Where its entries lie; read when first needed.
+    /// Byte ranges of its entries in the files; read when first needed.
     places: OnceLock<ByteRanges>,
 }
 
 impl TensorReader {
     /// Opens the checkpoint in `folder`.
     ///
-    /// `Err` unless the table of contents is what was committed and makes sense, and every file has its promised length.
+    /// `Err` unless the manifest matches its commit record and is valid, and every file has its recorded
+    /// length.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let manifest = committed(folder)?;
         let mut files = BTreeMap::new();
@@ -78,7 +79,7 @@ impl TensorReader {
         })
     }
 
-    /// Panics from now on when anything else is read: hosts fetch what a rank is said to read, and no more.
+    /// Declares all reads to come; any other read panics. Hosts fetch only the parts that a rank declares.
     #[cfg(test)]
     pub(crate) fn expect(&self, reads: Vec<dtrain_protocol::checkpoint::TensorRead>) {
         self.expected.set(reads).expect("once");
@@ -93,19 +94,19 @@ impl TensorReader {
         })
     }
 
-    /// The table of contents.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The folder it was opened in.
+    /// Returns the folder that was opened.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The content of the file called `name`, if it is one of the checkpoint.
+    /// Returns the content of the file called `name`, if the checkpoint has it.
     ///
-    /// `Err` when it is not what was written.
+    /// `Err` if its content does not match its hashes.
     pub fn file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
         let Some(file) = self.files.get(name) else { return Ok(None) };
         let mut bytes = vec![0; index(file.entry.bytes)];
@@ -116,15 +117,15 @@ impl TensorReader {
         Ok(Some(bytes))
     }
 
-    /// The tensor called `name`, if there is one of this kind.
+    /// Returns the manifest entry of the tensor `name` of this kind, if there is one.
     pub fn tensor(&self, name: &str, kind: TensorKind) -> Option<&Tensor> {
         self.tensors.get(&(name.to_owned(), kind)).map(|stored| &self.manifest.tensors[stored.index])
     }
 
     /// Reads the elements `wanted` of a global tensor; `into` has their number.
     ///
-    /// Every chunk that is touched is verified. `Err` when there is no such tensor, it has another shape than `wanted`
-    /// tells, or what lies there is not what was written; after it the content of `into` means nothing.
+    /// Every chunk that is touched is verified. `Err` if there is no such tensor, its shape differs from
+    /// that of `wanted`, or a chunk is damaged; the content of `into` is then unspecified.
     pub fn read(
         &self,
         name: &str,
@@ -153,7 +154,7 @@ impl TensorReader {
         Ok(())
     }
 
-    /// Copies `runs` of `piece`, the second places being those in `into`.
+    /// Copies `runs` of `piece` to their offsets in `into`.
     fn read_piece(
         &self,
         tensor: &Tensor,
@@ -195,7 +196,7 @@ impl TensorReader {
         Ok(file.places.get_or_init(|| places))
     }
 
-    /// Whether nothing was ever written to the chunk at byte `offset` of a file that was fetched in parts.
+    /// Returns `true` if the chunk at byte `offset` of a partly fetched file was never written.
     fn is_hole(&self, file: &OpenFile, offset: u64) -> bool {
         let mut chunk = vec![0; index(CHUNK_BYTES.min(file.entry.bytes.saturating_sub(offset)))];
         let is_in_parts = self.folder.to_string_lossy().ends_with(FETCHED);
@@ -204,7 +205,8 @@ impl TensorReader {
             && chunk.iter().all(|byte| *byte == 0)
     }
 
-    /// Fills `into` from byte `begin` of a file, chunk by verified chunk. `Err` has the offset of the bad chunk.
+    /// Fills `into` from byte `begin` of a file, verifying each chunk. `Err` has the offset of the damaged
+    /// chunk.
     fn read_bytes(&self, file: &OpenFile, begin: u64, into: &mut [u8]) -> Result<(), (u64, String)> {
         let end = begin + into.len() as u64;
         let mut last = self.last.lock().expect("reading does not panic while it holds the chunk");
@@ -228,7 +230,7 @@ impl TensorReader {
     }
 }
 
-/// Reads chunk number `chunk` of a file into `buffer` and compares its hash.
+/// Reads chunk number `chunk` of a file into `buffer` and verifies its hash.
 fn verified_chunk(file: &OpenFile, chunk: u64, buffer: &mut Vec<u8>) -> Result<(), String> {
     let range = file.entry.chunk(chunk);
     buffer.resize(index(range.end - range.start), 0);
@@ -236,7 +238,7 @@ fn verified_chunk(file: &OpenFile, chunk: u64, buffer: &mut Vec<u8>) -> Result<(
     file.entry.check(chunk, &blake3::hash(buffer).to_hex())
 }
 
-/// The table of contents, if it is what was committed.
+/// Reads the manifest, if it matches its commit record.
 fn committed(folder: &Path) -> Result<Manifest, CheckpointError> {
     let commit = read_limited(&folder.join("COMMIT"), 1024)?;
     let manifest = read_limited(&folder.join("manifest.json"), MAX_MANIFEST)?;
@@ -251,7 +253,7 @@ fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
     Ok(bytes)
 }
 
-/// Opens a file of the manifest: a regular file inside the folder, of the promised length.
+/// Opens a file of the manifest: a regular file inside the folder, of the recorded length.
 fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointError> {
     let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
     let path = folder.join(&entry.name);
@@ -267,7 +269,7 @@ fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointErr
     Ok(OpenFile { file, entry: entry.clone(), places: OnceLock::new() })
 }
 
-/// A position inside something that lies in memory or was checked to fit.
+/// Converts a position that is known to fit into memory.
 fn index(value: u64) -> usize {
     usize::try_from(value).expect("addresses have 64 bits")
 }

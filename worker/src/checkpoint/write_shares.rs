@@ -1,23 +1,24 @@
-//! Who writes what, when several ranks hold the same.
+//! Division of the writing among ranks that hold the same elements.
 
 use dtrain_protocol::Rank;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a rank holds of one tensor.
+/// The part of one tensor that a rank holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorShard {
     /// Elements, counted in the rank's region of the tensor.
     pub range: Range<u64>,
-    /// The ranks that hold the same elements, ascending, this one included.
+    /// Ranks that hold the same elements, ascending, this one included.
     pub holders: Vec<Rank>,
 }
 
-/// What `rank` writes of what it holds, as (place in `all`, elements of its region), in ascending order.
+/// Returns the elements that `rank` writes, as (index in `all`, elements of its region), in ascending
+/// order.
 ///
-/// What the same ranks hold is laid end to end and cut into contiguous parts that differ by at most one element, one
-/// for each of them. So everything is written exactly once, when all holders call this with what they hold, in the
-/// same order.
+/// Tensors that the same ranks hold are laid end to end and cut into contiguous parts that differ by at
+/// most one element, one part for each rank. So every element is written exactly once if all holders call
+/// this with the same tensors in the same order.
 pub fn write_shares(all: &[TensorShard], rank: Rank) -> Vec<(usize, Range<u64>)> {
     let mut together = BTreeMap::<&[Rank], Vec<usize>>::new();
     for (index, held) in all.iter().enumerate() {
@@ -37,7 +38,7 @@ pub fn write_shares(all: &[TensorShard], rank: Rank) -> Vec<(usize, Range<u64>)>
     shares
 }
 
-/// Part `index` of `parts` of tensors of `sizes` elements, laid end to end, as (tensor, elements).
+/// Returns part `index` of `parts` of tensors of `sizes` elements, laid end to end, as (tensor, elements).
 fn split_evenly(sizes: &[u64], index: usize, parts: usize) -> Vec<(usize, Range<u64>)> {
     let total: u128 = sizes.iter().map(|size| u128::from(*size)).sum();
     let cut = |index: usize| total * index as u128 / parts as u128;
@@ -66,7 +67,7 @@ mod tests {
         fn shares_cover_what_ranks_hold_once(
             sizes in prop::collection::vec((0u64..50, any::<bool>()), 0..12), ranks in 1u32..9,
         ) {
-            // All ranks hold some tensors; of the others every rank has its own.
+            // Some tensors are held by all ranks; of the others every rank has its own.
             let held = |rank: u32| -> Vec<_> {
                 let held = |(size, is_common): &(u64, bool)| {
                     let holders = if *is_common { (0..ranks).map(Rank).collect() } else { vec![Rank(rank)] };

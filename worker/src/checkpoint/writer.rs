@@ -1,4 +1,4 @@
-//! Writes what one rank holds.
+//! Writes one rank's file of a checkpoint.
 
 use super::CheckpointError;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
@@ -11,25 +11,25 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes that stay free after a checkpoint was written: for the ledger, the spool and the manifest.
+/// Bytes kept free on the disk after a checkpoint: for the history, the spool and the manifest.
 const RESERVE_BYTES: u64 = 16 << 20;
 
-/// Some elements of a global tensor with their values.
+/// Some elements of a global tensor, with their values.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedPiece<'a> {
-    /// Global name.
+    /// Global name of the tensor.
     pub name: &'a str,
-    /// What it is to training.
+    /// Role of the tensor: weight, optimizer state, and so on.
     pub kind: TensorKind,
-    /// Which elements.
+    /// The elements, as a slice of the global tensor.
     pub slice: &'a Slice,
     /// Their values, in the order of the slice.
     pub values: &'a [f32],
 }
 
 impl NamedPiece<'_> {
-    /// Key in the file: the plain name for a whole weight, so that any reader of safetensors finds it; otherwise it
-    /// tells the region, when that is not the whole tensor, and the range, when that is not the whole region.
+    /// Returns the key in the file. A whole weight has its plain name, so that any safetensors reader finds
+    /// it; otherwise the key also names the region and the range where they are not the whole.
     fn key(&self) -> String {
         let mut key = format!("{}{}", self.name, self.kind.suffix());
         let region = self.slice.region();
@@ -43,16 +43,16 @@ impl NamedPiece<'_> {
         key
     }
 
-    /// Shape of the entry: the region's, when all of it is there.
+    /// Returns the shape of the entry: the region's if all of it is stored, otherwise one dimension.
     fn entry_shape(&self) -> Vec<u64> {
         if self.slice.is_all() { self.slice.region().local_shape() } else { vec![self.slice.elements()] }
     }
 }
 
-/// Writes `pieces` durably as this rank's file under `partial`, which is made when it is not there.
+/// Writes `pieces` durably as this rank's file under `partial`, which is created if absent.
 ///
-/// The file has its final name only when it is complete and synced. Panics when two pieces are the same slice of
-/// the same tensor, or one has not as many values as elements.
+/// The file gets its final name once it is complete and synced. Panics if two pieces are the same slice of
+/// the same tensor, or if a piece has not as many values as elements.
 pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<SavedFile, CheckpointError> {
     let name = format!("rank-{:05}.safetensors", rank.0);
     let head = head_of(pieces);
@@ -61,7 +61,7 @@ pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<Sav
     check_room(partial, head.len() as u64 + data + RESERVE_BYTES)?;
     let (path, temporary) = (partial.join(&name), partial.join(format!(".{name}.new")));
     let file = write(&temporary, &head, pieces).map_err(|error| {
-        // What could not be written to its end would only take room.
+        // An incomplete file would only take up space.
         drop(fs::remove_file(&temporary));
         io_error("writing", &temporary)(error)
     })?;
@@ -71,7 +71,8 @@ pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<Sav
     Ok(SavedFile { file: FileEntry { name, ..file }, tensors })
 }
 
-/// Writes a file of a checkpoint that holds no tensor; it is durable under its name once [`save`] has written beside it.
+/// Writes a checkpoint file that holds no tensor. Its name becomes durable with the next [`save`] in that
+/// folder.
 pub fn save_file(partial: &Path, name: &str, content: &[u8]) -> Result<SavedFile, CheckpointError> {
     make_folder(partial)?;
     let path = partial.join(name);
@@ -98,7 +99,7 @@ fn check_room(folder: &Path, needed: u64) -> Result<(), CheckpointError> {
     Err(CheckpointError::Full { folder: folder.to_owned(), needed, available })
 }
 
-/// Free bytes on the disk of `folder`.
+/// Returns the free bytes on the disk of `folder`.
 fn available(folder: &Path) -> io::Result<u64> {
     let room = statvfs(folder)?;
     Ok(room.f_bavail.saturating_mul(room.f_frsize))
@@ -129,21 +130,22 @@ fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<File
     chunks.finish()
 }
 
-/// What addresses and lengths are a multiple of where the page cache is passed by.
+/// Alignment of addresses and lengths for direct I/O, in bytes.
 const ALIGNMENT: usize = 4096;
 
-/// A file that is written and hashed chunk by chunk, past the page cache where the file system lets that: copying into it takes
-/// more of the processor than all else here, and nobody reads a checkpoint soon.
+/// A file that is written and hashed chunk by chunk, with direct I/O where the file system allows it:
+/// copying into the page cache would cost more processor time than all else here, and the file is not read
+/// again soon.
 struct HashedFileWriter {
     folder: PathBuf,
     file: File,
     is_direct: bool,
-    /// Room for a chunk, and for its alignment; the chunk begins at `begin`.
+    /// Buffer for a chunk and its alignment; the chunk begins at `begin`.
     room: Vec<u8>,
     begin: usize,
-    /// Bytes of the chunk that is not full yet.
+    /// Bytes in the buffer.
     filled: usize,
-    /// Bytes written, the unfinished chunk not counted.
+    /// Bytes written so far, without those in the buffer.
     bytes: u64,
     hashes: Vec<String>,
 }
@@ -178,9 +180,9 @@ impl HashedFileWriter {
         Ok(())
     }
 
-    /// Writes the chunk, which must be full unless it is the last.
+    /// Writes the buffered chunk, which must be full unless it is the last.
     fn flush(&mut self) -> io::Result<()> {
-        // Other ranks write to the same disk, and each saw room for itself alone.
+        // Other ranks write to the same disk, and each of them checked its own part alone.
         if available(&self.folder)? < RESERVE_BYTES {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -193,10 +195,10 @@ impl HashedFileWriter {
             if !self.is_direct || !is_refused(&error) {
                 return Err(error);
             }
-            // It was opened so, and cannot be written so.
+            // The file system let the file be opened with `O_DIRECT`, but not written.
             rustix::fs::fcntl_setfl(&self.file, OFlags::empty())?;
             self.is_direct = false;
-            // A part of it may have been written.
+            // A part of the chunk may have been written.
             self.file.seek(SeekFrom::Start(self.bytes - self.filled as u64))?;
             self.file.write_all(&self.room[self.begin..][..self.filled])?;
         }
@@ -204,7 +206,7 @@ impl HashedFileWriter {
         Ok(())
     }
 
-    /// Writes what is left and makes all of it durable.
+    /// Writes the buffered rest and syncs the file.
     fn finish(mut self) -> io::Result<FileEntry> {
         if self.filled > 0 {
             self.flush()?;
@@ -216,7 +218,7 @@ impl HashedFileWriter {
     }
 }
 
-/// Whether a file system does not let the page cache be passed by.
+/// Returns `true` if the file system refuses direct I/O.
 fn is_refused(error: &io::Error) -> bool {
     let refusals =
         [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(rustix::io::Errno::raw_os_error);

@@ -4,20 +4,20 @@ use super::{CommError, Incoming, Outgoing, ProcessGroup, WaitPolicy};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Placement;
 
-/// Values on a device that one thread gives to another, which sums them: made by the thread that queued the kernels which write them,
-/// before it queues others.
+/// Values on a device that one thread hands to another, which reduces them. Made by the thread that queued
+/// the kernels which write them, before it queues others.
 pub struct QueuedTensor(QueuedStorage);
 
 enum QueuedStorage {
-    /// Reads by any thread come after these kernels.
+    /// Reads by any thread are ordered after the kernels that write it.
     Tensor(Tensor<1>),
-    /// Each thread has a stream of its own, and a read need not wait for the kernels of another thread.
+    /// Each thread has a CUDA stream of its own; a read need not wait for the kernels of another thread.
     #[cfg(feature = "cuda")]
     Cuda(super::nccl::PendingBuffer),
 }
 
 impl QueuedTensor {
-    /// `Err` where the values cannot be found on the device.
+    /// Wraps `values`. `Err` if their memory on the device cannot be found.
     pub fn of(values: Tensor<1>) -> Result<Self, CommError> {
         #[cfg(feature = "cuda")]
         if super::nccl::is_of_cuda(&values) {
@@ -27,7 +27,7 @@ impl QueuedTensor {
     }
 }
 
-/// How the devices of the ranks of an attempt reach each other.
+/// The connections between the devices of the ranks of an attempt.
 #[derive(Default)]
 pub struct DeviceLinks {
     #[cfg(feature = "cuda")]
@@ -35,7 +35,8 @@ pub struct DeviceLinks {
 }
 
 impl DeviceLinks {
-    /// As the ranks of `group`, which call this together, agree; this one computes at `placement`.
+    /// Agrees on the connections with all ranks of `group`, which call this together; this rank computes at
+    /// `placement`.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs of CUDA have such links"))]
     pub fn agree(
         group: &mut dyn ProcessGroup,
@@ -48,7 +49,7 @@ impl DeviceLinks {
         Ok(Self {})
     }
 
-    /// A communicator of the ranks of `host`, which call this together.
+    /// Creates a communicator of the ranks of `host`, which call this together.
     pub fn communicator(&self, host: Box<dyn ProcessGroup>) -> Result<Communicator, CommError> {
         #[cfg(feature = "cuda")]
         return Communicator::of(host, self.nccl.as_ref());
@@ -57,7 +58,7 @@ impl DeviceLinks {
     }
 }
 
-/// A group, and the way of its ranks' devices to each other, where they have one: NCCL. Values of other devices travel through host
+/// A group of ranks that exchanges device values: by NCCL if the ranks have it, otherwise through host
 /// memory.
 pub struct Communicator {
     host: Box<dyn ProcessGroup>,
@@ -66,7 +67,7 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Everything travels through `host`.
+    /// Creates a communicator that sends all values through `host`.
     pub fn staged(host: Box<dyn ProcessGroup>) -> Self {
         Self {
             host,
@@ -75,7 +76,7 @@ impl Communicator {
         }
     }
 
-    /// Values of devices travel by NCCL where `founder` is there. Called by all ranks of `host` together.
+    /// Creates a communicator that uses NCCL if `founder` is given. Called by all ranks of `host` together.
     #[cfg(feature = "cuda")]
     fn of(
         mut host: Box<dyn ProcessGroup>,
@@ -86,22 +87,22 @@ impl Communicator {
         Ok(Self { host, nccl })
     }
 
-    /// The group of the same ranks for values of the host.
+    /// Returns the group of the same ranks for values in host memory.
     pub fn host(&mut self) -> &mut dyn ProcessGroup {
         self.host.as_mut()
     }
 
-    /// Index of this rank.
+    /// Returns the index of this rank in the group.
     pub fn rank(&self) -> u32 {
         self.host.rank()
     }
 
-    /// Ranks in the group.
+    /// Returns the number of ranks in the group.
     pub fn size(&self) -> u32 {
         self.host.size()
     }
 
-    /// Bytes of values that this rank gave to others so far.
+    /// Returns the bytes of values that this rank has sent so far.
     pub fn bytes_sent(&self) -> u64 {
         #[cfg(feature = "cuda")]
         let of_devices = self.nccl.as_ref().map_or(0, super::nccl::GpuCommunicator::bytes_sent);
@@ -110,7 +111,7 @@ impl Communicator {
         self.host.bytes_sent() + of_devices
     }
 
-    /// The sum of `values` over the ranks.
+    /// Returns the sum of `values` over the ranks.
     pub fn all_reduce(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
         #[cfg(feature = "cuda")]
         if let Some(nccl) = &mut self.nccl {
@@ -121,7 +122,7 @@ impl Communicator {
         Ok(put(values, &device))
     }
 
-    /// As [`Communicator::all_reduce`], of values whose kernels another thread queued.
+    /// Returns the sum over the ranks of values whose kernels another thread queued.
     pub fn all_reduce_queued(&mut self, values: QueuedTensor) -> Result<Tensor<1>, CommError> {
         match values.0 {
             QueuedStorage::Tensor(values) => self.all_reduce(values),
@@ -133,7 +134,7 @@ impl Communicator {
         }
     }
 
-    /// This rank's part of the sum of `values` over the ranks; their number divides that of the values.
+    /// Returns this rank's part of the sum of `values` over the ranks; the ranks divide the values evenly.
     pub fn reduce_scatter(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
         #[cfg(feature = "cuda")]
         if let Some(nccl) = &mut self.nccl {
@@ -144,7 +145,8 @@ impl Communicator {
         Ok(put(values[own].to_vec(), &device))
     }
 
-    /// The parts of all ranks in their order, of which this rank gives `part`. All have the same length.
+    /// Returns the parts of all ranks in rank order; this rank contributes `part`. All parts have the same
+    /// length.
     pub fn all_gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, CommError> {
         #[cfg(feature = "cuda")]
         if let Some(nccl) = &mut self.nccl {
@@ -157,7 +159,7 @@ impl Communicator {
         Ok(put(all, &device))
     }
 
-    /// Sends values to one rank and receives a number of values from one (the same or another), both at once.
+    /// Sends values to one rank and receives `recv` values from one (the same or another) at the same time.
     pub fn exchange(
         &mut self,
         send: Option<(u32, Tensor<1>)>,
@@ -179,13 +181,13 @@ impl Communicator {
     }
 }
 
-/// Where values lie, and their copy in host memory.
+/// Returns the device of the values, and their copy in host memory.
 fn fetch(values: Tensor<1>) -> (Device, Vec<f32>) {
     let device = values.device();
     (device, values.into_data().try_to_vec().expect("values that travel are f32"))
 }
 
-/// A copy of values on a device.
+/// Copies values to a device.
 fn put(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let length = values.len();
     Tensor::from_data(TensorData::new(values, [length]), device)

@@ -1,81 +1,82 @@
-//! What can go wrong between ranks.
+//! Errors of collectives and of joining the ranks.
 
 use crate::out_of_memory;
 use dtrain_protocol::{Failure, Rank};
 use dtrain_recipes::Seconds;
 
-/// Why a collective did not complete, or the ranks did not come together. Ranks are those of the attempt.
+/// The reason why a collective did not complete, or why the ranks could not join. Ranks are those of the
+/// attempt.
 #[derive(Debug, thiserror::Error)]
 pub enum CommError {
-    /// A peer is gone.
+    /// A peer's process or connection has ended.
     #[error("lost rank {peer} during {operation}: {detail}")]
     PeerLost {
-        /// Which.
+        /// The peer.
         peer: Rank,
-        /// During which operation.
+        /// Operation in progress.
         operation: &'static str,
-        /// What was seen.
+        /// The observed cause.
         detail: String,
     },
-    /// The heart of a peer stands still: its process or its host is frozen, or cut off without a word.
+    /// A peer sends no heartbeats: its process or its host is frozen, or the network is cut.
     #[error("rank {peer} sent no heartbeat for {} during {operation}", Seconds(*.seconds))]
     Silent {
-        /// Which.
+        /// The peer.
         peer: Rank,
-        /// How long was waited.
+        /// Seconds waited.
         seconds: f64,
-        /// During which operation.
+        /// Operation in progress.
         operation: &'static str,
     },
-    /// The heart of a peer beats, but for too long neither it nor any rank it waits for got anything done.
+    /// A peer sends heartbeats, but for too long neither it nor any rank that it waits for made progress.
     #[error(
         "rank {peer} is alive but has not joined the {operation} for {}{}", Seconds(*.seconds), expected(*.step_seconds)
     )]
     Idle {
-        /// Which.
+        /// The peer.
         peer: Rank,
-        /// How long was waited.
+        /// Seconds waited.
         seconds: f64,
-        /// In which operation.
+        /// Operation in progress.
         operation: &'static str,
-        /// Seconds of a step in the plan.
+        /// Seconds of a step according to the plan.
         step_seconds: Option<f64>,
     },
-    /// A peer sends something other than what is due: the ranks do not agree on where they are.
+    /// A peer sent another message than the expected one: the ranks have diverged.
     #[error("rank {peer} is out of step in {operation}: {detail}")]
     OutOfStep {
-        /// Which.
+        /// The peer.
         peer: Rank,
-        /// During which operation.
+        /// Operation in progress.
         operation: &'static str,
-        /// What was due and what came.
+        /// The expected message and the received one.
         detail: String,
     },
     /// A peer could not prove that it is the rank it claims to be, or refused this one.
     #[error("the connection with {peer} was refused: {detail}")]
     Refused {
-        /// Which, in words.
+        /// The rank or address of the peer.
         peer: String,
-        /// Why.
+        /// The reason.
         detail: String,
     },
-    /// NCCL, or the GPU for it, failed.
+    /// NCCL failed, or the GPU while it was used by NCCL.
     #[error("NCCL failed in {operation}: {detail}")]
     Nccl {
-        /// In which operation.
+        /// Operation in progress.
         operation: &'static str,
-        /// What it said.
+        /// Error text of NCCL.
         detail: String,
-        /// Whether another rank is the cause: it is gone, or does not come.
+        /// True if another rank is the cause: it is gone, or did not join.
         is_of_peer: bool,
     },
-    /// The link itself cannot be used.
+    /// The transport itself cannot be used.
     #[error("the link between ranks cannot be used: {0}")]
     Link(String),
 }
 
 impl CommError {
-    /// The same as the last words of a rank.
+    /// Returns the failure that the rank reports to its agent for this error.
     pub fn failure(&self) -> Failure {
         let peer = match self {
             Self::PeerLost { peer, .. } | Self::Silent { peer, .. } => Some(*peer),
@@ -83,14 +84,14 @@ impl CommError {
                 return Failure::Stuck { peer: *peer, detail: self.to_string() };
             }
             Self::Refused { .. } | Self::Nccl { is_of_peer: true, .. } => None,
-            // The GPU may have had no memory for what was to be sent.
+            // The GPU may have had no memory for the values to be sent.
             Self::Link(_) | Self::Nccl { .. } => return out_of_memory::runtime_failure(self.to_string()),
         };
         Failure::PeerLost { peer, detail: self.to_string() }
     }
 }
 
-/// What the plan says about the time, to follow a time that was waited.
+/// Returns the planned step time as text, to be appended to the time that was waited.
 fn expected(step_seconds: Option<f64>) -> String {
     step_seconds
         .map_or_else(String::new, |seconds| format!("; the plan expects a step of {}", Seconds(seconds)))

@@ -1,12 +1,12 @@
-//! Heartbeats: how a rank that computes for long is told from one that is gone.
+//! Heartbeats: tell a rank that computes for long from one that is gone.
 //!
-//! A thread of every rank beats: it tells each other rank that this one lives, and how many beats ago it last got
-//! something done (joined a collective, prepared some of the data), or saw a rank that it waits for do so. A rank that
-//! is waited for is lost when its heart stands still, and given up, much later, when its heart beats and nothing else
-//! happens. How beats travel is the link's matter.
+//! A thread of every rank sends beats: each says that the rank lives, and how many beats ago it last made
+//! progress (joined a collective, prepared some of the data), or saw a rank that it waits for do so. A rank
+//! is lost when its beats stop; it is given up, much later, when its beats go on without progress. The
+//! transport carries the beats.
 //!
-//! Time is counted in beats of this rank, not in seconds: where all ranks are stopped together and go on later, nobody
-//! was silent.
+//! Time is counted in beats of this rank, not in seconds: if all ranks are stopped together and continue
+//! later, no rank counts as silent.
 
 use super::CommError;
 use dtrain_protocol::{Rank, WaitLimits};
@@ -15,70 +15,71 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Beats in which nothing was heard, after which a rank is lost.
+/// Beats without a message from a rank, after which it is lost.
 const SILENT_BEATS: u64 = 12;
 
-/// Beats that news of another rank may have been on its way. Taken for longer than it was, so that ranks that wait for
-/// each other in a circle do not keep old news young.
+/// Beats that a message of another rank may take. Higher than the real delay, so that ranks that wait for
+/// each other in a circle do not keep old progress reports young.
 const LATENCY: u64 = 2;
 
-/// Counts what this rank gets done; whatever takes long between two collectives counts its parts.
+/// Counts the progress of this rank; long work between two collectives counts its parts.
 #[derive(Clone, Debug, Default)]
 pub struct WorkCounter(Arc<AtomicU64>);
 
 impl WorkCounter {
-    /// Something was done.
+    /// Records that some work was done.
     pub fn advance(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Things that were done so far.
+    /// Returns the number of pieces of work done so far.
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How long this rank waits for others, and what it got done while they wait for it.
+/// The time limits for waiting on other ranks, and the progress counter of this rank.
 #[derive(Clone, Debug)]
 pub struct WaitPolicy {
-    /// How long it waits.
+    /// Time limits for waiting.
     pub limits: WaitLimits,
-    /// What it got done.
+    /// Progress of this rank.
     pub progress: WorkCounter,
 }
 
 impl WaitPolicy {
-    /// Nothing done yet.
+    /// Creates a policy whose progress is zero.
     pub fn new(limits: WaitLimits) -> Self {
         Self { limits, progress: WorkCounter::default() }
     }
 
-    /// Time without a heartbeat.
+    /// Returns the longest time without a heartbeat.
     pub(super) fn silence(&self) -> Duration {
         Duration::from_secs_f64(self.limits.silence_seconds)
     }
 
-    /// Time in which nothing is done.
+    /// Returns the longest time without progress.
     pub(super) fn idle(&self) -> Duration {
         Duration::from_secs_f64(self.limits.idle_seconds)
     }
 }
 
-/// What this rank knows of the others' hearts, and they of its own. Times are in beats of this rank.
+/// The state of all heartbeats: the latest of each peer, and this rank's own progress. Times are in beats
+/// of this rank.
 #[derive(Debug)]
 pub(super) struct Liveness {
     waits: WaitPolicy,
     now: AtomicU64,
-    /// When this rank last got something done, or saw a rank that it waits for do so.
+    /// Beat at which this rank last made progress, or saw a rank that it waits for do so.
     worked: AtomicU64,
     peers: Vec<PeerLiveness>,
 }
 
 #[derive(Debug, Default)]
 struct PeerLiveness {
-    /// When a beat last came.
+    /// Beat at which the peer's last heartbeat arrived.
     heard: AtomicU64,
-    /// As [`Liveness::worked`], as far as it is known here.
+    /// Beat at which the peer last made progress, as far as is known here.
     worked: AtomicU64,
 }
 
@@ -100,25 +101,26 @@ impl Liveness {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Beats since this rank last got something done, or saw a rank that it waits for do so: what a beat says.
+    /// Returns the beats since this rank last made progress, or saw a rank that it waits for do so: the
+    /// content of a beat.
     pub(super) fn idle(&self) -> u64 {
         self.now().saturating_sub(self.worked.load(Ordering::Relaxed))
     }
 
-    /// A beat of `rank` came, which has got nothing done for `idle` of them.
+    /// Records a beat of `rank`, which has made no progress for `idle` beats.
     pub(super) fn record_beat(&self, rank: Rank, idle: u64) {
         let (now, peer) = (self.now(), &self.peers[rank.0 as usize]);
         peer.heard.store(now, Ordering::Relaxed);
         peer.worked.fetch_max(now.saturating_sub(idle.saturating_add(LATENCY)), Ordering::Relaxed);
     }
 
-    /// This rank comes to a collective, or something moved in it: a wait begins now.
+    /// Records that this rank joins a collective, or that data moved in it; returns the start of the wait.
     pub(super) fn begin(&self) -> u64 {
         self.waits.progress.advance();
         self.now()
     }
 
-    /// `Err` when `peer`, which this rank has waited for since `begun`, is to be waited for no longer.
+    /// `Err` if this rank, which has waited for `peer` since `begun`, must give up waiting.
     pub(super) fn check(&self, peer: Rank, begun: u64, operation: &'static str) -> Result<(), CommError> {
         let PeerLiveness { heard, worked } = &self.peers[peer.0 as usize];
         let (heard, worked) = (heard.load(Ordering::Relaxed), worked.load(Ordering::Relaxed));
@@ -136,7 +138,7 @@ impl Liveness {
         Ok(())
     }
 
-    /// One beat later.
+    /// Advances the clock by one beat.
     fn tick(&self, counted: &mut u64) {
         let count = self.waits.progress.count();
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
@@ -147,7 +149,7 @@ impl Liveness {
     }
 }
 
-/// The thread that beats, until this is dropped.
+/// The thread that sends the heartbeats, until this is dropped.
 #[derive(Debug)]
 pub(super) struct HeartbeatThread {
     pulse: Arc<Liveness>,
@@ -155,7 +157,8 @@ pub(super) struct HeartbeatThread {
 }
 
 impl HeartbeatThread {
-    /// Begins to beat among `ranks` ranks. In each beat, `beat` takes in those of the others and sends one to them.
+    /// Starts the heartbeats among `ranks` ranks. In each beat, `beat` receives those of the peers and
+    /// sends one to them.
     pub(super) fn start(
         waits: &WaitPolicy,
         ranks: u32,
@@ -191,7 +194,7 @@ mod tests {
 
     const PEER: Rank = Rank(1);
 
-    /// A pulse of two ranks that gives up after a hundred idle beats.
+    /// Creates the state of two ranks with a limit of a hundred idle beats.
     fn pulse() -> Liveness {
         let limits =
             WaitLimits { silence_seconds: SILENT_BEATS as f64, idle_seconds: 100.0, step_seconds: Some(2.1) };
@@ -244,7 +247,7 @@ mod tests {
         pulses[0].record_beat(PEER, 3);
         pulses[0].check(PEER, begun[0], "exchange").expect("it works");
         assert_eq!(pulses[0].idle(), 3 + LATENCY);
-        // From now on each tells the other what the other told.
+        // From now on each rank only repeats the progress that the other reported.
         let ends = (0..200).find(|_| {
             pulses.iter().for_each(|pulse| pass(pulse, 1));
             let idle = pulses.each_ref().map(Liveness::idle);

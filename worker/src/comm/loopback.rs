@@ -1,4 +1,4 @@
-//! Groups inside one process: of one rank, or of threads that share a board.
+//! Groups inside one process: of one rank, or of threads that share a message board.
 
 use super::{
     CommError, Incoming, Outgoing, ProcessGroup, SMALL_VALUES, check_members, rank_range, sum_in_order,
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The group of one rank: every operation is complete before it begins.
+/// The group of one rank: every operation completes at once.
 #[derive(Clone, Copy, Debug)]
 pub struct SingleRank;
 
@@ -67,13 +67,13 @@ impl ProcessGroup for SingleRank {
     }
 }
 
-/// One of the threads that [`threads`] joined.
+/// One of the threads that [`threads`] joined into a group.
 #[derive(Debug)]
 pub struct ThreadRank {
     board: Arc<MessageBoard>,
     /// Ranks of the whole set that are in this group, ascending.
     members: Vec<u32>,
-    /// Index of this rank among them.
+    /// Index of this rank in `members`.
     index: u32,
     channel: usize,
     sent: Cell<u64>,
@@ -92,12 +92,13 @@ struct State {
 #[derive(Debug)]
 struct MessageBoard {
     state: Mutex<State>,
-    /// By the rank that waits: something came for it, or somebody left.
+    /// One for each rank: signals that a message arrived for it, or that a rank left.
     changed: Vec<Condvar>,
     deadline: Duration,
 }
 
-/// One group for each of `ranks` threads. Messages are copied through a queue: simple rather than fast.
+/// Creates one group for each of `ranks` threads. Messages are copied through a queue: simple rather than
+/// fast.
 pub fn threads(ranks: u32, deadline: Duration) -> Vec<ThreadRank> {
     let changed = (0..ranks).map(|_| Condvar::new()).collect();
     let board = Arc::new(MessageBoard { state: Mutex::default(), changed, deadline });

@@ -1,8 +1,8 @@
-//! Collectives over buffers: how ranks exchange numbers.
+//! Collectives: exchange of buffers between ranks.
 //!
-//! One trait, four ways: alone, threads of one process, processes of one host, TLS between hosts. All of them
-//! add in rank order `0..n` in `f32`, so the same ranks get the same bits whatever lies between them. Nothing here
-//! knows what the numbers mean. [`Communicator`] takes values of devices as well.
+//! One trait has four implementations: one rank, threads of one process, processes of one host, TLS between
+//! hosts. All of them add in rank order `0..n` in `f32`, so the same ranks get the same bits over any
+//! transport. [`Communicator`] takes values of devices as well.
 
 pub mod loopback;
 pub mod shared_memory;
@@ -24,10 +24,11 @@ use std::ops::Range;
 /// The environment variable that turns NCCL off: with `off`, GPUs exchange values through host memory.
 pub const NCCL_SWITCH: &str = "DTRAIN_NCCL";
 
-/// An all-reduce of up to this many values gives them all to every rank, each of which adds for itself.
+/// Largest all-reduce, in values, in which every rank sends all its values to every other and each adds for
+/// itself.
 const SMALL_VALUES: usize = 4 << 10;
 
-/// Which process of which attempt this is.
+/// Identity of a rank: its trial, attempt and number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankId {
     /// The trial.
@@ -40,75 +41,78 @@ pub struct RankId {
     pub ranks: u32,
 }
 
-/// Values for one other rank of the group.
+/// Values sent to one other rank of the group.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// Index in the group.
+    /// Index of the receiver in the group.
     pub to: u32,
-    /// What is sent.
+    /// The values to send.
     pub values: &'a [f32],
 }
 
-/// Room for values of one other rank of the group.
+/// Buffer for values received from one other rank of the group.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// Index in the group.
+    /// Index of the sender in the group.
     pub from: u32,
-    /// Filled by what the other sends, which has this length.
+    /// Filled with the received message, which has this length.
     pub values: &'a mut [f32],
 }
 
-/// Ranks that call the same operations in the same order with the same lengths.
+/// A group of ranks that call the same operations in the same order with the same lengths.
 ///
-/// An `Err` ends the group: the ranks no longer agree on where they are. Byte counts below are what one of `n`
-/// ranks sends for a buffer of `N` bytes.
+/// An `Err` ends the group: the ranks have diverged. Byte counts below are what one of `n` ranks sends for
+/// a buffer of `N` bytes.
 pub trait ProcessGroup: Send {
-    /// Index of this rank in the group, from 0.
+    /// Returns the index of this rank in the group, from 0.
     fn rank(&self) -> u32;
 
-    /// Ranks in the group.
+    /// Returns the number of ranks in the group.
     fn size(&self) -> u32;
 
-    /// Replaces `values` by their sum over the ranks, added in rank order. Sends `2 N (n - 1) / n`; for a few
-    /// kilobytes `N (n - 1)` at once, which is one latency less.
+    /// Replaces `values` by their sum over the ranks (all-reduce), added in rank order. Sends `2 N (n - 1) /
+    /// n`; for a few kilobytes `N (n - 1)` at once, which is one latency less.
     fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         self.reduce_scatter(values)?;
         self.all_gather(values)
     }
 
-    /// Sums like [`ProcessGroup::all_reduce`], but only into this rank's [`rank_range`], which is returned; the rest of `values`
-    /// is left as it was. Sends `N (n - 1) / n`.
+    /// Sums like [`ProcessGroup::all_reduce`], but only into this rank's [`rank_range`], which is returned;
+    /// the rest of `values` is unchanged. Sends `N (n - 1) / n`.
     fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError>;
 
-    /// Fills the [`rank_range`] of every other rank from that rank; this rank gives its own part. Sends `N (n - 1) / n`.
+    /// Fills the [`rank_range`] of every other rank from that rank; this rank gives its own part. Sends `N (n
+    /// - 1) / n`.
     fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError>;
 
-    /// Gives block `p` of `send` to rank `p`, and puts what rank `p` gives into block `p` of `recv`. Both have `n`
+    /// Sends block `p` of `send` to rank `p`, and receives block `p` of `recv` from it. Both have `n`
     /// blocks of equal length. Sends `N (n - 1) / n`.
     fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError>;
 
     /// Replaces `values` by those of rank `root`, which sends `N (n - 1)`.
     fn broadcast(&mut self, root: u32, values: &mut [f32]) -> Result<(), CommError>;
 
-    /// Sends to one rank and receives from one (the same or another), both at once, so that two ranks that each
-    /// owe the other a message cannot wait on each other forever. Only the named ranks take part. Sends `N`.
+    /// Sends to one rank and receives from one (the same or another), both at once, so that two ranks that
+    /// each owe the other a message cannot wait on each other forever. Only the named ranks take part.
+    /// Sends `N`.
     fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError>;
 
-    /// Bytes of values that this rank gave to others so far, each time it gave them.
+    /// Returns the bytes of values that this rank has sent so far; a value sent to two ranks counts twice.
     fn bytes_sent(&self) -> u64;
 
     /// Returns when all ranks have called it.
     fn barrier(&mut self) -> Result<(), CommError>;
 
-    /// The group of `members` (indices in this group, ascending, this rank among them), which may work at the same
-    /// time as this one and as those of other channels, from another thread.
+    /// Creates the group of `members` (indices in this group, ascending, this rank among them), which may
+    /// be used at the same time as this one and as those of other channels, from another thread.
     ///
-    /// Called by every rank of this group, at most once for each channel, and in the same order of channels.
+    /// Called by every rank of this group, at most once for each channel, and in the same order of
+    /// channels.
     fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn ProcessGroup>, CommError>;
 }
 
-/// The elements that rank `rank` of `size` owns of `length`: contiguous, in rank order, the first `length % size`
-/// parts one longer than the others.
+/// Returns the elements that rank `rank` of `size` owns of `length`: contiguous, in rank order, the first
+/// `length % size` parts one longer than the others.
 pub fn rank_range(length: usize, rank: u32, size: u32) -> Range<usize> {
     let part = dtrain_protocol::sharding::vector_shard_range(length as u64, rank.into(), size.into());
     #[expect(clippy::cast_possible_truncation, reason = "at most the length")]
@@ -116,10 +120,11 @@ pub fn rank_range(length: usize, rank: u32, size: u32) -> Range<usize> {
     part
 }
 
-/// Joins the ranks of an attempt into one group; returns when all are there.
+/// Joins the ranks of an attempt into one group; returns when all have joined.
 ///
-/// `announce` is called for [`RankTransport::Tls`] only: it tells the others the address this rank listens on, and returns
-/// the addresses of all, by rank. `waits` says how long this rank waits for others, now and in each later operation.
+/// `announce` is called for [`RankTransport::Tls`] only: it reports the address on which this rank listens,
+/// and returns the addresses of all, by rank. `waits` limits the waiting for others, now and in each later
+/// operation.
 pub fn join(
     link: &RankTransport,
     seat: &RankId,
@@ -145,8 +150,8 @@ pub fn join(
 
 /// Adds `parts` element by element in their order into `sum`.
 ///
-/// Works through blocks that stay in the first-level cache; the order of additions for one element is always that
-/// of the parts.
+/// Works through blocks that stay in the first-level cache; the order of additions for one element is
+/// always that of the parts.
 fn sum_in_order(parts: &[&[f32]], sum: &mut [f32]) {
     const BLOCK: usize = 2048;
     for begin in (0..sum.len()).step_by(BLOCK) {
@@ -161,7 +166,7 @@ fn sum_in_order(parts: &[&[f32]], sum: &mut [f32]) {
     }
 }
 
-/// The members of a split are valid: ascending, inside the group, this rank among them.
+/// Asserts that the members of a split are ascending, inside the group, and include this rank.
 fn check_members(members: &[u32], rank: u32, size: u32) {
     assert!(members.is_sorted_by(|a, b| a < b), "members are ascending");
     assert!(members.iter().all(|member| *member < size), "members are of this group");

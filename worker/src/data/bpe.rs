@@ -1,4 +1,4 @@
-//! Byte-level BPE, trained on the training text; the tokenizer is kept in the cache.
+//! Byte-level BPE, trained on the training text; the cache stores the tokenizer.
 
 use super::cache::{cache_error, failed, key, lock, write_whole};
 use super::corpus::CorpusReader;
@@ -14,13 +14,13 @@ use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Changes when the same text would be cut into other tokens.
+/// Version of the training method. It changes whenever the same text would give another tokenizer.
 const METHOD: &str = "byte-level bpe, method 1";
 
-/// The tokenizer is trained on at most this much text.
+/// Limit on the text that the tokenizer is trained on, in bytes.
 const TRAIN_BYTES: usize = 64 << 20;
 
-/// The tokenizer of `vocab` tokens of `files`, as JSON: from the cache, otherwise trained now.
+/// Returns a tokenizer of `vocab` tokens for `files`, as JSON: from the cache, otherwise trained now.
 pub(super) fn train_tokenizer(
     files: &[Arc<DataFile>],
     corpus: &CorpusReader<'_>,
@@ -47,7 +47,7 @@ pub(super) fn train_tokenizer(
     }
 }
 
-/// Name of the file in the cache that [`train_tokenizer`] uses or makes.
+/// Returns the name of the cache file that [`train_tokenizer`] uses or writes.
 pub(super) fn name(
     files: &[Arc<DataFile>],
     corpus: &CorpusReader<'_>,
@@ -68,14 +68,15 @@ fn method(corpus: &CorpusReader<'_>, vocab: u32) -> String {
     }
 }
 
-/// A tokenizer from its JSON. What it says of a length to cut or fill texts to is dropped: a corpus is read whole.
+/// Parses a tokenizer from JSON. Its padding and truncation are removed, because a corpus is read whole.
 pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, DataError> {
     let mut tokenizer = tokenizers::Tokenizer::from_bytes(json).map_err(failed("reading"))?;
     tokenizer.with_padding(None).with_truncation(None).map_err(failed("reading"))?;
     Ok(tokenizer)
 }
 
-/// Of JSON lines and rows, which are documents, the tokenizer has an end-of-text token.
+/// Trains a tokenizer. If the data are JSON records or rows, which are documents, it gets an end-of-text
+/// token.
 fn train(
     files: &[Arc<DataFile>],
     corpus: &CorpusReader<'_>,

@@ -1,8 +1,8 @@
-//! What is made from text once and kept: trained tokenizers and tokens.
+//! The cache of trained tokenizers and tokenized text.
 //!
-//! Cached files are named by what they were made from: contents and the way they are read.
-//! They are written under a temporary name and renamed, so a reader sees all or nothing; a lock lets one rank of a
-//! host do the work while the others wait for it.
+//! A cached file is named by a hash of its source files and of the method that made it. It is written under
+//! a temporary name and renamed, so that a reader sees all or nothing; a lock lets one rank of a host do
+//! the work while the others wait.
 
 use super::DataError;
 use super::files::{self, DataFile};
@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What names of cached files begin with.
+/// Prefix of the names of cached files.
 pub(super) const PREFIX: &str = "bpe-";
 
-/// How often a rank that waits for the work of another looks whether it is done.
+/// Time between two attempts to take a lock that another rank holds.
 const TURN: Duration = Duration::from_millis(20);
 
-/// The files of a cache, but for locks, which whoever waits for one has open, and for what a process is writing.
+/// Lists the files of a cache, without locks, which waiting ranks have open, and without the temporary
+/// files of running processes.
 pub(super) fn list_cached(cache: &Path) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
@@ -34,13 +35,13 @@ pub(super) fn list_cached(cache: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_ours).collect()
 }
 
-/// The key in the name of a cached file, whose lock is called after it.
+/// Returns the key in the name of a cached file; its lock is named by the same key.
 fn key_in(path: &Path) -> Option<&str> {
     let key = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.get(..32)?;
     key.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(key)
 }
 
-/// Removes a file of a cache; `Ok(false)` while somebody makes or opens it.
+/// Removes a file of a cache; `Ok(false)` if a process is writing or opening it.
 pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
     let (Some(key), Some(cache)) = (key_in(path), path.parent()) else { return Ok(false) };
     let lock = cache.join(format!("{PREFIX}{key}.lock"));
@@ -52,9 +53,9 @@ pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
     }
 }
 
-/// A name for what is made from `files` by `method`.
+/// Returns the cache key of the output of `method` on `files`.
 ///
-/// Of a long file only blocks are hashed, so its time of change counts too.
+/// Only blocks of a long file are hashed, so its modification time counts too.
 pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(method.as_bytes());
@@ -65,15 +66,15 @@ pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataE
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-/// Held by the one that does the work; released when the file is closed.
+/// Locks the work on one key; closing the returned file releases the lock.
 ///
-/// Who waits for it is no less at work than the one that holds it, and which of them is looked at is chance.
+/// A waiting rank advances `progress` like the one that works, so that neither is taken for stuck.
 pub(super) fn lock(cache: &Path, key: &str, progress: &WorkCounter) -> Result<File, DataError> {
     let path = cache.join(format!("{PREFIX}{key}.lock"));
     hold(&path, progress).map_err(cache_error("locking", &path))
 }
 
-/// Waits for the lock in this file, which is made if it is not there.
+/// Waits for the lock in this file, which is created if absent.
 pub(super) fn hold(path: &Path, progress: &WorkCounter) -> std::io::Result<File> {
     let file = crate::files::lock_file(path)?;
     loop {

@@ -1,5 +1,5 @@
-//! The documents of a text corpus, piece by piece: of text files each is a document, of JSON each record, of Parquet
-//! files each row.
+//! The documents of a text corpus, piece by piece: a text file, a JSON record or a row of a Parquet file is
+//! a document.
 //!
 //! Files are read, and decompressed, as a stream: a piece at a time is in memory.
 
@@ -11,22 +11,22 @@ use dtrain_recipes::Documents;
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
-/// Text is read in pieces of at most this length, cut behind a line.
+/// Limit on the bytes of a piece of text; pieces end behind a line where possible.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// How a corpus is read.
+/// A reader of corpora that divides files into documents.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorpusReader<'a> {
-    /// Where a document begins and ends.
+    /// Rule for the boundaries of documents.
     pub(super) documents: &'a Documents,
 }
 
-/// A stretch of a document.
+/// A piece of a document.
 #[derive(Debug)]
 pub(super) struct DocumentPiece {
-    /// UTF-8, unless a text file is not.
+    /// Content: UTF-8, unless a text file is not.
     pub(super) bytes: Vec<u8>,
-    /// Whether the document ends behind it.
+    /// True if the document ends with this piece.
     pub(super) is_last: bool,
     file: Arc<DataFile>,
     /// Offset of the piece in its text file.
@@ -34,7 +34,7 @@ pub(super) struct DocumentPiece {
 }
 
 impl DocumentPiece {
-    /// The piece as text; an `Err` names the byte that is not UTF-8.
+    /// Converts the piece to text; `Err` names the byte that is not UTF-8.
     pub(super) fn text(self) -> Result<String, DataError> {
         String::from_utf8(self.bytes).map_err(|error| {
             let place = format!("byte {}", self.begin + error.utf8_error().valid_up_to() as u64);
@@ -44,17 +44,17 @@ impl DocumentPiece {
     }
 }
 
-/// A document that is in memory, piece by piece.
+/// A document in memory, read piece by piece.
 pub(super) struct InMemoryDocument<B> {
     text: B,
     file: Arc<DataFile>,
-    /// Bytes that were given.
+    /// Bytes that were returned so far.
     at: usize,
     is_done: bool,
 }
 
 impl<B: AsRef<[u8]>> InMemoryDocument<B> {
-    /// One of `file`, whose `text` is UTF-8.
+    /// Creates a document of `file` from `text`, which is UTF-8.
     pub(super) fn new(text: B, file: &Arc<DataFile>) -> Self {
         Self { text, file: Arc::clone(file), at: 0, is_done: false }
     }
@@ -76,11 +76,11 @@ impl<B: AsRef<[u8]>> Iterator for InMemoryDocument<B> {
     }
 }
 
-/// Pieces of a file; nothing follows an error.
+/// The pieces of a file; nothing follows an error.
 type DocumentPieces<'a> = Box<dyn Iterator<Item = Result<DocumentPiece, DataError>> + 'a>;
 
 impl<'a> CorpusReader<'a> {
-    /// All pieces of `files`, in order; nothing follows an error.
+    /// Iterates over all pieces of `files`, in order; nothing follows an error.
     pub(super) fn pieces(
         self,
         files: &'a [Arc<DataFile>],
@@ -105,13 +105,13 @@ impl<'a> CorpusReader<'a> {
     }
 }
 
-/// A text file.
+/// A text file, read piece by piece.
 struct TextFile<R> {
     file: Arc<DataFile>,
     reader: R,
-    /// What was read and not yet given.
+    /// Bytes that were read and are not returned yet.
     rest: Vec<u8>,
-    /// Offset of `rest`.
+    /// Offset of `rest` in the file.
     at: u64,
     is_done: bool,
 }
@@ -123,7 +123,7 @@ impl<R: Read> Iterator for TextFile<R> {
         if self.is_done {
             return None;
         }
-        // One byte more tells whether this piece is the last.
+        // One byte more shows whether this piece is the last.
         let wanted = PIECE_BYTES + 1 - self.rest.len();
         if let Err(error) = self.reader.by_ref().take(wanted as u64).read_to_end(&mut self.rest) {
             self.is_done = true;
@@ -139,7 +139,8 @@ impl<R: Read> Iterator for TextFile<R> {
     }
 }
 
-/// The length up to which `bytes` is given as one piece: behind its last line, otherwise before a character that is cut.
+/// Returns the length of the next piece of `bytes`: up to its last line end, otherwise before a character
+/// that is cut.
 fn cut(bytes: &[u8]) -> usize {
     if let Some(line) = bytes.iter().rposition(|byte| *byte == b'\n') {
         return line + 1;

@@ -1,4 +1,4 @@
-//! Keeps validation files out of the training files, in whatever format they are.
+//! Decontamination: keeps validation files out of the training files, whatever their format.
 
 use super::files::{self, ResolvedFile};
 use super::{DataError, notes};
@@ -9,10 +9,11 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What files of one length are compared by first: this much at either end.
+/// Bytes at either end by which files of equal length are first compared.
 const END_BYTES: u64 = 64 << 10;
 
-/// The data without the training files that are validation files, too. Where none would be left, the recipe means it: the data as it is.
+/// Returns the data without the training files that are validation files too. If none would be left, the
+/// recipe means it, and the data are returned unchanged.
 pub(super) fn without_validation_files<'d>(data: &'d Data, root: &Path) -> Result<Cow<'d, Data>, DataError> {
     let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
     if shared.is_empty() || shared.len() == train.len() {
@@ -23,7 +24,7 @@ pub(super) fn without_validation_files<'d>(data: &'d Data, root: &Path) -> Resul
     apart.train = kept.map(|(_, found)| found.pattern()).collect::<Result<_, _>>()?;
     if let DataFormat::Idx { labels, .. } = &mut apart.format {
         let of_all = files::resolve_patterns(labels, root)?;
-        // Another number is an error of whoever opens them.
+        // A mismatch is reported when the files are opened.
         if of_all.len() == train.len() {
             let kept = (0..).zip(&of_all).filter(|(number, _)| !shared.contains(number));
             *labels = kept.map(|(_, found)| found.pattern()).collect::<Result<_, _>>()?;
@@ -32,7 +33,7 @@ pub(super) fn without_validation_files<'d>(data: &'d Data, root: &Path) -> Resul
     Ok(Cow::Owned(apart))
 }
 
-/// Says which files are in both; `None` where none is.
+/// Returns a note that names the files in both sets; `None` if there are none.
 pub(super) fn overlap_note(data: &Data, root: &Path) -> Result<Option<String>, DataError> {
     let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
     let names: Vec<&str> = (0..)
@@ -48,7 +49,7 @@ pub(super) fn overlap_note(data: &Data, root: &Path) -> Result<Option<String>, D
     Ok((!names.is_empty()).then(|| notes::format_note(what, &names)))
 }
 
-/// The training files, and the numbers of those whose contents are those of a validation file.
+/// The training files, and the indices of those with the content of a validation file.
 struct DistinctFiles {
     train: Vec<ResolvedFile>,
     shared: HashSet<usize>,
@@ -80,7 +81,7 @@ fn shared(train: &[ResolvedFile], valid: &[ResolvedFile]) -> Result<HashSet<usiz
             alike.push(number);
         }
     }
-    // Files of one length are many where images or shards are; most of them differ at an end.
+    // Images and shards often have equal lengths; most of them differ at an end.
     let lengths: HashSet<u64> = alike.iter().map(|number| train[*number].bytes).collect();
     let valid = valid.iter().filter(|file| file.is_data && lengths.contains(&file.bytes));
     let mut ends: HashMap<blake3::Hash, Vec<&PossibleDuplicate<'_>>> = HashMap::new();
@@ -104,13 +105,13 @@ fn shared(train: &[ResolvedFile], valid: &[ResolvedFile]) -> Result<HashSet<usiz
     Ok(shared)
 }
 
-/// A file that may be the same as another.
+/// A file that may be a duplicate of another.
 struct PossibleDuplicate<'f> {
     found: &'f ResolvedFile,
-    /// Its device, and its number there.
+    /// Device and inode number.
     place: (u64, u64),
     bytes: u64,
-    /// Whether it is a regular file that is not empty; others are refused by whoever opens them.
+    /// True for a regular file that is not empty; others are refused when they are opened.
     is_data: bool,
 }
 
@@ -131,7 +132,7 @@ impl<'f> PossibleDuplicate<'f> {
         Ok(hasher.update(&self.bytes.to_le_bytes()).finalize())
     }
 
-    /// Of a long file, blocks that are evenly spread.
+    /// Hashes the file; of a long file, evenly spread blocks.
     fn whole(&self) -> Result<blake3::Hash, DataError> {
         files::hash(&self.found.open()?)
     }

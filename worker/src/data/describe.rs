@@ -1,4 +1,4 @@
-//! What is in the data of a recipe, without making tokens of it.
+//! Facts about the data of a recipe, found without tokenizing them.
 
 use super::corpus::CorpusReader;
 use super::decontaminate::without_validation_files;
@@ -12,40 +12,41 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Characters of a sample that are kept.
+/// Characters that are kept of a sample.
 const SAMPLE_CHARACTERS: usize = 400;
 
-/// Samples that are read at a time.
+/// Samples in one read.
 const ROWS: u64 = 1024;
 
-/// A file of a data set.
+/// Name and length of a data file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Path below the folder of the recipe where it lies there, otherwise the full path; or a URL.
+    /// Path relative to the folder of the recipe if the file is below it, otherwise the full path; or a
+    /// URL.
     pub name: String,
-    /// Length as it is stored.
+    /// Length of the stored file in bytes.
     pub bytes: u64,
 }
 
-/// What is in a corpus of text.
+/// Documents, bytes and duplicates of a text corpus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorpusFacts {
-    /// Text files, JSON lines, or rows.
+    /// Number of documents: text files, JSON records or rows.
     pub documents: u64,
     /// Bytes of text, decompressed.
     pub bytes: u64,
-    /// Documents that are the same, byte by byte, as one before.
+    /// Documents that equal an earlier one byte by byte.
     pub duplicates: u64,
-    /// Documents of validation files that are the same as one of the training files; `None` where there are no validation files.
+    /// Validation documents that equal a training document; `None` without validation files.
     pub shared: Option<u64>,
-    /// The beginnings of the first documents.
+    /// Beginnings of the first documents.
     pub samples: Vec<String>,
 }
 
-/// The files that a recipe reads: those of training, then those of validation. Paths start from `root`; what URLs
-/// name has been downloaded.
+/// Returns the files that a recipe reads: those of training, then those of validation. Paths start from
+/// `root`; URLs must have been downloaded.
 pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
-    // Not opened together: images may be many.
+    // Opened one after the other: there may be many images.
     let facts =
         |found: &ResolvedFile| found.open().map(|file| FileFacts { name: file.name, bytes: file.bytes });
     let data = without_validation_files(data, root)?;
@@ -56,7 +57,7 @@ pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
     found.iter().map(facts).collect()
 }
 
-/// The files to train on, and those to validate on where they are others.
+/// Opens the training files, and the validation files if the recipe names some.
 fn open_files(data: &Data, root: &Path) -> Result<[Vec<Arc<DataFile>>; 2], DataError> {
     let valid = match &data.valid {
         ValidationSource::Fraction(_) => Vec::new(),
@@ -65,8 +66,8 @@ fn open_files(data: &Data, root: &Path) -> Result<[Vec<Arc<DataFile>>; 2], DataE
     Ok([files::find(&data.train, root)?, valid])
 }
 
-/// Bytes that come out of a file, where they are at most `most`, otherwise more than that: what it has decompressed, and of
-/// a Parquet file at least eight for each value. No more is read than that takes.
+/// Returns the decompressed bytes of a file if they are at most `most`, otherwise some higher number. A
+/// Parquet file counts at least eight bytes for each value. Stops reading beyond `most`.
 pub fn unpacked_bytes(path: &Path, most: u64) -> Result<u64, DataError> {
     let file = Arc::new(DataFile::open(path, Path::new(""))?);
     if file.read_up_to(0, 4)? == b"PAR1" {
@@ -79,7 +80,7 @@ pub fn unpacked_bytes(path: &Path, most: u64) -> Result<u64, DataError> {
     std::io::copy(&mut contents, &mut std::io::sink()).map_err(|error| file.unreadable(error))
 }
 
-/// Reads all of a corpus of text once, and keeps the beginnings of `samples` documents; `None` for other data.
+/// Reads all of a text corpus once, and keeps the beginnings of `samples` documents; `None` for other data.
 pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusFacts>, DataError> {
     let DataFormat::Text { documents, .. } = &data.format else { return Ok(None) };
     let (mut facts, mut seen) = (CorpusFacts::default(), HashSet::new());
@@ -100,7 +101,8 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
             continue;
         }
         facts.documents += 1;
-        // Eight bytes of the hash: among 100 million documents, one in 3,000 corpora has two that share them by chance.
+        // Eight bytes of the hash: among 100 million documents, one in 3,000 corpora has two that share
+        // them by chance.
         let hash = hasher.finalize().as_bytes()[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
         facts.duplicates += u64::from(!seen.insert(hash));
         match &mut facts.shared {
@@ -120,7 +122,7 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
     Ok(Some(facts))
 }
 
-/// Reads all of the training table once and tells what is in its columns; `None` for other data.
+/// Reads all of the training table once and returns facts about its columns; `None` for other data.
 pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataError> {
     let facts = |format, columns| table::facts(&data.train, (format, columns), root).map(Some);
     match &data.format {
@@ -133,7 +135,7 @@ pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataE
     }
 }
 
-/// All samples of a source, some at a time.
+/// Iterates over all samples of a source in batches.
 pub(super) fn batches(source: &dyn SampleSource) -> impl Iterator<Item = Result<Batch, DataError>> + '_ {
     (0..source.len()).step_by(ROWS as usize).map(|begin| {
         let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();
@@ -142,7 +144,7 @@ pub(super) fn batches(source: &dyn SampleSource) -> impl Iterator<Item = Result<
 }
 
 impl DataSet {
-    /// How many samples of each class there are, of training and validation together; `None` for tokens.
+    /// Returns the number of samples of each class, training and validation together; `None` for tokens.
     pub fn classes(&self) -> Result<Option<Vec<u64>>, DataError> {
         let mut counts = Vec::new();
         for source in [&self.train, &self.valid] {

@@ -1,8 +1,9 @@
-//! Files that are named by a URL: downloaded once per host, then read as local ones.
+//! Downloads: data files named by a URL, fetched once per host, then read as local ones.
 //!
-//! A file is written below a temporary name, synced, compared with its checksum and renamed, so a reader sees all or
-//! nothing; a lock lets one process of a host do the work while the others wait for it. What a process that is gone
-//! left of a file is used again only where a checksum will tell whether both parts are of one file.
+//! A file is written under a temporary name, synced, compared with its checksum and renamed, so that a
+//! reader sees all or nothing; a lock lets one process of a host do the work while the others wait. A
+//! partial file of a process that is gone is continued only if a checksum can tell whether both parts
+//! belong together.
 
 use super::http::{HttpClient, HttpError};
 use super::tokenize::{PreparationObserver, PreparationStep};
@@ -14,45 +15,45 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Attempts in a row that bring nothing new, after which a download is given up.
+/// Consecutive attempts without new bytes after which a download fails.
 const TRIES: u32 = 5;
 
-/// The wait behind the first of them; it doubles.
+/// Backoff after the first failed attempt; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Bytes of a download after which it is looked how much room is left.
+/// Downloaded bytes between two checks of the free disk space.
 const LOOK_EVERY: u64 = 16 << 20;
 
-/// Bytes that stay free on the disk of the cache, at most; of a small disk a twentieth.
+/// Bytes kept free on the disk of the cache; of a small disk a twentieth.
 const KEPT_FREE: u64 = 64 << 20;
 
-/// The same where the server does not say how long the file is: it may have no end.
+/// Bytes kept free if the server does not tell the length of the file: it may have no end.
 const KEPT_FREE_OF_UNKNOWN: u64 = 1 << 30;
 
-/// Bytes that are read at a time.
+/// Bytes in one read.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// How much of the name of a file is kept in the cache, from its end on.
+/// Characters at the end of a file's name that its cached name keeps.
 const NAME_CHARACTERS: usize = 100;
 
-/// How far a download has come.
+/// The progress of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DownloadProgress<'a> {
-    /// What is downloaded, without its checksum.
+    /// URL without its checksum.
     pub url: &'a str,
-    /// Bytes that are here.
+    /// Bytes downloaded so far.
     pub bytes: u64,
-    /// Length of the file, where the server says it.
+    /// Length of the file in bytes, if the server tells it.
     pub of: Option<u64>,
 }
 
-/// The file that was downloaded to this host for a name of data; `None` where it was not, and for a name that is no URL.
+/// Returns the downloaded file of a data name; `None` if it is not on this host or the name is no URL.
 pub fn downloaded(name: &str) -> Option<PathBuf> {
     let url = Url::parse(name).ok()?;
     cached_path(&url).ok().filter(|path| path.is_file())
 }
 
-/// What the data of a recipe is read from: files, patterns and URLs.
+/// Returns all names in the data section of a recipe: files, patterns and URLs.
 pub(super) fn names(data: &Data) -> Vec<&str> {
     let mut names: Vec<&String> = data.train.iter().collect();
     if let ValidationSource::Files(files) = &data.valid {
@@ -71,7 +72,7 @@ pub(super) fn names(data: &Data) -> Vec<&str> {
     names.into_iter().map(String::as_str).collect()
 }
 
-/// Downloads those of `names` that are URLs and were not downloaded before.
+/// Downloads the URLs among `names` that this host does not have.
 pub(super) fn download_all<'n>(
     names: impl IntoIterator<Item = &'n str>,
     watch: &PreparationObserver<'_>,
@@ -83,7 +84,7 @@ pub(super) fn download_all<'n>(
     Ok(())
 }
 
-/// The downloaded file of a URL; an `Err` where it was not downloaded.
+/// Returns the downloaded file of a URL; `Err` if it was not downloaded.
 pub(super) fn path(url: &Url) -> Result<PathBuf, DataError> {
     let path = cached_path(url)?;
     let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
@@ -94,7 +95,7 @@ pub(super) fn parsed(name: &str) -> Result<Url, DataError> {
     Url::parse(name).map_err(|wrong| DataError::Url(wrong.to_string()))
 }
 
-/// Where a file lies once it was downloaded.
+/// Returns the path of the downloaded file of a URL.
 fn cached_path(url: &Url) -> Result<PathBuf, DataError> {
     let folder = folder().ok_or_else(|| {
         failed(url, "there is no folder to keep it in: set HOME or XDG_CACHE_HOME to an absolute path")
@@ -102,12 +103,13 @@ fn cached_path(url: &Url) -> Result<PathBuf, DataError> {
     Ok(folder.join(cached_name(url)))
 }
 
-/// `$XDG_CACHE_HOME/dtrain/data`, by default `~/.cache/dtrain/data`.
+/// Returns the cache folder: `$XDG_CACHE_HOME/dtrain/data`, by default `~/.cache/dtrain/data`.
 fn folder() -> Option<PathBuf> {
     Some(crate::files::cache_folder()?.join("data"))
 }
 
-/// Named by URL and checksum: what was downloaded before a checksum was said has not been compared with it.
+/// Returns the cached name, made of URL and checksum: a file downloaded without a checksum was not
+/// verified.
 fn cached_name(url: &Url) -> String {
     let key = format!("{}#{}", url.address(), url.sha256().unwrap_or_default());
     let key = blake3::hash(key.as_bytes()).to_hex();
@@ -116,7 +118,7 @@ fn cached_name(url: &Url) -> String {
     format!("{}-{}", &key[..32], &name[name.len().saturating_sub(NAME_CHARACTERS)..])
 }
 
-/// Downloads a file to `path`, unless it is there.
+/// Downloads a file to `path`, unless it exists.
 fn one(url: &Url, path: &Path, watch: &PreparationObserver<'_>) -> Result<(), DataError> {
     let folder = path.parent().expect("a file of the cache lies in its folder");
     crate::files::make_folder(folder).map_err(|error| failed(url, &on_disk("using", folder, &error)))?;
@@ -155,32 +157,33 @@ fn on_disk(action: &str, path: &Path, error: &std::io::Error) -> String {
     format!("{action} {}: {error}{hint}", path.display())
 }
 
-/// Bytes of a disk that has no room.
+/// Free and reserved bytes of a disk that is too full.
 #[derive(Debug, PartialEq, Eq)]
 struct InsufficientSpace {
     free: u64,
-    /// Of those, what stays free.
+    /// Bytes of the free space that must stay free.
     kept: u64,
 }
 
-/// Whether a disk with `free` bytes, of which `kept` stay free, has no room for `more`; `None` where it has.
+/// Returns the shortage if a disk with `free` bytes, of which `kept` stay free, cannot take `more`; `None`
+/// if it can.
 fn shortage(more: u64, free: u64, kept: u64) -> Option<InsufficientSpace> {
     (free < kept.saturating_add(more)).then_some(InsufficientSpace { free, kept })
 }
 
-/// A file on its way. An `Err` of its functions goes on after "downloading URL: ".
+/// A download in progress. The `Err` texts of its functions follow "downloading URL: ".
 struct Download<'a> {
     url: &'a Url,
     client: HttpClient,
     part: &'a Path,
     file: File,
     watch: &'a PreparationObserver<'a>,
-    /// Bytes that are here.
+    /// Bytes downloaded so far.
     bytes: u64,
     of: Option<u64>,
-    /// What the server calls the version of the file that they are of.
+    /// The server's identifier of the file's version that these bytes belong to.
     version: Option<String>,
-    /// Whether the bytes came in more than one answer.
+    /// True if the bytes came in more than one response.
     is_joined: bool,
 }
 
@@ -198,7 +201,7 @@ impl<'a> Download<'a> {
         Ok(Self { url, client, part, file, watch, bytes, of: None, version: None, is_joined: false })
     }
 
-    /// Brings the whole file, durable and with the checksum that was said.
+    /// Downloads the whole file, syncs it and verifies its checksum.
     fn run(&mut self) -> Result<(), String> {
         let mut is_second = false;
         loop {
@@ -210,7 +213,7 @@ impl<'a> Download<'a> {
                 return Ok(());
             }
             if is_second || !self.is_joined {
-                // Nothing of it may be taken for the beginning of the right file.
+                // The wrong bytes must not be continued by a later download.
                 drop(fs::remove_file(self.part));
                 return Err(format!(
                     "expected the sha256 {wanted}, found {found} ({} bytes); the file has changed, or the URL leads \
@@ -218,13 +221,13 @@ impl<'a> Download<'a> {
                     self.bytes
                 ));
             }
-            // Perhaps the parts are of two versions of the file.
+            // The parts may belong to two versions of the file: download it once more as a whole.
             is_second = true;
             self.start_over();
         }
     }
 
-    /// Brings the whole file, in as many answers as it takes.
+    /// Downloads the whole file, in as many responses as it takes.
     fn bring(&mut self) -> Result<(), String> {
         let (mut most, mut failures) = (0, 0);
         loop {
@@ -249,7 +252,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Takes one answer of the server, which is the whole file or the rest of it.
+    /// Receives one response of the server: the whole file or the rest of it.
     fn receive(&mut self) -> Result<(), HttpError> {
         let can_join = self.version.is_some() || self.url.sha256().is_some();
         let begin = if can_join { self.bytes } else { 0 };
@@ -289,7 +292,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Refuses to go on where the disk has no room for `more` bytes beside what is kept free. Then nothing of the file stays there.
+    /// Fails, and removes the partial file, if the disk cannot take `more` bytes beside those kept free.
     fn expect_room(&self, more: u64) -> Result<(), HttpError> {
         let folder = self.part.parent().unwrap_or(self.part);
         let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
@@ -325,7 +328,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// The checksum of what is here, as hexadecimal digits.
+    /// Returns the SHA-256 of the downloaded bytes, in hexadecimal digits.
     fn sha256(&mut self) -> std::io::Result<String> {
         let mut context = digest::Context::new(&digest::SHA256);
         let mut piece = vec![0; PIECE_BYTES];

@@ -1,8 +1,9 @@
-//! What can be wrong with data.
+//! Errors of data.
 
 use std::path::PathBuf;
 
-/// Why data cannot be used. Messages name the file, where in it, what was expected, and what to do.
+/// The reason why data cannot be used. Messages name the file, the place in it, the expected content, and a
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A pattern matches nothing.
@@ -21,50 +22,50 @@ pub enum DataError {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong.
+        /// Description of the problem.
         detail: String,
     },
-    /// A name of data begins like a URL and is none.
+    /// A data name begins like a URL but is not valid.
     #[error("a URL of the data cannot be used: {0}")]
     Url(String),
-    /// A file is not downloaded.
+    /// A file was not downloaded.
     #[error("downloading {url}: {detail}")]
     Download {
         /// The URL, without its checksum.
         url: String,
-        /// What was expected, what was found, what to do.
+        /// The expected and the found content, and a remedy.
         detail: String,
     },
-    /// The file system said no.
+    /// A file operation failed.
     #[error("reading {file}: {source}")]
     Io {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Why not.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is not what the recipe says.
+    /// The content of a file differs from the recipe.
     #[error("{file}, {place}: {detail}")]
     Content {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Where in it, such as `line 3` or `byte 20`.
+        /// Place in the file, such as `line 3` or `byte 20`.
         place: String,
-        /// What was expected, what was found, what to do.
+        /// The expected and the found content, and a remedy.
         detail: String,
     },
-    /// Data and model do not fit.
+    /// Data and model do not match.
     #[error("data and model do not fit: {0}")]
     Unfit(String),
     /// There are too few samples.
     #[error("the data has {what}; {hint}")]
     TooFew {
-        /// What was found and what is needed.
+        /// The found and the needed number of samples.
         what: String,
-        /// What to do.
+        /// Remedy.
         hint: &'static str,
     },
-    /// The tokenizer cannot be trained, kept or used.
+    /// The tokenizer cannot be trained, cached or used.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
 }

@@ -1,15 +1,15 @@
-//! What a file is by its first bytes, where its name does not say it.
+//! File types: recognizes a file by its first bytes if its name says nothing.
 
-/// Bytes of a file that are looked at.
+/// Bytes at the beginning of a file that are examined.
 pub(super) const HEAD_BYTES: u64 = 16 << 10;
 
 /// The byte order mark of UTF-8.
 pub(super) const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Fewer bytes are too few to tell text from numbers.
+/// Shortest file, in bytes, for which text can be told from numbers.
 const SHORTEST_TEXT: usize = 64;
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileCompression {
     Plain,
@@ -18,14 +18,14 @@ pub(super) enum FileCompression {
 }
 
 impl FileCompression {
-    /// What the name of a file says; `None` where it says nothing.
+    /// Returns the compression that the file name implies; `None` if it implies none.
     pub(super) fn by_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         let endings = [(".gz", Self::Gzip), (".zst", Self::Zstd)];
         endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, packing)| packing)
     }
 
-    /// What its first bytes say.
+    /// Returns the compression that the first bytes of a file show.
     pub(super) fn by_content(head: &[u8]) -> Self {
         match head {
             // Deflate is the only method there is, and three of the flags are reserved.
@@ -35,7 +35,7 @@ impl FileCompression {
         }
     }
 
-    /// As people call it.
+    /// Returns the name of the compression for messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "nothing",
@@ -45,13 +45,13 @@ impl FileCompression {
     }
 }
 
-/// A kind of file that is no text.
+/// A binary file type that is not usable as text.
 struct BinaryFileKind {
-    /// Bytes that it has, and where.
+    /// Magic bytes and their offsets.
     magic: &'static [(usize, &'static [u8])],
-    /// With its article.
+    /// Name with its article.
     name: &'static str,
-    /// What to do with it.
+    /// Remedy for a user.
     hint: &'static str,
 }
 
@@ -106,21 +106,22 @@ const KINDS: [BinaryFileKind; 24] = [
     kind(&[(0, b"RIFF"), (8, b"WEBP")], "a WebP image", "name text, or PNG and JPEG images"),
 ];
 
-/// Says of a file that is no text, and no raw numbers either, what it is and what to do with it.
+/// Describes a known binary file, neither text nor raw numbers, with a remedy; `None` for other files.
 pub(super) fn named(head: &[u8]) -> Option<String> {
     let has = |(at, bytes): &(usize, &[u8])| head.get(*at..).is_some_and(|head| head.starts_with(bytes));
     let found = KINDS.iter().find(|kind| kind.magic.iter().all(has))?;
     Some(format!("this is {}; {}", found.name, found.hint))
 }
 
-/// The encoding of a text that is not in UTF-8, as `iconv` calls it: by its byte order mark, otherwise by its zeros.
+/// Returns the name that `iconv` has for the encoding of a text that is not UTF-8: found by the byte order
+/// mark, otherwise by its zeros.
 fn other_encoding(head: &[u8]) -> Option<&'static str> {
     match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => return Some("UTF-32"),
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return Some("UTF-16"),
         _ => {}
     }
-    // Most characters of most languages that write words with letters have a zero, at the same place in each.
+    // In most languages with an alphabet most characters have a zero at the same place.
     let is_mostly = |width: usize, place: usize| {
         let characters = head.chunks_exact(width);
         let (all, mut latin) = (characters.len(), 0);
@@ -137,13 +138,13 @@ fn other_encoding(head: &[u8]) -> Option<&'static str> {
         .map(|(name, ..)| name)
 }
 
-/// Whether an ASCII text may have this byte.
+/// Returns `true` if an ASCII text may contain this byte.
 fn is_of_text(byte: u8) -> bool {
     matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | b' '..=b'~')
 }
 
-/// The length of the byte order mark before a text; an `Err` says what the file is where it is no text in UTF-8 or an
-/// encoding like it.
+/// Returns the length of the byte order mark before a text; `Err` describes a file that is not text in
+/// UTF-8 or an encoding like it.
 pub(super) fn text_begin(head: &[u8]) -> Result<usize, String> {
     if let Some(encoding) = other_encoding(head) {
         return Err(format!(
@@ -157,19 +158,20 @@ pub(super) fn text_begin(head: &[u8]) -> Result<usize, String> {
     }
 }
 
-/// The first byte that is not UTF-8. A character that the end of `head` cuts is none.
+/// Returns the offset of the first byte that is not UTF-8. A character that the end of `head` cuts does not
+/// count.
 pub(super) fn not_utf8(head: &[u8]) -> Option<usize> {
     let error = std::str::from_utf8(head).err()?;
     error.error_len().map(|_| error.valid_up_to())
 }
 
-/// Whether a file of which numbers are expected is text.
+/// Returns `true` if a file that should contain numbers is text.
 pub(super) fn is_text(head: &[u8]) -> bool {
     let is_plain = |byte: &u8| is_of_text(*byte) || *byte >= 0x80;
     head.len() >= SHORTEST_TEXT && not_utf8(head).is_none() && head.iter().all(is_plain)
 }
 
-/// Whether a text begins as records of JSON do: `{"`, or `[{`.
+/// Returns `true` if a text begins like JSON records: `{"`, or `[{`.
 pub(super) fn is_json(head: &[u8]) -> bool {
     let mut marks = head.iter().filter(|byte| !byte.is_ascii_whitespace());
     matches!((marks.next(), marks.next()), (Some(b'{'), Some(b'"')) | (Some(b'['), Some(b'{')))

@@ -1,4 +1,4 @@
-//! Finds data files, reads at any offset, and hashes them.
+//! Data files: finds them, reads them at any offset, and hashes them.
 
 use super::file_type::{self, FileCompression};
 use super::{DataError, download};
@@ -11,45 +11,46 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Up to this length all of a file is hashed.
+/// Limit in bytes up to which a file is hashed as a whole.
 pub(super) const WHOLE_BYTES: u64 = 64 << 20;
 
-/// Blocks of a longer file that are hashed, evenly spread, the first and the last among them.
+/// Number of hashed blocks of a longer file, evenly spread, the first and the last among them.
 const BLOCKS: u64 = 64;
 
-/// Bytes of such a block.
+/// Bytes of one hashed block.
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// A compressed file that is read at any offset may have this length once it is decompressed.
+/// Limit on the decompressed bytes of a compressed file that is read at any offset.
 const UNPACKED_BYTES: u64 = 512 << 20;
 
-/// Where the bytes of a file are.
+/// The bytes of a file: on disk or decompressed in memory.
 #[derive(Debug)]
 enum ByteSource {
     Disk(File),
-    /// Decompressed.
+    /// Decompressed content.
     Memory(Vec<u8>),
 }
 
-/// An open file.
+/// An open data file.
 #[derive(Debug)]
 pub(super) struct DataFile {
     contents: ByteSource,
-    /// Path below the root where it lies there, otherwise the full path; the URL that it was downloaded from.
+    /// Path relative to the root if the file is below it, otherwise the full path; or the URL that it was
+    /// downloaded from.
     pub(super) name: String,
-    /// Length; at least 1.
+    /// Length in bytes; at least 1.
     pub(super) bytes: u64,
-    /// Nanoseconds since the Unix epoch of the last change, as the file system tells.
+    /// Modification time in nanoseconds since the Unix epoch, as reported by the file system.
     pub(super) modified: i128,
 }
 
-/// A file that is there.
+/// A data file that exists and is not open yet.
 #[derive(Debug)]
 pub(super) struct ResolvedFile {
     pub(super) path: PathBuf,
-    /// As [`DataFile::name`].
+    /// Name as in [`DataFile::name`].
     pub(super) name: String,
-    /// What it was downloaded from, with its checksum.
+    /// URL that it was downloaded from, with its checksum.
     url: Option<String>,
 }
 
@@ -59,7 +60,7 @@ impl ResolvedFile {
         Self { path, name, url: None }
     }
 
-    /// What names this file alone in a recipe; an `Err` where its path is no text.
+    /// Returns a pattern for a recipe that matches this file alone; `Err` if its path is not UTF-8.
     pub(super) fn pattern(&self) -> Result<String, DataError> {
         self.url
             .as_deref()
@@ -68,19 +69,19 @@ impl ResolvedFile {
             .ok_or_else(|| DataError::content(&self.name, "its name", "this is not UTF-8; rename the file"))
     }
 
-    /// Opens it.
+    /// Opens the file.
     pub(super) fn open(&self) -> Result<DataFile, DataError> {
         DataFile::open_as(&self.path, self.name.clone())
     }
 }
 
-/// The files that `patterns` name, in the order of the patterns, those of one pattern sorted, none twice. What URLs name
-/// has been downloaded.
+/// Opens the files that `patterns` name, in the order of the patterns, those of one pattern sorted, without
+/// duplicates. URLs must have been downloaded.
 pub(super) fn find(patterns: &[String], root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
     resolve_patterns(patterns, root)?.iter().map(|found| found.open().map(Arc::new)).collect()
 }
 
-/// The same, none of them open.
+/// Finds the files that `patterns` name without opening them, in the order of [`find`].
 pub(super) fn resolve_patterns(patterns: &[String], root: &Path) -> Result<Vec<ResolvedFile>, DataError> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for pattern in patterns {
@@ -101,12 +102,12 @@ pub(super) fn resolve_patterns(patterns: &[String], root: &Path) -> Result<Vec<R
     Ok(all)
 }
 
-/// Their paths.
+/// Returns the paths of the files that `patterns` name.
 pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(resolve_patterns(patterns, root)?.into_iter().map(|found| found.path).collect())
 }
 
-/// The one file with this name: a path, or a URL that has been downloaded.
+/// Opens the one file with this name: a path, or a URL that has been downloaded.
 pub(super) fn only(name: &str, root: &Path) -> Result<DataFile, DataError> {
     if Url::is_url(name) { downloaded(name)?.open() } else { DataFile::open(&root.join(name), root) }
 }
@@ -117,7 +118,7 @@ fn downloaded(name: &str) -> Result<ResolvedFile, DataError> {
     Ok(ResolvedFile { path, name: url.address().to_owned(), url: Some(name.to_owned()) })
 }
 
-/// The regular files on this host that a pattern names; none where it is no pattern.
+/// Returns the regular files on this host that match a pattern; empty if the pattern is invalid.
 pub fn matching(pattern: &str, root: &Path) -> Vec<PathBuf> {
     let mut paths = matches(pattern, root).unwrap_or_default();
     paths.retain(|path| path.is_file());
@@ -130,7 +131,7 @@ fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
         return Ok(if literal.exists() { vec![literal] } else { Vec::new() });
     }
     let bad = |detail: String| DataError::Pattern { pattern: pattern.to_owned(), detail };
-    // Joining an absolute pattern drops the root, which must not be read as a pattern itself.
+    // Joining an absolute pattern drops the root, which must not be interpreted as a pattern itself.
     let escaped = PathBuf::from(glob::Pattern::escape(&root.to_string_lossy())).join(pattern);
     let paths = glob::glob(&escaped.to_string_lossy()).map_err(|error| bad(error.to_string()))?;
     let mut found = Vec::new();
@@ -144,7 +145,7 @@ fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(found)
 }
 
-/// What something in the file system is, in words: `a FIFO`.
+/// Returns the type of a file system entry for messages, such as `a FIFO`.
 pub fn kind_of_file(about: &Metadata) -> &'static str {
     let kind = about.file_type();
     if kind.is_file() {
@@ -169,7 +170,7 @@ impl DataFile {
 
     fn open_as(path: &Path, name: String) -> Result<Self, DataError> {
         let io = |source| DataError::Io { file: path.display().to_string(), source };
-        // Looked at before it is opened: opening a FIFO waits for whoever writes to it.
+        // Examined before it is opened: opening a FIFO would wait for a writer.
         let about = path.metadata().map_err(io)?;
         if about.is_dir() {
             let detail = format!("this is a folder; name the files in it, such as `{name}/*`");
@@ -191,7 +192,7 @@ impl DataFile {
         Ok(Self { contents: ByteSource::Disk(file), name, bytes: about.len(), modified })
     }
 
-    /// Fills `into` from byte `offset` on.
+    /// Fills `into` with the bytes from `offset` on.
     pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
         let io = |source| DataError::Io { file: format!("{} at byte {offset}", self.name), source };
         match &self.contents {
@@ -206,7 +207,7 @@ impl DataFile {
         }
     }
 
-    /// Bytes `offset..` as many as there are, at most `length`.
+    /// Returns up to `length` bytes from `offset` on.
     pub(super) fn read_up_to(&self, offset: u64, length: u64) -> Result<Vec<u8>, DataError> {
         let length = length.min(self.bytes.saturating_sub(offset));
         let mut bytes = vec![0; usize::try_from(length).expect("a piece of a file fits into memory")];
@@ -216,7 +217,8 @@ impl DataFile {
 }
 
 impl DataFile {
-    /// How it is compressed: as its name says, otherwise as its first bytes do. What cannot be read is told by whoever reads it.
+    /// Returns the compression by the name, otherwise by the first bytes. A read error is reported by the
+    /// later read.
     pub(super) fn packing(&self) -> FileCompression {
         let by_content = || {
             self.read_up_to(0, 4).map_or(FileCompression::Plain, |head| FileCompression::by_content(&head))
@@ -224,7 +226,7 @@ impl DataFile {
         self.packing_by_name().unwrap_or_else(by_content)
     }
 
-    /// What its name says of that; `None` where it says nothing.
+    /// Returns the compression that the name implies; `None` if it implies none.
     pub(super) fn packing_by_name(&self) -> Option<FileCompression> {
         FileCompression::by_name(url::file_extension(&self.name))
     }
@@ -233,8 +235,8 @@ impl DataFile {
         self.packing() != FileCompression::Plain
     }
 
-    /// Reads text from its beginning: decompressed, and without a byte order mark. An `Err` where the file is known to be no
-    /// text, or text in another encoding.
+    /// Returns a reader of the decompressed text without its byte order mark. `Err` if the file is not
+    /// text, or is text in another encoding.
     pub(super) fn reader(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
         let mut contents = self.contents()?;
         let mut head = Vec::new();
@@ -244,7 +246,7 @@ impl DataFile {
         Ok(Box::new(Cursor::new(head).chain(contents)))
     }
 
-    /// The offset of the first byte of text in a file that is not compressed. An `Err` as for [`Self::reader`].
+    /// Returns the offset of the first byte of text in an uncompressed file. `Err` as in [`Self::reader`].
     pub(super) fn text_begin(&self) -> Result<u64, DataError> {
         self.text_begin_in(&self.read_up_to(0, file_type::HEAD_BYTES)?).map(|begin| begin as u64)
     }
@@ -253,7 +255,7 @@ impl DataFile {
         file_type::text_begin(head).map_err(|detail| DataError::content(&self.name, "byte 0", detail))
     }
 
-    /// The first bytes, decompressed and without a byte order mark.
+    /// Returns the first bytes, decompressed and without a byte order mark.
     pub(super) fn head(&self) -> Result<Vec<u8>, DataError> {
         let mut head = Vec::new();
         let read = self.contents()?.take(file_type::HEAD_BYTES).read_to_end(&mut head);
@@ -264,7 +266,7 @@ impl DataFile {
         Ok(head)
     }
 
-    /// Reads the contents from their beginning, decompressed.
+    /// Returns a reader of the decompressed content.
     fn contents(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
         let stored = SequentialReader { file: self, at: 0 };
         Ok(match self.packing() {
@@ -278,7 +280,7 @@ impl DataFile {
         })
     }
 
-    /// What is told when reading [`Self::reader`] fails.
+    /// Converts an error of [`Self::reader`].
     pub(super) fn unreadable(&self, source: std::io::Error) -> DataError {
         if !self.is_compressed() {
             return DataError::Io { file: self.name.clone(), source };
@@ -289,7 +291,7 @@ impl DataFile {
         DataError::content(&self.name, "the whole", detail)
     }
 
-    /// The file with its contents decompressed in memory, where it is compressed.
+    /// Decompresses the file into memory if it is compressed; otherwise returns it unchanged.
     pub(super) fn unpacked(self: &Arc<Self>) -> Result<Arc<Self>, DataError> {
         if !self.is_compressed() {
             return Ok(Arc::clone(self));
@@ -311,7 +313,7 @@ impl DataFile {
     }
 }
 
-/// Reads a file as it is stored, from its beginning.
+/// A sequential reader of the stored bytes of a file.
 struct SequentialReader<'a> {
     file: &'a DataFile,
     at: u64,
@@ -331,7 +333,7 @@ impl Read for SequentialReader<'_> {
     }
 }
 
-/// Names, lengths and hashes of files; of a long file [`BLOCKS`] blocks are hashed.
+/// Returns names, lengths and hashes of files; of a long file [`BLOCKS`] blocks are hashed.
 pub(super) fn recorded<'a>(
     files: impl IntoIterator<Item = &'a Arc<DataFile>>,
 ) -> Result<Vec<InputFile>, DataError> {
@@ -342,7 +344,7 @@ pub(super) fn recorded<'a>(
     files.into_iter().map(record).collect()
 }
 
-/// The hash of a file; of a long one that of [`BLOCKS`] blocks.
+/// Returns the hash of a file; of a long file, that of [`BLOCKS`] blocks.
 pub(super) fn hash(file: &DataFile) -> Result<blake3::Hash, DataError> {
     let mut hasher = blake3::Hasher::new();
     for (offset, length) in blocks(file.bytes) {
@@ -351,7 +353,7 @@ pub(super) fn hash(file: &DataFile) -> Result<blake3::Hash, DataError> {
     Ok(hasher.finalize())
 }
 
-/// Offsets and lengths of what is hashed of a file of `bytes`.
+/// Returns offsets and lengths of the hashed blocks of a file of `bytes`.
 fn blocks(bytes: u64) -> Vec<(u64, u64)> {
     if bytes <= WHOLE_BYTES {
         return (0..bytes).step_by(BLOCK_BYTES as usize).map(|offset| (offset, BLOCK_BYTES)).collect();

@@ -1,6 +1,6 @@
-//! One request to a server, for a file or the rest of one.
+//! HTTP: one request to a server, for a file or the rest of one.
 //!
-//! Decides nothing: what is done about a [`HttpError`] is decided in [`super::download`].
+//! Retries are up to [`super::download`].
 
 use dtrain_recipes::Url;
 use std::sync::Arc;
@@ -8,39 +8,40 @@ use std::time::Duration;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, BodyReader, http::HeaderMap, http::StatusCode};
 
-/// How long a server may take to accept a connection.
+/// Time limit for connecting to a server.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// How long a server may be silent.
+/// Time limit for a server that sends nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Why a file was not sent, or not all of it. The words go on after "downloading URL: ".
+/// The reason why a file was not sent completely. The text follows "downloading URL: ".
 #[derive(Debug)]
 pub(super) enum HttpError {
-    /// Another attempt may go better.
+    /// A temporary error: a retry may succeed.
     Passing(String),
-    /// Another attempt would end in the same way.
+    /// A permanent error: a retry would fail in the same way.
     Final(String),
-    /// The server does not send the file from that byte on.
+    /// The server cannot send the file from the requested byte on.
     NoRest,
 }
 
-/// What a server sends.
+/// The response of a server.
 pub(super) struct HttpResponse {
-    /// Offset of the first byte: 0, or what was asked for.
+    /// Offset of the first byte: 0, or the requested one.
     pub(super) begin: u64,
-    /// Length of the whole file, where the server says it.
+    /// Length of the whole file in bytes, if the server tells it.
     pub(super) of: Option<u64>,
-    /// What names this version of the file to the server.
+    /// The server's identifier of this version of the file.
     pub(super) version: Option<String>,
     pub(super) body: BodyReader<'static>,
 }
 
-/// Who asks.
+/// An HTTP client.
 pub(super) struct HttpClient(Agent);
 
 impl HttpClient {
-    /// One for `url`. A proxy is taken from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+    /// Creates a client for `url`. The proxy is taken from the environment (`HTTPS_PROXY`, `HTTP_PROXY`,
+    /// `ALL_PROXY`, `NO_PROXY`).
     pub(super) fn new(url: &Url) -> Result<Self, HttpError> {
         let is_secure = url.address().get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"));
         let found = rustls_native_certs::load_native_certs().certs;
@@ -56,11 +57,11 @@ impl HttpClient {
         let tls = TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(provider).build();
         let config = Agent::config_builder()
             .tls_config(tls)
-            // A redirection must not take the protection away that the recipe asked for.
+            // A redirection must not downgrade the recipe's HTTPS.
             .https_only(is_secure)
             .http_status_as_error(false)
             .user_agent(concat!("dtrain/", env!("CARGO_PKG_VERSION")))
-            // The file as it is stored: checksums and lengths are those of its bytes.
+            // No content encoding: checksums and lengths are those of the stored file.
             .accept_encoding("identity")
             .timeout_connect(Some(CONNECT))
             .timeout_recv_response(Some(SILENCE))
@@ -69,7 +70,7 @@ impl HttpClient {
         Ok(Self(config.new_agent()))
     }
 
-    /// Asks for the bytes of `url` from `begin` on, of the same `version` where that is known.
+    /// Requests the bytes of `url` from `begin` on, of `version` if that is known.
     pub(super) fn ask(
         &self,
         url: &Url,
@@ -107,14 +108,14 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text(headers, name)?.trim().parse().ok()
 }
 
-/// The first byte and the length of the whole, from `Content-Range: bytes 5-9/10`.
+/// Returns the first byte and the length of the whole, from `Content-Range: bytes 5-9/10`.
 fn range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let (range, of) = text(headers, "content-range")?.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, _) = range.split_once('-')?;
     Some((first.trim().parse().ok()?, of.trim().parse().ok()))
 }
 
-/// A strong entity tag, otherwise the time of the last change.
+/// Returns a strong entity tag, otherwise the time of the last change.
 fn version_in(headers: &HeaderMap) -> Option<String> {
     let tag = text(headers, "etag").filter(|tag| !tag.starts_with("W/"));
     tag.or_else(|| text(headers, "last-modified")).map(str::to_owned)

@@ -8,22 +8,22 @@ use dtrain_recipes::{Data, Model, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Images with their labels, of several files.
+/// Images with their labels, from several files.
 pub(super) struct IdxImages {
     parts: Vec<IdxFile>,
-    /// Images up to the end of each part.
+    /// Cumulative number of images up to the end of each file.
     ends: Vec<u64>,
     width: usize,
 }
 
 struct IdxFile {
     images: Arc<DataFile>,
-    /// Offset of the first image.
+    /// Offset of the first image in the file.
     begin: u64,
     labels: Vec<u8>,
 }
 
-/// Opens image and label files.
+/// Opens image and label files as a data set.
 pub(super) fn open(
     data: &Data,
     labels: &[String],
@@ -113,7 +113,7 @@ impl IdxFile {
     }
 }
 
-/// The size of an image in the file is that of the model.
+/// Checks that the size of an image in the file is that of the model.
 pub(super) fn check_size(
     file: &DataFile,
     found: &[u64],
@@ -139,11 +139,11 @@ pub(super) fn check_size(
     Err(DataError::content(&file.name, "byte 8", detail))
 }
 
-/// The head of an IDX file.
+/// The header of an IDX file.
 pub(super) struct IdxHeader {
     /// Length of each dimension; all at least 1.
     pub(super) lengths: Vec<u64>,
-    /// Bytes of the head.
+    /// Bytes of the header.
     pub(super) bytes: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Folders of images: `FOLDER/CLASS/FILE.png`, one file for each sample.
 //!
-//! Classes are the names of the folders in alphabetical order. Samples stand in an order that depends on their names
-//! alone and mixes the classes, so that a share at the end has some of each. Photographs are turned as cameras and phones
-//! say in their EXIF data. Decoded images are kept in memory where all
-//! of them take little; otherwise each is decoded when it is read.
+//! Classes are the names of the folders in alphabetical order. The order of the samples depends on their
+//! names alone and mixes the classes, so that a share at the end has some of each. Photographs are rotated
+//! as their EXIF data say. Decoded images are kept in memory if all of them are small; otherwise each is
+//! decoded when it is read.
 
 use super::{Batch, DataError, DataSet, SampleSource, files, jpeg, row_shape, split::TrainValidationSplit};
 use dtrain_protocol::{InputFile, Preprocessing};
@@ -16,18 +16,18 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Decoded images of at most this many bytes are kept in memory.
+/// Limit on the bytes of decoded images that are kept in memory.
 const KEPT_BYTES: usize = 1 << 30;
 
-/// Images of at most this many bytes are hashed whole; of more, names and lengths.
+/// Limit on the bytes of images that are hashed whole; of larger sets, names and lengths are hashed.
 const HASHED_BYTES: u64 = 256 << 20;
 
-/// Size of an image and how one becomes it.
+/// Size of the model's images, and the resizing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImageShape {
-    /// Channels, rows and columns; `None` where any image of `width` numbers will do.
+    /// Channels, rows and columns; `None` if any image of `width` values fits.
     size: Option<[u32; 3]>,
-    /// Numbers of an image.
+    /// Values of an image.
     width: usize,
     resize: bool,
 }
@@ -36,18 +36,18 @@ pub(super) struct ImageShape {
 pub(super) struct ImageFolder {
     samples: Vec<LabelledImage>,
     shape: ImageShape,
-    /// `[samples, width]`; empty where images are decoded when they are read.
+    /// Decoded images `[samples, width]`; empty if images are decoded when they are read.
     pixels: Vec<u8>,
 }
 
 pub(super) struct LabelledImage {
     path: PathBuf,
-    /// Path below the root where it lies there.
+    /// Path relative to the root if the file is below it.
     name: String,
     class: u32,
 }
 
-/// Opens folders of images.
+/// Opens folders of images as a data set.
 pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Result<DataSet, DataError> {
     let (_, classes) = row_shape(model).expect("open() hands over models of rows only");
     let shape = ImageShape::of(model, resize)?;
@@ -77,13 +77,13 @@ pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Res
     Ok(DataSet { train, valid, files: all, tokenizer: None, preprocessing: Some(preprocessing), warnings })
 }
 
-/// The name of the folder that an image lies in.
+/// Returns the class of an image: the name of its folder.
 fn class_of(path: &Path) -> String {
     path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 impl ImageShape {
-    /// What `model` reads.
+    /// Returns the image size that `model` reads.
     pub(super) fn of(model: &Model, resize: bool) -> Result<Self, DataError> {
         let (width, _) = row_shape(model).expect("only models of rows read images");
         let size = match model {
@@ -139,7 +139,8 @@ impl ImageFolder {
     }
 }
 
-/// Number, bytes and hash of the images under the name of the first: a line for each would be long.
+/// Returns number, bytes and hash of the images as one record under the name of the first: a line for each
+/// would be long.
 fn recorded(samples: &[LabelledImage]) -> Result<InputFile, DataError> {
     let mut lengths = Vec::with_capacity(samples.len());
     for sample in samples {
@@ -159,12 +160,12 @@ fn recorded(samples: &[LabelledImage]) -> Result<InputFile, DataError> {
 }
 
 impl LabelledImage {
-    /// An image whose class is not known.
+    /// Creates an image whose class is unknown.
     pub(super) fn unlabelled(path: PathBuf, name: String) -> Self {
         Self { path, name, class: 0 }
     }
 
-    /// Path below the folder that it was looked for in.
+    /// Returns the path relative to the folder that was searched.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -173,7 +174,7 @@ impl LabelledImage {
         DataError::Io { file: self.name.clone(), source }
     }
 
-    /// The pixels, `[channel, row, column]`.
+    /// Decodes the image to pixels `[channel, row, column]`.
     pub(super) fn decode(&self, shape: ImageShape) -> Result<Vec<u8>, DataError> {
         let bytes = std::fs::read(&self.path).map_err(|source| self.unreadable(source))?;
         let bad = |detail: String| DataError::content(&self.name, "the whole", detail);
@@ -219,7 +220,7 @@ impl LabelledImage {
     }
 }
 
-/// Decodes an image, turned as its EXIF data say.
+/// Decodes an image and rotates it as its EXIF data say.
 fn upright(bytes: &[u8]) -> Result<DynamicImage, ImageError> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
     let mut decoder = reader.into_decoder()?;

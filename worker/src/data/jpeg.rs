@@ -1,12 +1,13 @@
-//! Whether a JPEG image is whole: decoders fill what is missing with grey, and say nothing.
+//! JPEG completeness: decoders silently fill a missing part with grey.
 
-/// Markers without a length behind them: restarts, and one that means nothing.
+/// Markers without a length: restarts, and one without meaning.
 const BARE: [u8; 9] = [0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5, 0xd6, 0xd7, 0x01];
 const BEGIN: u8 = 0xd8;
 const END: u8 = 0xd9;
 const SCAN: u8 = 0xda;
 
-/// Whether the image at the beginning of `bytes`, a JPEG, has its end. More may follow, as films do in files of phones.
+/// Returns `true` if the JPEG at the beginning of `bytes` has its end marker. More data may follow, such as
+/// the video in a phone's file.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     let mut at = 0;
     while let Some(marker) = next_marker(bytes, &mut at) {
@@ -26,7 +27,7 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
     false
 }
 
-/// The marker that stands at `at`, behind fill bytes; `None` where there is none. `at` moves behind it.
+/// Returns the marker at `at`, behind fill bytes, and moves `at` behind it; `None` if there is none.
 fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
     let begin = *at + bytes.get(*at..)?.iter().position(|byte| *byte == 0xff)?;
     let marker = begin + bytes[begin..].iter().position(|byte| *byte != 0xff)?;
@@ -34,7 +35,7 @@ fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
     Some(bytes[marker])
 }
 
-/// Moves `at` to the marker that ends a scan. In a scan, a zero follows each byte 255 that is none.
+/// Moves `at` to the marker that ends a scan. In a scan, a zero follows each byte 255 that is not a marker.
 fn skip_scan(bytes: &[u8], at: &mut usize) {
     while let Some(found) = bytes.get(*at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
         *at += found;

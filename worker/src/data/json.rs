@@ -1,5 +1,5 @@
-//! Records of JSON, as Python and others write them: an object on each line, or a list of objects over any number of
-//! lines. `NaN` and `Infinity` are taken for numbers.
+//! JSON records: an object on each line, or a list of objects over any number of lines. `NaN` and
+//! `Infinity`, which Python writes, count as numbers.
 
 use super::DataError;
 use super::corpus::{DocumentPiece, InMemoryDocument};
@@ -9,29 +9,29 @@ use std::fmt;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
-/// The longest record.
+/// Limit on the bytes of a record.
 const MOST_BYTES: usize = 64 << 20;
 
-/// The documents of a file; nothing follows an error.
+/// The documents of a JSON file; nothing follows an error.
 pub(super) struct JsonRecords<'a, R> {
     file: Arc<DataFile>,
     reader: R,
     field: &'a str,
     layout: Option<RecordFraming>,
-    /// Where the next byte is.
+    /// Position of the next byte.
     place: TextPosition,
     document: Option<InMemoryDocument<String>>,
     is_done: bool,
 }
 
-/// Where records are.
+/// Framing of records: one a line, or elements of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecordFraming {
     Lines,
     List,
 }
 
-/// Both counted from 1.
+/// A line and a column, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TextPosition {
     line: u64,
@@ -47,7 +47,7 @@ impl TextPosition {
         }
     }
 
-    /// A place of a record that begins here, as `serde_json` counts it.
+    /// Converts a position inside a record that begins here, as `serde_json` counts it.
     fn within(self, line: usize, column: usize) -> Self {
         let (line, column) = (line.max(1) as u64, column.max(1) as u64);
         if line == 1 {
@@ -64,20 +64,20 @@ impl fmt::Display for TextPosition {
     }
 }
 
-/// A record as it was written.
+/// The bytes of a record and its position.
 struct RawRecord {
     bytes: Vec<u8>,
     begin: TextPosition,
 }
 
 impl<'a, R: BufRead> JsonRecords<'a, R> {
-    /// The texts in `field` of the records that `reader` reads from `file`.
+    /// Creates an iterator over the texts in `field` of the records that `reader` reads from `file`.
     pub(super) fn new(file: Arc<DataFile>, reader: R, field: &'a str) -> Self {
         let place = TextPosition { line: 1, column: 1 };
         Self { file, reader, field, layout: None, place, document: None, is_done: false }
     }
 
-    /// The next document; `None` at the end.
+    /// Returns the next document; `None` at the end.
     fn advance(&mut self) -> Result<Option<InMemoryDocument<String>>, DataError> {
         let layout = match self.layout {
             Some(layout) => layout,
@@ -108,7 +108,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// Passes blanks, and `[` where the records are in a list; `None` where there is nothing else.
+    /// Skips blanks, and `[` if the records are a list; `None` if the file has nothing else.
     fn begin(&mut self) -> Result<Option<RecordFraming>, DataError> {
         loop {
             match self.peek()? {
@@ -123,7 +123,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// The next line that is not blank.
+    /// Returns the next line that is not blank.
     fn line(&mut self) -> Result<Option<RawRecord>, DataError> {
         loop {
             let (mut bytes, begin) = (Vec::new(), self.place);
@@ -144,7 +144,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// The next element of the list.
+    /// Returns the next element of the list.
     fn element(&mut self) -> Result<Option<RawRecord>, DataError> {
         let begin = loop {
             match self.peek()? {
@@ -179,7 +179,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// Fails where anything stands behind the list.
+    /// Fails if anything follows the list.
     fn nothing_more(&mut self) -> Result<(), DataError> {
         while let Some(byte) = self.peek()? {
             if !byte.is_ascii_whitespace() {

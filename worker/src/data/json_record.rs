@@ -1,20 +1,20 @@
-//! The text in one record of JSON, and nothing else of it.
+//! Extraction of one text field from a JSON record.
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// The fields that are named where one is missing.
+/// Fields that are listed if the requested one is missing.
 const NAMED_FIELDS: usize = 12;
 
-/// Why a record has no text.
+/// The reason why a record has no text.
 #[derive(Debug)]
 pub(super) enum RecordError {
     Syntax(serde_json::Error),
-    /// In words.
+    /// Valid JSON without the field, or with another type.
     Content(String),
 }
 
-/// The text in the field of a record. Numbers that only Python writes are replaced where there are any.
+/// Returns the text in a field of a record. Numbers that only Python writes are replaced.
 pub(super) fn text_in(bytes: &mut [u8], field: &str) -> Result<String, RecordError> {
     let record = match read(bytes, field) {
         Err(_) if replace_numbers_of_python(bytes) => read(bytes, field),
@@ -48,14 +48,14 @@ fn read(bytes: &[u8], field: &str) -> Result<PickedValue, serde_json::Error> {
     from.end().map(|()| value)
 }
 
-/// Writes zeros in place of `NaN`, `Infinity` and `-Infinity` outside of texts, with blanks up to their length; `false`
-/// where there are none.
+/// Replaces `NaN`, `Infinity` and `-Infinity` outside of strings by zeros, padded with blanks; `false` if
+/// there are none.
 fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
     let words = [&b"NaN"[..], b"Infinity", b"-Infinity"];
     let (mut at, mut is_text, mut has_any) = (0, false, false);
     while at < bytes.len() {
         match bytes[at] {
-            // What is escaped ends no text.
+            // An escaped quote does not end a string.
             b'\\' if is_text => at += 1,
             b'"' => is_text = !is_text,
             _ if is_text => {}
@@ -72,13 +72,13 @@ fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
     has_any
 }
 
-/// A value, and no more of it than is asked for.
+/// A parsed value, reduced to the requested field.
 enum PickedValue {
     Text(String),
     Object {
-        /// The value of the field that was asked for.
+        /// Value of the requested field.
         found: Option<Box<Self>>,
-        /// The first of the other fields.
+        /// Names of the first of the other fields.
         fields: Vec<String>,
     },
     List,
@@ -88,7 +88,7 @@ enum PickedValue {
 }
 
 impl PickedValue {
-    /// In words.
+    /// Returns the type of the value for messages.
     fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "a text",
@@ -101,7 +101,7 @@ impl PickedValue {
     }
 }
 
-/// Reads a value; of an object, `field`.
+/// A deserializer of a value; of an object, it keeps `field`.
 #[derive(Clone, Copy)]
 struct FieldPicker<'f> {
     field: Option<&'f str>,

@@ -1,4 +1,4 @@
-//! Samples with known classes or next tokens that are not those of the recipe, to measure a trained model on.
+//! Labelled samples outside of the recipe's data, to evaluate a trained model on.
 
 use super::images::{ImageFolder, ImageShape};
 use super::table::{self, TabularFormat};
@@ -9,20 +9,20 @@ use dtrain_protocol::Preprocessing;
 use dtrain_recipes::{Columns, Data, DataFormat, Model, Tokenizer, ValidationSource};
 use std::path::Path;
 
-/// What was fixed when a model was trained.
+/// The encoding of data that was fixed in training.
 pub struct TrainedEncoding<'a> {
-    /// How rows are read.
+    /// Preprocessing of rows.
     pub preprocessing: &'a Preprocessing,
-    /// The tokenizer of the checkpoint, as JSON.
+    /// Tokenizer of the checkpoint, as JSON.
     pub tokenizer: Option<&'a [u8]>,
 }
 
-/// Opens `files`, which are in the format of `data`, as the model was trained to read them. `labels` are the label files
-/// of IDX files. Paths start from `root`, the folder that the paths of `data` start from.
+/// Opens `files`, which are in the format of `data`, as the model was trained to read them. `labels` are
+/// the label files of IDX files. Paths start from `root`, the folder that the paths of `data` start from.
 ///
-/// Those that are URLs are downloaded.
+/// URLs are downloaded.
 ///
-/// `Err` when there is no such file, or when a file has not what the model reads.
+/// `Err` if there is no such file, or if a file lacks an input of the model.
 pub fn labelled(
     data: &Data,
     (files, labels): (&[String], &[String]),
@@ -54,7 +54,7 @@ pub fn labelled(
             Ok(Box::new(idx::IdxImages::open(files, labels, root, model, &mut Vec::new())?))
         }
         DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
-            // A tokenizer that was trained and is not in the checkpoint is trained again on what it was trained on.
+            // A trained tokenizer that the checkpoint lacks is trained again on the same text.
             let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
             let train = if is_trained && tokenizer.is_none() { data.train.clone() } else { files.to_vec() };
             let data =

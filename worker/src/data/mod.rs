@@ -1,9 +1,9 @@
-//! Where samples come from.
+//! Data sets: training and validation samples.
 //!
-//! [`open`] turns the recipe's data section into two numbered lists of samples. Which sample is read when is not
-//! decided here: see [`dtrain_protocol::shuffle`]. Files are read in place
-//! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read. Tables (CSV,
-//! Parquet) are kept in memory, and in a file without a name where they are large; class labels are kept in memory.
+//! [`open`] turns the recipe's data section into two numbered lists of samples. The order in which they are
+//! read is that of [`dtrain_protocol::shuffle`]. Files are read in place at the offset of a sample, so a
+//! data set may be larger than memory, and must not change while it is read. Tables (CSV, Parquet) are kept
+//! in memory, and in an unnamed file if they are large; class labels are kept in memory.
 
 mod bpe;
 mod cache;
@@ -57,37 +57,38 @@ use table::TabularFormat;
 use tokenize::PreparationObserver;
 use tokenizer::CorpusSettings;
 
-/// Training and validation samples.
+/// The training and validation samples of a recipe.
 pub struct DataSet {
     /// Samples to train on.
     pub train: Box<dyn SampleSource>,
     /// Samples that are never trained on.
     pub valid: Box<dyn SampleSource>,
-    /// The files, in the order in which they are read.
+    /// Data files, in the order in which they are read.
     pub files: Vec<InputFile>,
-    /// How text becomes tokens and back, when the data is text.
+    /// Tokenizer, if the data is text.
     pub tokenizer: Option<TextTokenizer>,
-    /// What rows become before the model reads them, and names of classes; `None` for tokens and IDX files.
+    /// Preprocessing of rows and names of classes; `None` for tokens and IDX files.
     pub preprocessing: Option<Preprocessing>,
-    /// What is strange about it, in words.
+    /// Warnings about the data, for the user.
     pub warnings: Vec<String>,
 }
 
 /// A numbered list of samples, which any thread may read.
 pub trait SampleSource: Send + Sync {
-    /// Number of samples; at least 1 in a [`DataSet`].
+    /// Returns the number of samples; at least 1 in a [`DataSet`].
     fn len(&self) -> u64;
 
-    /// Whether there is no sample.
+    /// Returns `true` if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The samples with these numbers, in this order. Panics when a number is not below [`SampleSource::len`].
+    /// Returns the samples with these numbers, in this order. Panics if a number is not below
+    /// [`SampleSource::len`].
     fn read(&self, indices: &[u64]) -> Result<Batch, DataError>;
 }
 
-/// Samples side by side.
+/// Samples read together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Batch {
     /// Sequences of tokens.
@@ -96,9 +97,9 @@ pub enum Batch {
         inputs: Vec<u32>,
         /// `[samples, length]`: the token that follows each input.
         targets: Vec<u32>,
-        /// Sequences.
+        /// Number of sequences.
         samples: usize,
-        /// Tokens of one.
+        /// Tokens of one sequence.
         length: usize,
     },
     /// Rows of numbers, or images as rows `[channel, row, column]`.
@@ -107,15 +108,15 @@ pub enum Batch {
         values: Vec<f32>,
         /// `[samples]`.
         classes: Vec<u32>,
-        /// Rows.
+        /// Number of rows.
         samples: usize,
-        /// Numbers of one.
+        /// Values of one row.
         width: usize,
     },
 }
 
 impl Batch {
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn samples(&self) -> usize {
         match self {
             Self::Tokens { samples, .. } | Self::Rows { samples, .. } => *samples,
@@ -124,13 +125,13 @@ impl Batch {
 }
 
 impl DataSet {
-    /// What a checkpoint records of it.
+    /// Returns the input description that a checkpoint records.
     pub fn inputs(&self) -> InputManifest {
         let (train_samples, valid_samples) = (self.train.len(), self.valid.len());
         InputManifest { train_samples, valid_samples, files: self.files.clone() }
     }
 
-    /// Fails when the training data has fewer samples than one optimizer step takes.
+    /// Fails if the training data has fewer samples than one optimizer step takes.
     pub fn fill_a_batch(&self, batch: u64) -> Result<(), DataError> {
         let found = self.train.len();
         if found >= batch {
@@ -141,7 +142,7 @@ impl DataSet {
     }
 }
 
-/// Downloads what the data of a recipe names by URLs and this host does not have. `tell` is told how far it has come.
+/// Downloads the URLs of a recipe's data that this host does not have. `tell` receives the progress.
 pub fn fetch(data: &Data, tell: &dyn Fn(PreparationStep<'_>)) -> Result<(), DataError> {
     download::download_all(
         download::names(data),
@@ -149,18 +150,18 @@ pub fn fetch(data: &Data, tell: &dyn Fn(PreparationStep<'_>)) -> Result<(), Data
     )
 }
 
-/// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
-/// tokenizer and its tokens) is kept in `cache`, and several ranks may call this at once.
+/// Opens the data of a recipe for `model`. Relative paths start from `root`; `cache` stores trained
+/// tokenizers and tokenized text. Several ranks may call this at once.
 pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<DataSet, DataError> {
     open_with(data, root, model, cache, None, &WorkCounter::default(), &|_| ())
 }
 
-/// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
+/// Opens data like [`open`], with the tokenizer of a checkpoint, as JSON, in place of training one.
 ///
-/// Files that are validated on are not trained on, also where both keys name them; [`notes()`] tells which.
+/// Validation files are not trained on, even if both keys name them; [`notes()`] lists them.
 ///
-/// While files are downloaded and text is made into tokens, which may take hours, `progress` advances and `tell` is
-/// told how far it has come.
+/// While files are downloaded and text is tokenized, which may take hours, `progress` advances and `tell`
+/// receives the progress.
 pub fn open_with(
     data: &Data,
     root: &Path,
@@ -175,7 +176,7 @@ pub fn open_with(
     open_apart(&*decontaminate::without_validation_files(data, root)?, root, model, cache, trained, &watch)
 }
 
-/// Opens data whose files are on this host, each for what names it.
+/// Opens data whose files are on this host, without removing validation files from the training files.
 fn open_apart(
     data: &Data,
     root: &Path,
@@ -225,8 +226,8 @@ fn open_apart(
     }
 }
 
-/// Names of the files in `cache` that opening this data would use or make. `trained` are tokenizers of checkpoints that may be used
-/// with it, as JSON.
+/// Returns the names of the files in `cache` that opening this data would use or write. `trained` are
+/// tokenizers of checkpoints that may be used with it, as JSON.
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
         DataFormat::Text { tokenizer, documents, separator } => {
@@ -245,17 +246,17 @@ pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Re
     }
 }
 
-/// The files in `cache` that [`open`] has made, and what processes that are gone left unfinished.
+/// Returns the files in `cache` that [`open`] has written, and unfinished files of processes that are gone.
 pub fn all_cached(cache: &Path) -> Vec<PathBuf> {
     cache::list_cached(cache)
 }
 
-/// Removes a file of [`all_cached`]; `Ok(false)` while somebody makes or opens it.
+/// Removes a file of [`all_cached`]; `Ok(false)` if a process is writing or opening it.
 pub fn discard_cached(path: &Path) -> Result<bool, DataError> {
     cache::discard(path)
 }
 
-/// Numbers of one sample and classes that `model` expects: `(width, classes)`.
+/// Returns the values of one sample and the number of classes that `model` expects: `(width, classes)`.
 fn row_shape(model: &Model) -> Option<(usize, u32)> {
     match model.reads() {
         Some(InputSignature::Rows { inputs, classes }) => Some((inputs as usize, classes)),
@@ -263,11 +264,11 @@ fn row_shape(model: &Model) -> Option<(usize, u32)> {
     }
 }
 
-/// What a model expects of a sequence of tokens.
+/// The shape of the token sequences that a model expects.
 #[derive(Clone, Copy, Debug)]
 struct Sequences {
-    /// Tokens of one.
+    /// Tokens of one sequence.
     context: u32,
-    /// Tokens there are.
+    /// Size of the vocabulary.
     vocab: u32,
 }

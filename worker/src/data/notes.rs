@@ -1,5 +1,4 @@
-//! What a user should know about the files of a recipe: what they are read as where their names do not say it, and which
-//! are left out.
+//! Notes for the user about the files of a recipe: formats that the names do not tell, and excluded files.
 
 use super::file_type::{self, FileCompression};
 use super::files::{self, DataFile};
@@ -7,7 +6,7 @@ use super::{DataError, decontaminate};
 use dtrain_recipes::{Data, DataFormat, Documents, Tokenizer, ValidationSource, url};
 use std::path::Path;
 
-/// Endings of names of text. Others say nothing, or something else.
+/// File extensions of text. Others say nothing, or something else.
 const TEXT: [&str; 33] = [
     "txt", "text", "md", "markdown", "rst", "tex", "adoc", "org", "html", "htm", "xml", "log", "srt", "py",
     "rs", "c", "h", "cc", "cpp", "hpp", "cu", "js", "ts", "java", "go", "rb", "sh", "sql", "toml", "yaml",
@@ -17,8 +16,8 @@ const TEXT: [&str; 33] = [
 /// Names that are listed in a note.
 const LISTED: usize = 3;
 
-/// A line for each thing to know about the files of a recipe, whose paths start from `root`; what URLs name has been
-/// downloaded.
+/// Returns a line for each note about the files of a recipe, whose paths start from `root`; URLs must have
+/// been downloaded.
 pub fn notes(data: &Data, root: &Path) -> Result<Vec<String>, DataError> {
     let mut notes: Vec<String> = decontaminate::overlap_note(data, root)?.into_iter().collect();
     let DataFormat::Text { tokenizer, documents, .. } = &data.format else { return Ok(notes) };
@@ -39,7 +38,7 @@ pub fn notes(data: &Data, root: &Path) -> Result<Vec<String>, DataError> {
     Ok(notes)
 }
 
-/// `what: a.txt, b.txt and 3 more`.
+/// Formats `what: a.txt, b.txt and 3 more`.
 pub(super) fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
     let listed: Vec<&str> = names.iter().take(LISTED).map(AsRef::as_ref).collect();
     let more = names.len() - listed.len();
@@ -47,7 +46,7 @@ pub(super) fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
     format!("{what}: {}{more}", listed.join(", "))
 }
 
-/// What is to be known of a file of text.
+/// Returns the notes about one text file.
 fn file_notes(
     file: &DataFile,
     documents: &Documents,

@@ -1,11 +1,12 @@
-//! Samples that are validated on and also trained on.
+//! Overlap of training and validation samples.
 
 use super::describe::batches;
 use super::{Batch, DataError, DataSet, SampleSource};
 use std::collections::HashSet;
 
 impl DataSet {
-    /// How many of the rows or images to validate on have the values of one to train on; `None` for tokens.
+    /// Returns the number of validation rows or images whose values equal those of a training one; `None`
+    /// for tokens.
     pub fn shared(&self) -> Result<Option<u64>, DataError> {
         let mut trained = HashSet::new();
         let is_of_rows = each(&*self.train, |hash| {
@@ -18,7 +19,7 @@ impl DataSet {
     }
 }
 
-/// Hashes each row of a source; `Ok(false)` where it has tokens.
+/// Hashes each row of a source; `Ok(false)` if it has tokens.
 fn each(source: &dyn SampleSource, mut seen: impl FnMut([u8; 16])) -> Result<bool, DataError> {
     for batch in batches(source) {
         let Batch::Rows { values, width, .. } = batch? else { return Ok(false) };

@@ -1,6 +1,6 @@
 //! Parquet files: the values of a column, one row group after the other.
 //!
-//! Row groups and their rows are counted from 0, as other tools count them.
+//! Row groups and their rows are counted from 0, as in other tools.
 
 use super::files::DataFile;
 use super::table::RowLocation;
@@ -21,30 +21,30 @@ pub(super) struct ParquetFile {
     reader: SerializedFileReader<ParquetSource>,
 }
 
-/// A column of a row group.
+/// A column of one row group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupColumn {
     pub(super) group: usize,
     pub(super) column: usize,
 }
 
-/// What the cells of a column are in a table.
+/// The type of a column's cells in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum CellType {
-    /// Numbers, or true and false.
+    /// Signed numbers, or booleans.
     Signed,
-    /// Integers without a sign.
+    /// Unsigned integers.
     Unsigned,
-    /// Days since 1970-01-01, or this many parts of a day.
+    /// Days since 1970-01-01, or fractions of a day.
     Date {
-        /// Parts of a day.
+        /// Units of the stored value in a day.
         per_day: f64,
     },
     Text,
 }
 
 impl ParquetFile {
-    /// Reads the schema and where the row groups are.
+    /// Reads the schema and the positions of the row groups.
     pub(super) fn open(file: &Arc<DataFile>) -> Result<Self, DataError> {
         let reader = SerializedFileReader::new(ParquetSource(Arc::clone(file))).map_err(|error| {
             let detail = format!("expected a Parquet file ({error}); is the file whole?");
@@ -53,22 +53,22 @@ impl ParquetFile {
         Ok(Self { file: Arc::clone(file), reader })
     }
 
-    /// Number of row groups.
+    /// Returns the number of row groups.
     pub(super) fn groups(&self) -> usize {
         self.reader.num_row_groups()
     }
 
-    /// Rows of a row group; none where the file says a negative number.
+    /// Returns the rows of a row group; 0 if the file claims a negative number.
     pub(super) fn rows(&self, group: usize) -> u64 {
         self.reader.metadata().row_group(group).num_rows().try_into().unwrap_or(0)
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub(super) fn columns(&self) -> usize {
         self.reader.metadata().file_metadata().schema_descr().num_columns()
     }
 
-    /// The number of a column; `key` is the key of the recipe that names it.
+    /// Returns the index of a column; `key` is the key of the recipe that names it.
     pub(super) fn column(&self, name: &str, key: &str) -> Result<usize, DataError> {
         (0..self.columns()).find(|column| self.name(*column) == name).ok_or_else(|| {
             let names: Vec<String> = (0..self.columns()).take(12).map(|column| self.name(column)).collect();
@@ -78,7 +78,7 @@ impl ParquetFile {
         })
     }
 
-    /// The name of a column; of one in a structure, with dots.
+    /// Returns the name of a column, dotted for one in a structure.
     pub(super) fn name(&self, column: usize) -> String {
         self.descriptor(column).path().string()
     }
@@ -87,7 +87,7 @@ impl ParquetFile {
         &self.reader.metadata().file_metadata().schema_descr().columns()[column]
     }
 
-    /// Whether a column has text.
+    /// Returns `true` if a column has text.
     pub(super) fn is_text(&self, column: usize) -> bool {
         let descriptor = self.descriptor(column);
         descriptor.physical_type() == Type::BYTE_ARRAY
@@ -95,7 +95,7 @@ impl ParquetFile {
             && descriptor.converted_type() != ConvertedType::DECIMAL
     }
 
-    /// What the cells of a column are in a table; `None` for decimals, times of the day, lists and other types.
+    /// Returns the cell type of a column; `None` for decimals, times of the day, lists and other types.
     pub(super) fn cell_type(&self, column: usize) -> Option<CellType> {
         let descriptor = self.descriptor(column);
         if descriptor.max_rep_level() > 0 {
@@ -131,18 +131,19 @@ impl ParquetFile {
                 ConvertedType::NONE,
                 None,
             ) => Some(CellType::Signed),
-            // Decimals, times of the day, and whatever Parquet may have later.
+            // Decimals, times of the day, and later additions to Parquet.
             _ => None,
         }
     }
 
-    /// Bytes of a chunk when it is decompressed, as the file says.
+    /// Returns the decompressed bytes of a chunk, as the file claims.
     pub(super) fn decompressed(&self, chunk: GroupColumn) -> u64 {
         let group = self.reader.metadata().row_group(chunk.group);
         group.column(chunk.column).uncompressed_size().try_into().unwrap_or(0)
     }
 
-    /// Bytes of all chunks when they are decompressed, at least eight for each value: equal ones take next to nothing.
+    /// Returns the decompressed bytes of all chunks, at least eight for each value: repeated values take
+    /// almost no space.
     pub(super) fn unpacked_bytes(&self) -> u64 {
         let of_group = |group: usize| {
             let values = self.rows(group).saturating_mul(size_of::<f64>() as u64);
@@ -153,7 +154,7 @@ impl ParquetFile {
         (0..self.groups()).map(of_group).fold(0, u64::saturating_add)
     }
 
-    /// Fails because a column is not `wanted`.
+    /// Returns the error of a column whose type is not `wanted`.
     pub(super) fn other_type(&self, column: usize, wanted: &str) -> DataError {
         let descriptor = self.descriptor(column);
         let found = match (descriptor.max_rep_level(), descriptor.logical_type_ref()) {
@@ -168,7 +169,7 @@ impl ParquetFile {
         DataError::content(&self.file.name, RowLocation::Schema.to_string(), detail)
     }
 
-    /// Fails where a chunk has a page that takes much memory: each is decompressed as a whole.
+    /// Fails if a page of the chunk is too large: each is decompressed as a whole.
     pub(super) fn expect_small_pages(&self, chunk: GroupColumn) -> Result<(), DataError> {
         let about = self.reader.metadata().row_group(chunk.group).column(chunk.column);
         if (0..=parquet_pages::MOST_BYTES.cast_signed()).contains(&about.uncompressed_size()) {
@@ -194,7 +195,7 @@ impl ParquetFile {
         Err(DataError::content(&self.file.name, format!("row group {}", chunk.group), detail))
     }
 
-    /// What reads the values of a chunk.
+    /// Returns a reader for the values of a chunk.
     pub(super) fn reader(&self, chunk: GroupColumn) -> Result<ColumnReader, DataError> {
         let group = self.reader.get_row_group(chunk.group);
         group
@@ -202,7 +203,8 @@ impl ParquetFile {
             .map_err(|error| self.unreadable(chunk, &error))
     }
 
-    /// The next `count` values of a chunk, of which `row` is the first. An `Err` when one is null, or there are fewer.
+    /// Returns the next `count` values of a chunk, the first from row `row`. `Err` if one is null, or there
+    /// are fewer.
     pub(super) fn values<T: DataType>(
         &self,
         chunk: GroupColumn,
@@ -216,7 +218,7 @@ impl ParquetFile {
         (row..).zip(self.cells(chunk, reader, row, count)?).map(value).collect()
     }
 
-    /// The same, with `None` for each null.
+    /// Returns the next `count` cells of a chunk, with `None` for each null.
     pub(super) fn cells<T: DataType>(
         &self,
         chunk: GroupColumn,
@@ -232,7 +234,7 @@ impl ParquetFile {
             let problem = "ends before its row group does; is the file whole?";
             return Err(self.wrong_value(chunk, row + rows as u64, problem));
         }
-        // Levels tell which rows have a value; where all must have one, there are none.
+        // Levels tell which rows have a value; a required column has no levels.
         let full = self.descriptor(chunk.column).max_def_level();
         if full == 0 {
             return Ok(values.into_iter().map(Some).collect());
@@ -241,7 +243,7 @@ impl ParquetFile {
         Ok(levels.iter().map(|level| if *level < full { None } else { values.next() }).collect())
     }
 
-    /// Fails because of the value of a chunk in this row: `detail` follows the name of the column.
+    /// Returns the error of a chunk's value in this row; `detail` follows the name of the column.
     pub(super) fn wrong_value(&self, chunk: GroupColumn, row: u64, detail: &str) -> DataError {
         let detail = format!("column `{}` {detail}", self.name(chunk.column));
         DataError::content(&self.file.name, RowLocation::Row { group: chunk.group, row }.to_string(), detail)
@@ -256,7 +258,7 @@ impl ParquetFile {
     }
 }
 
-/// A file as it is stored.
+/// The stored bytes of a file, as the Parquet library reads them.
 struct ParquetSource(Arc<DataFile>);
 
 impl Length for ParquetSource {
@@ -282,7 +284,7 @@ impl ChunkReader for ParquetSource {
     }
 }
 
-/// Reads a file as it is stored from `at` on.
+/// A reader of the stored bytes of a file from `at` on.
 struct OffsetReader {
     file: Arc<DataFile>,
     at: u64,

@@ -1,17 +1,17 @@
-//! How large the pages of a Parquet file are once they are decompressed.
+//! Decompressed sizes of the pages of a Parquet file.
 //!
-//! The library decompresses a page as a whole, and tells its size only with its contents. So the headers are read here: structures
-//! of Thrift's compact protocol, of which two numbers matter.
+//! The library decompresses a page as a whole, and tells its size only with its contents. So the headers
+//! are read here: structures of Thrift's compact protocol, of which two numbers matter.
 
 use std::io::{BufReader, Error, ErrorKind, Read, Result, copy, sink};
 
-/// A page may take this much memory.
+/// Limit on the decompressed bytes of a page.
 pub(super) const MOST_BYTES: u64 = 256 << 20;
 
-/// Depth of structures beyond which nothing is a header.
+/// Limit on the depth of nested structures in a header.
 const MOST_DEPTH: u32 = 16;
 
-/// The size of the largest of the pages that `from` has, `bytes` long with their headers.
+/// Returns the decompressed size of the largest page in `from`, whose pages and headers take `bytes`.
 pub(super) fn largest(from: impl Read, bytes: u64) -> Result<u64> {
     let mut headers = PageHeaders { from: BufReader::with_capacity(4 << 10, from), at: 0 };
     let mut largest = 0;
@@ -32,11 +32,11 @@ struct PageSizes {
 
 struct PageHeaders<R> {
     from: R,
-    /// Bytes that were read.
+    /// Bytes read so far.
     at: u64,
 }
 
-/// Types of the compact protocol.
+/// Type codes of the compact protocol.
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const BYTE: u8 = 3;
@@ -50,7 +50,7 @@ const SET: u8 = 10;
 const STRUCT: u8 = 12;
 
 impl<R: Read> PageHeaders<R> {
-    /// The next header.
+    /// Reads the next page header.
     fn page(&mut self) -> Result<PageSizes> {
         let (mut page, mut field) = (PageSizes::default(), 0);
         while let Some(kind) = self.field(&mut field)? {
@@ -63,7 +63,8 @@ impl<R: Read> PageHeaders<R> {
         Ok(page)
     }
 
-    /// The number and the type of the next field; `None` at the end of the structure. `field` is the one before.
+    /// Reads the number and the type of the next field; `None` at the end of the structure. `field` is the
+    /// number of the previous one.
     fn field(&mut self, field: &mut i64) -> Result<Option<u8>> {
         let [head] = self.bytes()?;
         if head == 0 {
@@ -94,7 +95,7 @@ impl<R: Read> PageHeaders<R> {
                 }
                 Ok(())
             }
-            // Maps are in no header of a page.
+            // A page header has no maps.
             _ => Err(corrupt_page()),
         }
     }
@@ -107,7 +108,7 @@ impl<R: Read> PageHeaders<R> {
         };
         for _ in 0..length {
             match head & 0xf {
-                // In a list, each takes a byte.
+                // In a list, each boolean takes a byte.
                 TRUE | FALSE => self.pass(1)?,
                 kind => self.skip(kind, depth + 1)?,
             }
@@ -119,13 +120,13 @@ impl<R: Read> PageHeaders<R> {
         self.number()?.try_into().map_err(|_| corrupt_page())
     }
 
-    /// A number with a sign, in zigzag.
+    /// Reads a signed number in zigzag encoding.
     fn number(&mut self) -> Result<i64> {
         let bits = self.unsigned()?;
         Ok((bits >> 1).cast_signed() ^ -(bits & 1).cast_signed())
     }
 
-    /// Seven bits in each byte, the lowest first.
+    /// Reads a variable-length number: seven bits in each byte, the lowest first.
     fn unsigned(&mut self) -> Result<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {

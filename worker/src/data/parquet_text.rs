@@ -10,29 +10,29 @@ use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use std::sync::Arc;
 
-/// The documents of a file; nothing follows an error.
+/// The documents of a Parquet file; nothing follows an error.
 pub(super) struct ParquetDocuments {
     parquet: ParquetFile,
     column: usize,
-    /// The row group that is read after this one.
+    /// Index of the row group that is read next.
     next_group: usize,
     group: Option<RowGroup>,
     document: Option<InMemoryDocument<ByteArray>>,
     is_done: bool,
 }
 
-/// What is left of a row group.
+/// The unread rest of a row group.
 struct RowGroup {
     chunk: GroupColumn,
     reader: ColumnReaderImpl<ByteArrayType>,
-    /// The next row.
+    /// Index of the next row.
     row: u64,
-    /// Rows in all.
+    /// Number of rows.
     rows: u64,
 }
 
 impl ParquetDocuments {
-    /// Opens a file with this column of text.
+    /// Opens a file with this text column.
     pub(super) fn open(file: &Arc<DataFile>, column: &str) -> Result<Self, DataError> {
         let parquet = ParquetFile::open(file)?;
         let column = parquet.column(column, "data.field")?;
@@ -42,7 +42,7 @@ impl ParquetDocuments {
         Ok(Self { parquet, column, next_group: 0, group: None, document: None, is_done: false })
     }
 
-    /// Reads a row of the current group, otherwise opens the next; `Ok(false)` when there is none.
+    /// Reads a row of the current group, otherwise opens the next; `Ok(false)` at the end.
     fn advance(&mut self) -> Result<bool, DataError> {
         if let Some(group) = self.group.as_mut().filter(|group| group.row < group.rows) {
             self.document = Some(group.read(&self.parquet)?);

@@ -1,21 +1,21 @@
-//! Reads one batch ahead.
+//! Prefetch of batches.
 
 use super::{Batch, DataError, SampleSource};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// A thread that reads the next batch while the current one is used. It works on the processor only as long as
-/// reading takes: one batch waits ready, one is being read.
+/// A thread that reads the next batch while the current one is used. It keeps one batch ready while it
+/// reads another.
 #[derive(Debug)]
 pub struct Prefetch {
-    /// Taken when dropped, so that the thread sees that nobody listens.
+    /// Taken when dropped, so that the thread notices that the receiver is gone.
     batches: Option<Receiver<Result<Batch, DataError>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Prefetch {
-    /// Reads the batches of `indices`, in order. Stops after the first error.
+    /// Starts to read the batches of `indices`, in order. Stops after the first error.
     pub fn new(
         source: Arc<dyn SampleSource>,
         indices: impl Iterator<Item = Vec<u64>> + Send + 'static,
@@ -46,7 +46,7 @@ impl Drop for Prefetch {
     fn drop(&mut self) {
         self.batches = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the reader was already told on stderr, and the batches ended there.
+            // A panic of the reader was already reported on stderr, and ended the batches.
             drop(thread.join());
         }
     }

@@ -1,16 +1,17 @@
-//! Cuts a list of samples into training and validation.
+//! Splits samples into training and validation.
 
 use super::{Batch, DataError, SampleSource};
 use dtrain_protocol::shuffle::{shuffled_sample, splitmix64};
 use std::sync::Arc;
 
-/// Makes another order of a seed than that of training.
+/// Changes the seed, so that the split has another order than training.
 const SPLIT: u64 = 0x5917;
 
-/// Classes that a warning names.
+/// Limit on the classes listed in a warning.
 const NAMED: usize = 8;
 
-/// Of `samples`, how many are trained on when `valid` of them, in (0, 1), are cut off the end.
+/// Returns the number of training samples among `samples` when the fraction `valid`, in (0, 1), is split
+/// off the end.
 pub(super) fn train_samples(samples: u64, valid: f64) -> Result<u64, DataError> {
     if samples < 2 {
         let what = format!("{samples} samples, too few to cut validation samples off them");
@@ -23,7 +24,7 @@ pub(super) fn train_samples(samples: u64, valid: f64) -> Result<u64, DataError> 
     Ok(samples - cut)
 }
 
-/// The number of training samples that are used: `fraction` of them, at least one.
+/// Returns the number of training samples that are used: `fraction` of them, at least one.
 pub(super) fn used(samples: u64, fraction: f64) -> u64 {
     fraction_of(samples, fraction, f64::floor).clamp(samples.min(1), samples)
 }
@@ -38,16 +39,16 @@ fn fraction_of(samples: u64, fraction: f64, round: fn(f64) -> f64) -> u64 {
     round(samples as f64 * fraction) as u64
 }
 
-/// Which of some samples are trained on and which are validated on.
+/// The split of samples into training and validation.
 pub(super) struct TrainValidationSplit {
     order: SplitOrder,
-    /// How many are trained on: the first in the order.
+    /// Number of training samples: the first in the order.
     trained: u64,
-    /// The first in the order that is validated on.
+    /// Position in the order of the first validation sample.
     valid: u64,
 }
 
-/// What becomes of a sample.
+/// The use of a sample: training, validation or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subset {
     Train,
@@ -55,10 +56,10 @@ pub(super) enum Subset {
     Unused,
 }
 
-/// The order in which samples are cut.
+/// The order in which samples are split.
 #[derive(Clone, Copy)]
 struct SplitOrder {
-    /// Mixes them; `None` leaves them as they stand.
+    /// Shuffle seed; `None` keeps the order of the files.
     mix: Option<u64>,
     samples: u64,
 }
@@ -73,7 +74,8 @@ impl SplitOrder {
 }
 
 impl TrainValidationSplit {
-    /// Holds back `valid` of the samples, where there are no files for it, and uses `fraction` of the others.
+    /// Splits off the fraction `valid` of the samples, if there are no validation files, and uses
+    /// `fraction` of the others.
     pub(super) fn of(
         samples: u64,
         valid: Option<f64>,
@@ -84,7 +86,7 @@ impl TrainValidationSplit {
         Ok(Self { order: SplitOrder { mix, samples }, trained: used(valid, fraction), valid })
     }
 
-    /// What becomes of each sample.
+    /// Returns the use of each sample.
     pub(super) fn sides(&self) -> Vec<Subset> {
         let mut sides = vec![
             Subset::Unused;
@@ -103,8 +105,8 @@ impl TrainValidationSplit {
         sides
     }
 
-    /// Tells of classes that only one side has. `classes` has that of every sample, `other` those of validation where
-    /// there are files for it.
+    /// Returns warnings about classes that only one side has. `classes` has the class of every sample,
+    /// `other` those of the validation files, if any.
     pub(super) fn one_sided(
         &self,
         classes: &[u32],
@@ -127,7 +129,7 @@ impl TrainValidationSplit {
         one_sided(&[train, valid], name)
     }
 
-    /// The samples to train on and those to validate on, which are `other` where there are files for it.
+    /// Returns the training and validation samples; the latter are `other` if there are validation files.
     pub(super) fn cut<S: SampleSource + 'static>(
         &self,
         train: Arc<S>,
@@ -146,11 +148,11 @@ impl TrainValidationSplit {
     }
 }
 
-/// Some samples of another source.
+/// A subset of another source's samples.
 struct SourceSubset<S> {
     of: Arc<S>,
     order: SplitOrder,
-    /// The first in the order.
+    /// Position in the order of the first sample.
     begin: u64,
     samples: u64,
 }
@@ -167,8 +169,8 @@ impl<S: SampleSource> SampleSource for SourceSubset<S> {
     }
 }
 
-/// Tells of classes that only samples to train on have, or only samples to validate on. `counts` has how many samples
-/// there are of each class, of both.
+/// Returns warnings about classes that only training or only validation samples have. `counts` has the
+/// number of samples of each class on both sides.
 pub(super) fn one_sided([train, valid]: &[Vec<u64>; 2], name: impl Fn(usize) -> String) -> Vec<String> {
     let only = |here: &[u64], there: &[u64], what: &str| {
         let has_it = |class: &usize| here[*class] > 0 && there[*class] == 0;

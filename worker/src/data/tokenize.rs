@@ -1,4 +1,4 @@
-//! Text that is made into tokens once: a stream through all cores into one file of the cache.
+//! Tokenization: streams text through all cores into one file of the cache.
 
 use super::cache::{self, cache_error, key, lock, write_whole};
 use super::corpus::{CorpusReader, DocumentPiece};
@@ -14,49 +14,49 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Text that is tokenized side by side: this much for each thread, at least four times as much in all.
+/// Bytes of text tokenized in parallel, for each thread; at least four times as much in all.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// How far the making of tokens has come.
+/// The progress of tokenization.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenizationProgress {
-    /// Bytes of text, decompressed, that were made into tokens.
+    /// Bytes of decompressed text that were tokenized.
     pub bytes: u64,
-    /// Documents that ended in them.
+    /// Documents that were completed.
     pub documents: u64,
     /// Tokens written.
     pub tokens: u64,
 }
 
-/// What is done with data before it is read.
+/// A step of the preparation of data, with its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreparationStep<'a> {
     /// A file is downloaded.
     Fetching(DownloadProgress<'a>),
-    /// Text is made into tokens.
+    /// Text is tokenized.
     Tokenizing(TokenizationProgress),
 }
 
-/// Who is told while files are downloaded and tokens are made.
+/// The receivers of progress during downloads and tokenization.
 pub(super) struct PreparationObserver<'a> {
-    /// Advances with each piece of a file and with each batch.
+    /// Work counter, advanced with each piece of a file and with each batch.
     pub(super) progress: &'a WorkCounter,
-    /// Called as often.
+    /// Callback, called as often.
     pub(super) tell: &'a dyn Fn(PreparationStep<'_>),
 }
 
-/// How a corpus is made into tokens.
+/// The settings of a tokenization.
 pub(super) struct Tokenization<'a> {
     pub(super) tokenizer: &'a TextTokenizer,
     pub(super) corpus: CorpusReader<'a>,
-    /// Tokens behind each document.
+    /// Tokens that follow each document.
     pub(super) separator: Vec<u32>,
-    /// Bytes of a token.
+    /// Bytes of a stored token.
     pub(super) width: u64,
 }
 
 impl Tokenization<'_> {
-    /// Name of the file in the cache that holds the tokens of `files`, and the key of its lock.
+    /// Returns the name of the cache file of the tokens of `files`, and the key of its lock.
     pub(super) fn name(&self, files: &[Arc<DataFile>]) -> Result<(String, String), DataError> {
         let tokenizer = self.tokenizer.key()?;
         let method = match (self.corpus.documents, self.separator.as_slice()) {
@@ -67,7 +67,7 @@ impl Tokenization<'_> {
         Ok((name, tokenizer))
     }
 
-    /// The tokens of `files`, end to end: from `folder`, otherwise made now.
+    /// Returns the tokens of `files`, end to end: from `folder`, otherwise tokenized now.
     pub(super) fn tokens(
         &self,
         files: &[Arc<DataFile>],
@@ -85,7 +85,7 @@ impl Tokenization<'_> {
         Ok(TokenFiles::new(vec![TokenSegment::raw(file, self.width)?]))
     }
 
-    /// Reads in a thread of its own, tokenizes in all, writes in this one.
+    /// Tokenizes `files` into `to`: reads in a thread of its own, tokenizes in all, writes in this one.
     fn write(
         &self,
         files: &[Arc<DataFile>],
@@ -119,7 +119,7 @@ impl Tokenization<'_> {
         })
     }
 
-    /// The tokens of a piece, `width` bytes each, and how many they are.
+    /// Returns the tokens of a piece, `width` bytes each, and their number.
     fn encode(&self, piece: DocumentPiece) -> Result<(Vec<u8>, u64), DataError> {
         let is_last = piece.is_last;
         let mut tokens = match self.tokenizer {
@@ -135,7 +135,7 @@ impl Tokenization<'_> {
     }
 }
 
-/// Sends the pieces of `files` in batches; ends with an error, or when nobody listens.
+/// Sends the pieces of `files` in batches; ends with an error, or when the receiver is gone.
 fn read(
     corpus: CorpusReader<'_>,
     files: &[Arc<DataFile>],
@@ -150,7 +150,7 @@ fn read(
                 batch.push(piece);
             }
             Err(error) => {
-                // Nobody listens when another piece was wrong; that error is the one that is told.
+                // The receiver is gone after an error in another piece, which is the one that is reported.
                 drop(to.send(Ok(std::mem::take(&mut batch))));
                 drop(to.send(Err(error)));
                 return;

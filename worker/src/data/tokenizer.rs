@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! Tokenizers: text to tokens and back.
 
 use super::cache::failed;
 use super::corpus::CorpusReader;
@@ -10,42 +10,43 @@ use dtrain_recipes::{Data, Documents, Separator, Tokenizer, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The end-of-text token of a tokenizer that is trained on JSON lines or rows.
+/// End-of-text token of a tokenizer trained on JSON records or rows.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// What tokenizers call their end-of-text token; the first that a tokenizer has is taken.
+/// Common names of the end-of-text token; the first one in the vocabulary is taken.
 const ENDS_OF_TEXT: [&str; 6] =
     [END_OF_TEXT, "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "[EOS]"];
 
-/// What tokenizers call the token before a text; the first that a tokenizer has is taken.
+/// Common names of the beginning-of-text token; the first one in the vocabulary is taken.
 const BEGINS_OF_TEXT: [&str; 7] =
     ["<s>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "<bos>", "[BOS]", "[CLS]"];
 
-/// How text becomes tokens and back.
+/// A tokenizer: converts text to tokens and back.
 #[derive(Clone, Debug)]
 pub enum TextTokenizer {
-    /// Each byte is a token.
+    /// One token for each byte.
     Bytes,
-    /// Parts of words, as a `tokenizer.json` says.
+    /// Parts of words, according to a `tokenizer.json`.
     Subword(Box<Subword>),
 }
 
-/// A tokenizer that was read from JSON.
+/// A tokenizer parsed from JSON.
 #[derive(Clone, Debug)]
 pub struct Subword {
     tokenizer: tokenizers::Tokenizer,
-    /// What it was read from. The library does not write every tokenizer as it was, and prints a warning about some.
+    /// The original JSON: the library does not write every tokenizer as it was, and prints a warning about
+    /// some.
     json: String,
 }
 
 impl TextTokenizer {
-    /// The tokenizer of a checkpoint or of a `tokenizer.json`, from its JSON.
+    /// Parses the tokenizer of a checkpoint or of a `tokenizer.json`.
     pub fn parse(json: &[u8]) -> Result<Self, DataError> {
         let tokenizer = bpe::parse(json)?;
         Ok(Self::Subword(Box::new(Subword { tokenizer, json: String::from_utf8_lossy(json).into_owned() })))
     }
 
-    /// Its JSON, in the format of Hugging Face tokenizers; `None` where bytes are the tokens.
+    /// Returns the JSON in the format of Hugging Face tokenizers; `None` for bytes.
     pub fn json(&self) -> Option<String> {
         match self {
             Self::Bytes => None,
@@ -53,7 +54,7 @@ impl TextTokenizer {
         }
     }
 
-    /// The tokens of `text`; an `Err` where the tokenizer has none for a part of it.
+    /// Returns the tokens of `text`; `Err` if the tokenizer has none for a part of it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
@@ -64,7 +65,8 @@ impl TextTokenizer {
         }
     }
 
-    /// The text of `tokens`; what is not valid UTF-8 (such as half a character) becomes `U+FFFD`. A number that is no token has no text.
+    /// Returns the text of `tokens`; invalid UTF-8 (such as half a character) becomes `U+FFFD`. A number
+    /// that is not a token has no text.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
         match self {
             Self::Bytes => {
@@ -76,7 +78,8 @@ impl TextTokenizer {
         }
     }
 
-    /// Whether a number is a token. Numbers may be left out, and a model may have more than its tokenizer.
+    /// Returns `true` if the number is a token. Numbers may be skipped, and a model's vocabulary may be
+    /// larger than its tokenizer's.
     pub fn has(&self, token: u32) -> bool {
         match self {
             Self::Bytes => token < 256,
@@ -84,8 +87,8 @@ impl TextTokenizer {
         }
     }
 
-    /// A token that a text can begin with: that of the begin of a text, otherwise that of its end, otherwise the first word; `None`
-    /// where there are no tokens.
+    /// Returns a token that a text can begin with: the beginning-of-text token, otherwise the end-of-text
+    /// token, otherwise the first word; `None` if there are no tokens.
     pub fn first_token(&self) -> Option<u32> {
         let special = BEGINS_OF_TEXT.iter().chain(&ENDS_OF_TEXT).find_map(|name| self.token(name));
         match self {
@@ -98,11 +101,11 @@ impl TextTokenizer {
         }
     }
 
-    /// One more than the largest token.
+    /// Returns one more than the largest token.
     pub fn vocabulary(&self) -> u32 {
         match self {
             Self::Bytes => 256,
-            // Numbers may be left out, so the largest says more than how many there are.
+            // Numbers may be skipped, so the largest is more than the number of tokens.
             Self::Subword(subword) => {
                 let largest = subword.tokenizer.get_vocab(true).into_values().max();
                 largest.map_or(0, |largest| largest.saturating_add(1))
@@ -110,7 +113,7 @@ impl TextTokenizer {
         }
     }
 
-    /// What its tokens are filed under.
+    /// Returns the part of a cache key that identifies the tokenizer.
     pub(super) fn key(&self) -> Result<String, DataError> {
         let json = match self {
             Self::Bytes => "bytes".to_owned(),
@@ -126,7 +129,7 @@ impl TextTokenizer {
         }
     }
 
-    /// The tokens behind each document of a corpus.
+    /// Returns the tokens that follow each document of a corpus.
     fn separator(&self, wanted: &Separator, text: &CorpusSettings<'_>) -> Result<Vec<u32>, DataError> {
         let end = || ENDS_OF_TEXT.iter().find_map(|name| self.token(name));
         match (wanted, text.documents, text.tokenizer) {
@@ -143,7 +146,7 @@ impl TextTokenizer {
         }
     }
 
-    /// Fails when it has a token that the model has not.
+    /// Fails if the tokenizer has a token beyond the model's vocabulary.
     pub(super) fn fits(&self, vocab: u32) -> Result<(), DataError> {
         let found = self.vocabulary();
         if found <= vocab {
@@ -155,7 +158,7 @@ impl TextTokenizer {
     }
 }
 
-/// The tokenizer in the file that `data.tokenizer` names, with its file.
+/// Returns the tokenizer in the file that `data.tokenizer` names, with its file.
 pub(super) fn named(name: &str, root: &Path) -> Result<(TextTokenizer, Arc<DataFile>), DataError> {
     let file = Arc::new(files::only(name, root)?);
     let tokenizer = TextTokenizer::parse(&file.read_up_to(0, file.bytes)?).map_err(|error| {
@@ -165,7 +168,7 @@ pub(super) fn named(name: &str, root: &Path) -> Result<(TextTokenizer, Arc<DataF
     Ok((tokenizer, file))
 }
 
-/// What a recipe says of a corpus of text.
+/// The settings of a text corpus in a recipe.
 pub(super) struct CorpusSettings<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) documents: &'a Documents,
@@ -177,7 +180,7 @@ impl<'a> CorpusSettings<'a> {
         CorpusReader { documents: self.documents }
     }
 
-    /// Whether tokens are read from the files themselves.
+    /// Returns `true` if tokens are read from the files themselves, without a cached copy.
     fn is_in_place<'f>(&self, mut files: impl Iterator<Item = &'f Arc<DataFile>>) -> bool {
         matches!((self.tokenizer, self.documents), (Tokenizer::Bytes, Documents::Files))
             && matches!(self.separator, Separator::Auto | Separator::None)
@@ -188,7 +191,7 @@ impl<'a> CorpusSettings<'a> {
     where
         'a: 't,
     {
-        // A trained tokenizer may have fewer tokens than were asked for.
+        // A trained tokenizer may have fewer tokens than requested.
         let least = if let Tokenizer::Bpe(vocab) = self.tokenizer { *vocab } else { 0 };
         let vocabulary = tokenizer.vocabulary().max(least);
         let width = match vocabulary {
@@ -200,7 +203,7 @@ impl<'a> CorpusSettings<'a> {
         Ok(Tokenization { tokenizer, corpus: self.corpus(), separator, width })
     }
 
-    /// Training files and, where there are any, validation files.
+    /// Opens the training files and, if there are any, the validation files.
     fn files(
         data: &Data,
         root: &Path,
@@ -212,8 +215,8 @@ impl<'a> CorpusSettings<'a> {
         Ok((files::find(&data.train, root)?, valid))
     }
 
-    /// Names of the files in `cache` that text would be read from, with the tokenizer of the recipe or one of
-    /// `trained`, as JSON. Makes none.
+    /// Returns the names of the files in `cache` that the text would be read from, with the tokenizer of
+    /// the recipe or one of `trained`, as JSON. Creates none.
     pub(super) fn cached(
         &self,
         data: &Data,
@@ -248,7 +251,8 @@ impl<'a> CorpusSettings<'a> {
         Ok(names)
     }
 
-    /// Opens text; `trained` is the tokenizer of a checkpoint, in place of one that is trained on it.
+    /// Opens the text as a data set; `trained` is the tokenizer of a checkpoint, used in place of training
+    /// one.
     pub(super) fn open(
         &self,
         data: &Data,

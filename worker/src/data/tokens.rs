@@ -1,4 +1,4 @@
-//! Tokens in files: raw shards, llm.c shards, bytes of text, joined end to end and cut into windows.
+//! Token files: raw shards, llm.c shards and bytes of text, joined end to end and cut into windows.
 
 use super::files::{self, DataFile};
 use super::{Batch, DataError, DataSet, SampleSource, Sequences, file_type, split, tokenizer};
@@ -9,14 +9,14 @@ use std::sync::Arc;
 /// Bytes before the tokens of an llm.c shard: 256 numbers `i32`.
 const LLM_C_HEADER: u64 = 1024;
 
-/// First number of an llm.c shard, its version, and the bytes of one of its tokens.
+/// Magic number of an llm.c shard, its version, and the bytes of one of its tokens.
 const LLM_C: [(u32, u32, u64); 2] = [(20_240_520, 1, 2), (20_240_801, 7, 4)];
 
 /// A run of tokens in one file.
 #[derive(Debug)]
 pub(super) struct TokenSegment {
     file: Arc<DataFile>,
-    /// Offset of the first token in bytes.
+    /// Offset of the first token, in bytes.
     begin: u64,
     tokens: u64,
     /// Bytes of one token: 1, 2 or 4, little-endian.
@@ -24,7 +24,7 @@ pub(super) struct TokenSegment {
 }
 
 impl TokenSegment {
-    /// All bytes of `file`, `width` to a token.
+    /// Creates a segment of all bytes of `file`, `width` to a token.
     pub(super) fn raw(file: Arc<DataFile>, width: u64) -> Result<Self, DataError> {
         if !file.bytes.is_multiple_of(width) {
             let detail = format!(
@@ -37,12 +37,12 @@ impl TokenSegment {
         Ok(Self { begin: 0, tokens: file.bytes / width, width, file })
     }
 
-    /// The text of a file from byte `begin` on, a byte to a token.
+    /// Creates a segment of the text of a file from byte `begin` on, one byte to a token.
     pub(super) fn text(file: Arc<DataFile>, begin: u64) -> Self {
         Self { begin, tokens: file.bytes - begin, width: 1, file }
     }
 
-    /// A token shard: llm.c when it begins like one, otherwise raw `u16`.
+    /// Creates a segment of a token shard: llm.c if it has that header, otherwise raw `u16`.
     fn shard(file: Arc<DataFile>) -> Result<Self, DataError> {
         let head = file.read_up_to(0, 12)?;
         let word = |index: usize| {
@@ -75,7 +75,7 @@ impl TokenSegment {
     }
 }
 
-/// Fails where a file is known to be something else than raw numbers.
+/// Fails if a file is recognizably something else than raw numbers.
 fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
     let head = file.read_up_to(0, file_type::HEAD_BYTES)?;
     let detail = if file_type::is_text(&head) {
@@ -89,12 +89,13 @@ fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
     Err(DataError::content(&file.name, "byte 0", detail))
 }
 
-/// Whether a file begins as an llm.c shard of a kind that is not known. Such a header has a date as its first number, a small version,
-/// and zeros behind the numbers that it uses; no text has tokens like that.
+/// Returns `true` if a file begins like an llm.c shard of an unknown version. Such a header has a date as
+/// its first number, a small version, and zeros behind the numbers that it uses; no text has tokens like
+/// that.
 fn is_unknown_header(file: &DataFile, magic: u32, version: u32) -> Result<bool, DataError> {
-    /// Dates that llm.c may use: of 2024 to 2099.
+    /// Dates that llm.c may use: from 2024 to 2099.
     const DATES: std::ops::Range<u32> = 20_240_101..21_000_101;
-    /// Bytes of a header that may not be zero: of 16 numbers.
+    /// Bytes of a header that may be non-zero: 16 numbers.
     const USED: u64 = 64;
     if LLM_C.iter().any(|(known, ..)| *known == magic) {
         return Ok(true);
@@ -121,7 +122,7 @@ fn unknown_header(file: &DataFile, magic: u32, version: u32) -> DataError {
 #[derive(Debug)]
 pub(super) struct TokenFiles {
     segments: Vec<TokenSegment>,
-    /// Tokens up to the end of each segment.
+    /// Cumulative number of tokens up to the end of each segment.
     ends: Vec<u64>,
 }
 
@@ -138,7 +139,8 @@ impl TokenFiles {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Appends tokens `begin..begin + length` to `into`; an `Err` names the place of a token not below `vocab`.
+    /// Appends tokens `begin..begin + length` to `into`; `Err` names the place of a token not below
+    /// `vocab`.
     fn read(&self, begin: u64, length: u64, vocab: u32, into: &mut Vec<u32>) -> Result<(), DataError> {
         let (mut at, end) = (begin, begin + length);
         let mut which = self.ends.partition_point(|end| *end <= at);
@@ -171,11 +173,11 @@ impl TokenFiles {
     }
 }
 
-/// Samples of `context` tokens side by side, each with the tokens that follow.
+/// Samples of `context` consecutive tokens, each with the tokens that follow.
 #[derive(Debug)]
 pub(super) struct ContextWindows {
     tokens: Arc<TokenFiles>,
-    /// First token of the first sample.
+    /// Index of the first token of the first sample.
     begin: u64,
     samples: u64,
     context: u64,
@@ -203,16 +205,16 @@ impl SampleSource for ContextWindows {
     }
 }
 
-/// Windows over `tokens` from `begin` on: as many as are whole, with one more token as the last target.
+/// Returns all whole windows over `tokens` from `begin` on; one more token is the last target.
 fn windows(tokens: &Arc<TokenFiles>, begin: u64, model: Sequences) -> ContextWindows {
     let context = u64::from(model.context);
     let samples = (tokens.len() - begin).saturating_sub(1) / context;
     ContextWindows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
 }
 
-/// Opens token shards.
+/// Opens token shards as a data set.
 ///
-/// `named` is the `tokenizer.json` that they were made with, where it is known.
+/// `named` is the `tokenizer.json` that they were made with, if it is known.
 pub(super) fn open(
     data: &Data,
     named: Option<&str>,
@@ -248,7 +250,7 @@ pub(super) fn open(
     Ok(DataSet { train, valid, files, tokenizer, preprocessing: None, warnings: Vec::new() })
 }
 
-/// Cuts tokens into training and validation samples.
+/// Splits tokens into training and validation samples.
 pub(super) fn cut(
     data: &Data,
     train: TokenFiles,

@@ -1,4 +1,5 @@
-//! Samples to classify: rows of tables with or without the target, images, and IDX files of images.
+//! Unlabelled samples to classify: rows of tables with or without the target, images, and IDX files of
+//! images.
 
 use super::files::{self, DataFile};
 use super::images::{ImageShape, LabelledImage};
@@ -13,10 +14,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Samples whose classes are not known, in the order of their files.
+/// Samples whose classes are unknown, in the order of their files.
 pub struct UnlabelledSamples {
     parts: Vec<FileSamples>,
-    /// Samples up to the end of each part.
+    /// Cumulative number of samples up to the end of each file.
     ends: Vec<u64>,
     width: usize,
 }
@@ -39,21 +40,21 @@ enum FileSamples {
     },
 }
 
-/// Where a sample is.
+/// The file and row of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleOrigin {
-    /// The file.
+    /// Name of the file.
     pub file: String,
-    /// Its number in the file, from 1; `None` where the file is one image.
+    /// Number of the sample in the file, from 1; `None` if the file is one image.
     pub row: Option<u64>,
 }
 
 impl UnlabelledSamples {
-    /// Finds the samples of the files that `patterns` name, which start from `root`; those of URLs are downloaded. They are
-    /// read as samples of `data` are: columns are standardised as `preprocessing` says, pixels divided by 255. A large table
-    /// is kept below `cache` while it is used.
+    /// Finds the samples in the files that `patterns` name, which start from `root`; URLs are downloaded.
+    /// Samples are read like those of `data`: columns are standardised as in `preprocessing`, pixels
+    /// divided by 255. A large table is stored below `cache` while it is used.
     ///
-    /// `Err` when there is no such file, or when a file has not what the model reads.
+    /// `Err` if there is no such file, or if a file lacks an input of the model.
     pub fn open(
         data: &Data,
         preprocessing: &Preprocessing,
@@ -92,23 +93,23 @@ impl UnlabelledSamples {
         Ok(Self { parts, ends, width })
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Whether there is no sample.
+    /// Returns `true` if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Numbers of one sample.
+    /// Returns the values of one sample.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Where the samples `range` are, and their values, `[samples, width]`. Panics when the range exceeds
-    /// [`UnlabelledSamples::len`].
+    /// Returns the origins of the samples `range`, and their values, `[samples, width]`. Panics if the
+    /// range exceeds [`UnlabelledSamples::len`].
     pub fn read(&self, range: Range<u64>) -> Result<(Vec<SampleOrigin>, Vec<f32>), DataError> {
         let samples: Vec<(SampleOrigin, Vec<f32>)> =
             range.into_par_iter().map(|index| self.sample(index)).collect::<Result<_, _>>()?;
@@ -138,7 +139,7 @@ impl UnlabelledSamples {
     }
 }
 
-/// An IDX file or an image, and how many samples it is.
+/// Opens an IDX file or an image, and returns its number of samples.
 fn image_rows(
     file: &Arc<DataFile>,
     path: &Path,

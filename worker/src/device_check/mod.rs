@@ -1,7 +1,8 @@
-//! Whether a device computes what the host computes, and how fast: for people who have a GPU and want to know, or to tell.
+//! Device check: compares a device's results with the host's and measures its speed, for the user of
+//! `dtrain doctor`.
 //!
-//! A part that fails is noted, and the next one is tried. The device works asynchronously: every time is taken with nothing
-//! left to do before and after.
+//! A part that fails is recorded, and the next one is tried. The device works asynchronously: it is
+//! synchronized before and after every timing.
 
 mod parity;
 mod speed;
@@ -16,17 +17,18 @@ use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, DeviceResponse,
 use dtrain_recipes::Precision;
 use std::time::Instant;
 
-/// The versions that `Cargo.lock` names.
+/// Version of burn in `Cargo.lock`.
 const BURN: &str = "0.22.1";
 pub(crate) const CUBECL: &str = "0.11.3";
 
-/// The loss is multiplied by it where products are in f16, as a training would do.
+/// Loss scale for products in f16, as in training.
 const LOSS_SCALE: f32 = 4096.0;
 
-/// Seconds that one measured deed may take: larger ones are not tried.
+/// Limit on the seconds of one measured operation: larger ones are skipped.
 const LONGEST: f64 = 0.4;
 
-/// Tells of the device that `request` names. An `Err` means that it is not there.
+/// Examines the device that `request` names and sends the findings to `tell`. `Err` if the device does not
+/// exist.
 pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceResponse)) -> Result<(), Failure> {
     let placement = &request.placement;
     let device = device::open(placement).map_err(|error| Failure::Other(error.to_string()))?;
@@ -65,7 +67,8 @@ pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceRespon
     Ok(())
 }
 
-/// The arithmetics of matrix products of a device. The host's are slower than f32, and are for comparison only.
+/// Returns the precisions of matrix products that a device supports. On the host, those other than f32 are
+/// slow and only for comparison.
 fn precisions(device: &Device) -> Vec<Precision> {
     let has = |precision: &Precision| dtype(*precision).is_some_and(|dtype| device.supports_dtype(dtype));
     [Precision::F32, Precision::Bf16, Precision::F16].into_iter().filter(has).collect()
@@ -88,7 +91,7 @@ struct DeviceUnderTest<'a> {
 }
 
 impl DeviceUnderTest<'_> {
-    /// What `part` names, once for each precision or family.
+    /// Runs the test `part`, once for each precision or model family.
     fn each(&mut self, part: DeviceTest, steps: &StepsRequest) {
         let (device, kind, memory) = (self.device.clone(), self.found.device, self.found.memory_bytes);
         let index = self.found.index;
@@ -129,7 +132,8 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// Gradients of the first family in f32 come first: where those are wrong, nothing else counts.
+    /// Compares trainings on the device and on the host. The first family in f32 comes first: if its
+    /// gradients are wrong, no other result counts.
     fn parity(&mut self, device: &Device, kind: DeviceKind) {
         for precision in self.found.precisions.clone() {
             for family in parity::FAMILIES {
@@ -151,7 +155,7 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// Every step is told as soon as it is taken.
+    /// Runs the training steps, and reports each as soon as it is done.
     fn steps(&mut self, request: &StepsRequest, device: &Device, kind: DeviceKind) {
         let precisions = &self.found.precisions;
         let usual = if precisions.contains(&Precision::Bf16) { Precision::Bf16 } else { Precision::F32 };
@@ -172,7 +176,7 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// One part of the work; `None` where it failed, which is noted.
+    /// Runs one part of the check; `None` if it failed, which is recorded.
     fn part<T>(&mut self, part: &str, work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
         (self.tell)(DeviceResponse::Doing(part.to_owned()));
         match guarded(work) {
@@ -185,14 +189,14 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// Tells what was found so far: nothing of it is lost when the next part takes the process down.
+    /// Reports the findings so far, so that they survive a crash of the next part.
     fn report_progress(&mut self) {
         self.found.tuning = tuning(&self.device);
         (self.tell)(DeviceResponse::Found(Box::new(self.found.clone())));
     }
 }
 
-/// How kernels of matrix products are chosen.
+/// Returns the state of kernel autotuning for matrix products.
 #[cfg(feature = "device")]
 fn tuning(device: &Device) -> Option<KernelTuning> {
     if device::is_host(device) { None } else { crate::ops::device::matmul::report(device) }
@@ -203,12 +207,12 @@ fn tuning(_: &Device) -> Option<KernelTuning> {
     None
 }
 
-/// Waits until the device has nothing left to do.
+/// Waits until the device is idle.
 fn sync(device: &Device) -> Result<(), Failure> {
     device.sync().map_err(|error| Failure::Other(format!("the device failed: {error}")))
 }
 
-/// Seconds of `work` with all that it asks of the device.
+/// Returns the seconds of `work`, with all that it queues on the device.
 fn timed(device: &Device, work: impl FnOnce()) -> Result<f64, Failure> {
     sync(device)?;
     let began = Instant::now();
@@ -217,12 +221,12 @@ fn timed(device: &Device, work: impl FnOnce()) -> Result<f64, Failure> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// What JSON can say: [`f64::MAX`] for what is not finite.
+/// Returns a value that JSON can represent: [`f64::MAX`] for one that is not finite.
 fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { f64::MAX }
 }
 
-/// Every call of NCCL with one rank.
+/// Checks every call of NCCL with one rank.
 fn nccl(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<NcclCall>, Failure> {
     if kind != DeviceKind::Cuda {
         return Err(Failure::Other("NCCL is for CUDA devices".to_owned()));
@@ -249,7 +253,7 @@ mod tests {
         }
     }
 
-    /// The news of an examination of the host.
+    /// Returns the reports of an examination of the host.
     fn news(parts: &[DeviceTest], steps: StepsRequest) -> Vec<DeviceResponse> {
         let placement = dtrain_protocol::Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 };
         let mut news = Vec::new();
@@ -279,7 +283,7 @@ mod tests {
         let counts: Vec<_> = found.iter().map(|found| steps(found)).collect();
         assert_eq!(counts, [0, 1, 2, 2], "{news:?}");
         let last = found.last().unwrap();
-        assert!(last.agrees() && last.parity.is_empty(), "nobody asked for a comparison: {last:?}");
+        assert!(last.agrees() && last.parity.is_empty(), "no comparison was requested: {last:?}");
     }
 
     #[test]

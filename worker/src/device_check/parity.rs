@@ -1,4 +1,5 @@
-//! A small training on the device beside the same one on the host, which computes with plain operations in f32.
+//! Parity check: a small training on the device is compared with the same one on the host, which computes
+//! with plain operations in f32.
 
 use super::finite;
 use super::training::{SingleRankTraining, llama};
@@ -12,21 +13,22 @@ use dtrain_protocol::device_check::Parity;
 use dtrain_protocol::{Arrangement, DeviceKind, Failure, Rank};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
 
-/// The decoders that are compared: two families with no building block in common but attention and linear layers, and one whose sides
-/// fill no tile of a kernel and no aligned row of memory.
+/// Decoders that are compared: two families with no building block in common but attention and linear
+/// layers, and one whose dimensions fill no tile of a kernel and no aligned row of memory.
 pub(super) const FAMILIES: [&str; 3] = ["gpt", "llama", "odd"];
 
-/// Steps of a comparison.
+/// Training steps of a comparison.
 const STEPS: usize = 8;
 
-/// Sequences of a step.
+/// Sequences in a step.
 const BATCH: u32 = 4;
 
-/// Share of the norm of all gradients below which that of a parameter counts as this share: what is nearly zero is nothing but
-/// rounding, such as the gradient of the biases of keys.
+/// Share of the norm of all gradients that the norm of a parameter's gradient counts as at least: smaller
+/// ones are mostly rounding errors, such as the gradient of the biases of keys.
 const FLOOR: f64 = 1e-3;
 
-/// Small enough for the host, and with sides that fill the tiles of a kernel, but for the odd one.
+/// Returns a decoder small enough for the host, whose dimensions fill the tiles of a kernel, except those
+/// of the odd one.
 fn decoder(family: &str) -> Decoder {
     if family == "odd" {
         return Decoder { kv_heads: 1, ..llama(2, 120, 3, 250, 509, 60) };
@@ -47,7 +49,7 @@ fn decoder(family: &str) -> Decoder {
     }
 }
 
-/// Up to which relative difference of losses and of gradients a device counts as right.
+/// Returns the tolerated relative differences of losses and of gradients.
 ///
 /// CUDA computes products in f32 with TF32, which has the ten bits of mantissa of f16.
 fn tolerances(precision: Precision, kind: DeviceKind) -> (f64, f64) {
@@ -59,7 +61,7 @@ fn tolerances(precision: Precision, kind: DeviceKind) -> (f64, f64) {
     }
 }
 
-/// Trains a decoder of the family on the device and on the host.
+/// Trains a decoder of the family on the device and on the host, and compares them.
 pub(super) fn compare(
     family: &str,
     precision: Precision,
@@ -114,14 +116,14 @@ pub(super) fn compare(
     })
 }
 
-/// Largest relative difference.
+/// Returns the largest relative difference.
 fn parted(found: &[f64], wanted: &[f64]) -> f64 {
     let differences =
         found.iter().zip(wanted).map(|(found, wanted)| finite(((found - wanted) / wanted).abs()));
     differences.fold(0.0, f64::max)
 }
 
-/// The parameter whose gradient differs most, and by how much of its norm.
+/// Returns the parameter whose gradient differs most, and the difference relative to its norm.
 fn farthest(parameters: &[ModelParameter], found: &[f32], wanted: &[f32]) -> (String, f64) {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let all = norm(&mut wanted.iter().map(|value| f64::from(*value)));
@@ -168,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Whoever computes a little wrongly is found out, and the parameter is named.
+    /// A small error is detected, and the parameter is named.
     #[test]
     fn a_wrong_gradient_is_found() {
         let model = Model::Decoder(decoder("gpt"));

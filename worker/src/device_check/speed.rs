@@ -1,4 +1,4 @@
-//! How fast a device multiplies, attends and copies.
+//! Speed of a device in matrix products, attention and copies.
 
 use super::{LONGEST, dtype, sync, timed};
 use crate::device;
@@ -9,13 +9,13 @@ use dtrain_protocol::device_check::{AttentionSpeed, CopySpeed, LinkSpeed, Produc
 use dtrain_protocol::{DeviceKind, Failure};
 use dtrain_recipes::Precision;
 
-/// Sides of the matrices.
+/// Dimensions of the square matrices.
 const SIDES: [u32; 6] = [256, 512, 1024, 2048, 4096, 8192];
 
 /// Lengths of the sequences.
 const LENGTHS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// Heads of the attention, and the width of one.
+/// Number of attention heads, and the width of one.
 const HEADS: (u32, u32) = (8, 64);
 
 /// Bytes of the copies.
@@ -24,18 +24,18 @@ const COPIES: [u64; 3] = [1 << 20, 8 << 20, 64 << 20];
 /// Bytes of a copy between devices.
 const LINK: u64 = 64 << 20;
 
-/// Bytes that may be used where nobody tells how much memory there is.
+/// Bytes that may be used if the size of the memory is unknown.
 const MODEST: u64 = 1 << 30;
 
-/// Seconds of a round of repetitions, and how many rounds there are.
+/// Seconds of a round of repetitions, and number of rounds.
 const ROUND: (f64, usize) = (0.1, 3);
 
-/// Most repetitions of a round: as many as a device may queue.
+/// Limit on the repetitions of a round: as many as a device may queue.
 const REPEATS: f64 = 200.0;
 
-/// Seconds of one `work` when many follow each other: the median of some rounds.
+/// Returns the seconds of one `work` when many follow each other: the median of several rounds.
 fn repeated(device: &Device, work: &mut dyn FnMut()) -> Result<f64, Failure> {
-    // Compiles, and fills caches.
+    // Warm-up: compiles, and fills caches.
     timed(device, &mut *work)?;
     let one = timed(device, &mut *work)?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
@@ -45,7 +45,7 @@ fn repeated(device: &Device, work: &mut dyn FnMut()) -> Result<f64, Failure> {
     Ok(median(&rounds) / repeats as f64)
 }
 
-/// Products of square matrices, as far as there is time and room.
+/// Measures products of square matrices, as far as time and memory allow.
 pub(super) fn products(
     precision: Precision,
     device: &Device,
@@ -67,7 +67,7 @@ pub(super) fn products(
     Ok(found)
 }
 
-/// Attention over ever longer sequences, as far as there is time and room.
+/// Measures attention over sequences of growing length, as far as time and memory allow.
 pub(super) fn attention(
     precision: Precision,
     device: &Device,
@@ -108,7 +108,7 @@ pub(super) fn attention(
     Ok(found)
 }
 
-/// Copies to the device and back, as far as there is time.
+/// Measures copies to the device and back, as far as time allows.
 pub(super) fn copies(device: &Device) -> Result<Vec<CopySpeed>, Failure> {
     let mut found: Vec<CopySpeed> = Vec::new();
     let mut before = 0.0;
@@ -117,14 +117,14 @@ pub(super) fn copies(device: &Device) -> Result<Vec<CopySpeed>, Failure> {
             break;
         }
         let (mut there, mut back) = (Vec::new(), Vec::new());
-        // The first of each makes pages and buffers that later ones find made.
+        // The first copies allocate pages and buffers that later ones reuse.
         for _ in 0..6 {
             let data = values(bytes);
             let wanted = last_value(&data);
             let (mut tensor, mut read) = (None, None);
             there.push(timed(device, || tensor = Some(Tensor::<1>::from_data(data, device)))?);
             let tensor = tensor.ok_or_else(|| Failure::Other("nothing was copied".into()))?;
-            // A value is read, as nothing says that the bytes are here before.
+            // A value is read, because nothing else shows that the bytes have arrived.
             back.push(timed(device, || read = last_value(&tensor.into_data()))?);
             if read != wanted {
                 return Err(Failure::Other(format!("{wanted:?} was copied there, and {read:?} came back")));
@@ -142,7 +142,7 @@ fn last_value(data: &TensorData) -> Option<f32> {
     data.as_slice::<f32>().ok()?.last().copied()
 }
 
-/// Copies from this device to each other one through the memory of the host.
+/// Measures copies from this device to each other one through host memory.
 pub(super) fn links(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<LinkSpeed>, Failure> {
     let others = (0u32..).zip(device::devices_of_kind(kind)).filter(|(other, _)| *other != index);
     let links = others.map(|(to, other)| {
@@ -157,25 +157,25 @@ pub(super) fn links(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec
     links.collect()
 }
 
-/// Bytes that a measurement may use.
+/// Returns the bytes that a measurement may use.
 fn room(memory_bytes: u64) -> f64 {
     if memory_bytes == 0 { MODEST as f64 } else { memory_bytes as f64 / 2.0 }
 }
 
-/// Numbers of so many bytes.
+/// Creates f32 values of this many bytes.
 fn values(bytes: u64) -> TensorData {
     let count = usize::try_from(bytes / 4).unwrap_or(0);
     TensorData::new((0..count).map(|at| at as f32).collect::<Vec<_>>(), [count])
 }
 
-/// Values between -1 and 1 without a pattern that a device could profit from.
+/// Creates values between -1 and 1 without a pattern that a device could exploit.
 fn pattern(count: usize, seed: u64, device: &Device) -> Tensor<1> {
     let value = |at| (dtrain_protocol::shuffle::splitmix64(seed, at) % 2000) as f32 / 1000.0 - 1.0;
     let values: Vec<f32> = (0..count as u64).map(value).collect();
     Tensor::from_data(TensorData::new(values, [count]), device)
 }
 
-/// A square matrix, made on the device of two vectors. `[size, size]`
+/// Creates a square matrix `[size, size]` on the device, the product of two vectors.
 fn matrix(size: u32, seed: u64, device: &Device) -> Tensor<2> {
     let size = size as usize;
     pattern(size, seed, device).reshape([size, 1]) * pattern(size, seed + 7, device).reshape([1, size])

@@ -1,4 +1,4 @@
-//! Steps of a training of a known size, with the memory that is taken after each.
+//! Training steps of a known model, with the memory used after each.
 
 use super::training::{SingleRankTraining, llama, sizes};
 use crate::probe::median;
@@ -8,7 +8,8 @@ use dtrain_protocol::device_check::{MeasuredStep, StepSeries, StepsModel, StepsR
 use dtrain_protocol::{DeviceKind, Failure};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
 
-/// The decoder of this name, and the sequences of a step: the shapes of the library's `gpt2-124m` and `llama-1b`.
+/// Returns the decoder of this name, and the sequences in a step: the shapes of the library's `gpt2-124m`
+/// and `llama-1b`.
 fn decoder(model: StepsModel) -> (Decoder, u32) {
     match model {
         StepsModel::Tiny => sizes()[0].clone(),
@@ -27,7 +28,8 @@ fn decoder(model: StepsModel) -> (Decoder, u32) {
     }
 }
 
-/// Takes the steps, with a word to `tell` after each. A profiler is shown the last one where `profiled` names the device.
+/// Runs the steps, and reports each to `tell`. The last one is shown to a profiler if `profiled` names the
+/// device.
 pub(super) fn run_steps(
     request: &StepsRequest,
     precision: Precision,
@@ -67,7 +69,8 @@ pub(super) fn run_steps(
     Ok(())
 }
 
-/// Shows `work` to a profiler of CUDA that waits for `cudaProfilerStart`; other devices have none.
+/// Runs `work` between `cudaProfilerStart` and `cudaProfilerStop`; other devices than CUDA have no
+/// profiler.
 fn shown<T>(device: Option<(DeviceKind, u32)>, work: impl FnOnce() -> T) -> Result<T, Failure> {
     #[cfg(feature = "cuda")]
     if let Some((DeviceKind::Cuda, index)) = device {

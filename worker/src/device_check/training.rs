@@ -1,4 +1,4 @@
-//! How fast a device trains, and how much of its memory that takes.
+//! Training speed of a device, and the memory that training takes.
 
 use super::{LONGEST, LOSS_SCALE, sync, timed};
 use crate::optimizer::StageOptimizer;
@@ -13,13 +13,13 @@ use dtrain_recipes::{
 };
 use std::time::Instant;
 
-/// Later steps that are measured: at least, and at most.
+/// Fewest and most measured steps after the first.
 const STEPS: (u32, u32) = (3, 20);
 
-/// Seconds that they may take together.
+/// Limit on the seconds of the measured steps together.
 const TOGETHER: f64 = 4.0;
 
-/// Bytes that a decoder may take where nobody tells how much memory there is.
+/// Bytes that a decoder may take if the size of the memory is unknown.
 const MODEST: u64 = 3 << 30;
 
 const RULE: Rule =
@@ -29,7 +29,7 @@ const RATE: f64 = 1e-3;
 
 const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
-/// A decoder of the Llama family.
+/// Creates a decoder of the Llama family.
 pub(super) fn llama(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, context: u32) -> Decoder {
     Decoder {
         layers,
@@ -56,7 +56,7 @@ pub(super) fn llama(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, 
     }
 }
 
-/// The decoders that may be trained, each with the sequences of a step.
+/// Returns the decoders that may be trained, each with the sequences in a step.
 pub(super) fn sizes() -> [(Decoder, u32); 4] {
     [
         (llama(2, 64, 4, 192, 256, 64), 4),
@@ -66,14 +66,16 @@ pub(super) fn sizes() -> [(Decoder, u32); 4] {
     ]
 }
 
-/// Operations of a step: six for each parameter and token, and those of attention.
+/// Returns the floating-point operations of a step: six for each parameter and token, and those of
+/// attention.
 fn flops(decoder: &Decoder, batch: u32) -> f64 {
     let tokens = f64::from(batch) * f64::from(decoder.context);
     let attention = 12.0 * f64::from(decoder.layers * decoder.hidden) * f64::from(decoder.context);
     tokens * (6.0 * decoder.parameters() as f64 + attention)
 }
 
-/// Bytes of a training, generously: weights, gradients and moments; activations with all scores; logits.
+/// Returns a generous estimate of the bytes of a training: weights, gradients and moments; activations with
+/// all scores; logits.
 fn bytes(decoder: &Decoder, batch: u32) -> u64 {
     let [layers, hidden, heads, ffn, vocab, context] =
         [decoder.layers, decoder.hidden, decoder.heads, decoder.ffn, decoder.vocab, decoder.context]
@@ -83,8 +85,8 @@ fn bytes(decoder: &Decoder, batch: u32) -> u64 {
     20 * decoder.parameters() + 4 * tokens * of_a_token
 }
 
-/// Which of the decoders the device is worth: the largest with room in half of the memory, whose step takes no longer than some
-/// seconds by what a smaller one took.
+/// Returns the index of the largest decoder that fits into half of the memory, and whose step, extrapolated
+/// from a smaller one, takes a few seconds at most.
 pub(super) fn size(device: &Device, memory_bytes: u64) -> Result<usize, Failure> {
     let room = if memory_bytes == 0 { MODEST } else { memory_bytes / 2 };
     let sizes = sizes();
@@ -97,7 +99,7 @@ pub(super) fn size(device: &Device, memory_bytes: u64) -> Result<usize, Failure>
         let samples = SyntheticSamples::of(&model, *batch);
         rank.step(&samples)?;
         let expected = rank.step(&samples)?.1 * flops(next, *sequences) / flops(decoder, *batch);
-        // A small one is mostly overhead: by what it takes, the next one may look slower than it is.
+        // A small decoder is mostly overhead, so the extrapolated time may be too high.
         if expected > 5.0 * LONGEST || bytes(next, *sequences) > room {
             return Ok(chosen);
         }
@@ -108,7 +110,7 @@ pub(super) fn size(device: &Device, memory_bytes: u64) -> Result<usize, Failure>
 /// Trains one of the decoders for some steps.
 pub(super) fn measure(size: usize, precision: Precision, device: &Device) -> Result<TrainingSpeed, Failure> {
     let (decoder, batch) = sizes()[size].clone();
-    // What earlier work left to be used again would count as memory of this one.
+    // Memory that earlier work left for reuse would count as memory of this one.
     device.memory_cleanup();
     let model = Model::Decoder(decoder.clone());
     let mut rank = SingleRankTraining::build(&model, precision, device)?;
@@ -146,7 +148,7 @@ pub(super) struct SingleRankTraining {
 }
 
 impl SingleRankTraining {
-    /// With weights that are the same on every device.
+    /// Builds a training whose initial weights are the same on every device.
     pub(super) fn build(model: &Model, precision: Precision, device: &Device) -> Result<Self, Failure> {
         let stage = Stage::build(model, 0..model.blocks(), 7, precision, Recompute::None, device);
         stage.map(|stage| Self::of(stage, precision)).map_err(|error| Failure::Other(error.to_string()))
@@ -162,7 +164,7 @@ impl SingleRankTraining {
         &self.stage
     }
 
-    /// The loss before a step, and the seconds that the step took until the device had nothing left to do.
+    /// Runs a step. Returns the loss before it, and the seconds until the device was idle.
     pub(super) fn step(&mut self, samples: &SyntheticSamples) -> Result<(f64, f64), Failure> {
         let mut loss = f64::NAN;
         let device = self.stage.device().clone();
@@ -170,7 +172,7 @@ impl SingleRankTraining {
         Ok((loss, seconds))
     }
 
-    /// A step, with a word to `at` at the ends of its parts. Returns the loss before it.
+    /// Runs a step, and calls `at` at the ends of its phases. Returns the loss before the step.
     fn pass(&mut self, samples: &SyntheticSamples, at: &mut dyn FnMut(&Device)) -> f64 {
         let Self { stage, optimizer, loss_scale, steps } = self;
         let device = stage.device().clone();
@@ -190,7 +192,7 @@ impl SingleRankTraining {
         }
     }
 
-    /// Most bytes that tensors take during a step; `None` where the device does not tell.
+    /// Returns the peak bytes of tensors during a step; `None` if the device does not report it.
     fn memory(&mut self, samples: &SyntheticSamples) -> Result<Option<u64>, Failure> {
         let mut most = None;
         self.pass(samples, &mut |device| {
@@ -200,7 +202,7 @@ impl SingleRankTraining {
         Ok(most)
     }
 
-    /// The gradients of the last step, flat.
+    /// Returns the unscaled gradients of the last step as one flat vector.
     pub(super) fn gradients(&mut self) -> Vec<f32> {
         let all = 0..self.stage.parameters().len();
         let gradients = self.stage.gradients();

@@ -10,26 +10,26 @@ use dtrain_recipes::Cnn;
 /// Added to the variance of a group.
 pub(crate) const EPSILON: f64 = 1e-5;
 
-/// Where a block stands and what it sees.
+/// The position of a block, and the size of its input.
 pub(crate) struct BlockShape {
     pub(crate) stage: usize,
-    /// Its number in the stage.
+    /// Index of the block in its stage.
     pub(crate) block: usize,
-    /// Before and after it.
+    /// Channels before and after the block.
     pub(crate) channels: [usize; 2],
-    /// Rows before it.
+    /// Rows of the input.
     pub(crate) height: usize,
-    /// Columns before it.
+    /// Columns of the input.
     pub(crate) width: usize,
     pub(crate) stride: usize,
 }
 
-/// Only a block that changes the channels or the size needs a projection on its short cut.
+/// Returns `true` if the shortcut needs a projection: the block changes the channels or the size.
 pub(crate) fn projects(place: &BlockShape) -> bool {
     place.stride > 1 || place.channels[0] != place.channels[1]
 }
 
-/// Where block `index` stands.
+/// Returns the position and input size of block `index`.
 pub(crate) fn block_shape(cnn: &Cnn, index: u32) -> BlockShape {
     let (stage, block) = ((index / cnn.blocks) as usize, (index % cnn.blocks) as usize);
     let enters = stage > 0 && block == 0;
@@ -76,7 +76,7 @@ impl NeuralNetwork for Cnn {
         }
     }
 
-    /// The first convolution. `[b, 1, channels·h·w]` → `[b, c, h·w]`
+    /// Computes the first convolution. `[b, 1, channels·h·w]` → `[b, c, h·w]`
     fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         let x = layers.rows(samples);
         let [b, ..] = x.dims();
@@ -85,7 +85,7 @@ impl NeuralNetwork for Cnn {
         activation::relu(group_norm(y, weights, "norm")).flatten(2, 3)
     }
 
-    /// A residual block. `[b, in, h·w]` → `[b, out, h'·w']`
+    /// Computes a residual block. `[b, in, h·w]` → `[b, out, h'·w']`
     fn block(
         &self,
         _: &LayerContext,
@@ -106,7 +106,7 @@ impl NeuralNetwork for Cnn {
         (activation::relu(y + short).flatten(2, 3), None)
     }
 
-    /// Mean over the image, then a linear layer. `[b, c, h·w]` → `[b, classes]`
+    /// Computes the scores: mean over the image, then a linear layer. `[b, c, h·w]` → `[b, classes]`
     fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         let [b, c, _] = x.dims();
         mlp::linear(layers, weights, x.mean_dim(2).reshape([b, 1, c])).flatten(0, 1)
@@ -126,7 +126,8 @@ fn block_specs(place: &BlockShape) -> Vec<ParameterSpec> {
     specs
 }
 
-/// `[out, in, size, size]`; He et al. 2015.
+/// Returns the specification of a convolution's weight, `[out, in, size, size]`; initialized as in He et
+/// al. 2015.
 fn conv(prefix: &str, name: &str, input: usize, output: usize, size: usize) -> ParameterSpec {
     let deviation = (2.0 / (input * size * size) as f64).sqrt();
     let shape = [output, input, size, size];
@@ -158,7 +159,7 @@ fn group_norm(x: Tensor<4>, weights: &Weights<'_>, name: &str) -> Tensor<4> {
     normed * per_channel("weight") + per_channel("bias")
 }
 
-/// Groups of a group norm: eight, or as many as divide the channels evenly.
+/// Returns the groups of a group norm: eight, or as many as divide the channels evenly.
 pub(crate) fn groups(channels: usize) -> usize {
     gcd(channels, 8)
 }

@@ -10,7 +10,7 @@ use crate::stage::ModelInput;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Activation, Decoder, Lora, Norm, Positions};
 
-/// Standard deviation of embeddings and linear layers at the start (GPT-2).
+/// Initial standard deviation of embeddings and linear layers (GPT-2).
 const DEVIATION: f64 = 0.02;
 
 impl NeuralNetwork for Decoder {
@@ -32,7 +32,7 @@ impl NeuralNetwork for Decoder {
         specs
     }
 
-    /// Looks tokens up. `[b, t, w]`
+    /// Looks tokens up in the embedding. `[b, t, w]`
     fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         let ModelInput::Tokens { inputs, samples, length, .. } = samples else {
             panic!("a decoder trains on tokens, not on rows");
@@ -45,7 +45,7 @@ impl NeuralNetwork for Decoder {
         }
     }
 
-    /// One block. `[b, t, w]` → `[b, t, w]`
+    /// Computes one block. `[b, t, w]` → `[b, t, w]`
     fn block(
         &self,
         layers: &LayerContext,
@@ -61,7 +61,8 @@ impl NeuralNetwork for Decoder {
         }
     }
 
-    /// Scores of the next token, for the part of the vocabulary that this rank holds. `[b, t, w]` → `[b·t, vocab]`
+    /// Computes the logits of the next token for this rank's part of the vocabulary. `[b, t, w]` → `[b·t,
+    /// vocab]`
     fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         let weight = match weights.find_factor("head.weight") {
             Some(head) => head,
@@ -70,7 +71,7 @@ impl NeuralNetwork for Decoder {
         layers.classify(weight, norm(layers, self, weights, "norm", x))
     }
 
-    /// Mean cross-entropy over the whole vocabulary.
+    /// Computes the mean cross-entropy over the whole vocabulary.
     fn loss(
         &self,
         layers: &LayerContext,
@@ -128,8 +129,8 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<ParameterSpec> {
     specs
 }
 
-/// `A` begins as in the library `peft`, with the variance of a uniform distribution between ±1/√inputs, and `B` with zeros:
-/// the model begins as it is without adapters.
+/// Returns the LoRA adapter's parameters. `A` is initialized as in the library `peft`, uniformly between
+/// ±1/√inputs, and `B` with zeros: the initial model equals the one without adapters.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -169,7 +170,7 @@ fn norm_specs(decoder: &Decoder, prefix: &str, name: &str) -> Vec<ParameterSpec>
     specs
 }
 
-/// Which part of the vocabulary this rank looks up, or scores.
+/// Returns the part of the vocabulary that this rank looks up, or scores.
 fn vocabulary(weights: &Weights<'_>) -> VocabRange {
     let share = weights.share("head.weight", 1).or_else(|| weights.share("embedding.weight", 0));
     share.expect("a part that knows tokens has a weight for each")

@@ -1,8 +1,8 @@
-//! A mixture of experts in place of a feed-forward layer (Shazeer et al. 2017; dropless, with top-k renormalised, as
-//! Mixtral of Jiang et al. 2024).
+//! Mixture of experts in place of a feed-forward layer (Shazeer et al. 2017; dropless, with top-k
+//! renormalised, as Mixtral of Jiang et al. 2024).
 //!
-//! All that depends on more than one token is counted in whole sequences: so neither micro-batches nor replicas change
-//! what is trained.
+//! Everything that depends on more than one token is computed over whole sequences: so neither
+//! micro-batches nor replicas change the training.
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
 use super::{Initializer, LayerContext, ParameterSpec, Weights};
@@ -12,8 +12,8 @@ use crate::parallel::{ModelParallelGroups, TokenRoutes, tensor};
 use burn::tensor::{Int, Tensor, TensorData};
 use dtrain_recipes::{Activation, Decoder, Experts, Precision};
 
-/// The parameters of the experts of one block and of their router; `residual` is the deviation of what adds to the
-/// residual stream.
+/// Returns the parameters of the experts of one block and of their router; `residual` is the deviation of
+/// matrices that add to the residual stream.
 pub(crate) fn specs(
     decoder: &Decoder,
     experts: &Experts,
@@ -34,11 +34,13 @@ pub(crate) fn specs(
     specs
 }
 
-/// The experts of one block: what the tokens chose of them, plus `residual`. `normed` and `residual` are `[b, t, w]`.
+/// Computes the experts of one block: the weighted outputs of each token's experts, plus `residual`.
+/// `normed` and `residual` are `[b, t, w]`.
 ///
-/// Every tensor-parallel rank routes every token, all of them alike, and has a part of each expert's matrices: so what
-/// flows back into the gates is a part of their gradient. In sequence mode it may stay one, as the gradients of all that
-/// these ranks hold whole are summed in the end; otherwise each needs all of it, for its own copy of the router.
+/// Every tensor-parallel rank routes every token in the same way, and has a part of each expert's matrices:
+/// so the gradient that reaches the gates is a partial sum. In sequence mode it may stay one, as the
+/// gradients of replicated parameters are summed in the end; otherwise each rank needs the full sum for its
+/// own copy of the router.
 pub(crate) fn feed_forward(
     layers: &LayerContext,
     decoder: &Decoder,
@@ -72,20 +74,20 @@ pub(crate) fn feed_forward(
     (y, load_balance_loss(&probabilities, &chosen, experts, partners, [b, t]))
 }
 
-/// The probability of every expert for every token, in f32 whatever the products are: near ties must not be decided by
-/// rounding. `[n, e]`
+/// Returns the probability of every expert for every token, in f32 for any precision: near ties must not be
+/// decided by rounding. `[n, e]`
 fn router_probabilities(layers: &LayerContext, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
     let arithmetic = Arithmetic { precision: Precision::F32, ..layers.arithmetic };
     let router = vec![weights.factor("router.weight")];
     let scores: Tensor<2> = ops::project(arithmetic, seen, router, Vec::new(), None).flatten(0, 1);
-    // Burn's softmax has other bits without autodiff, and what is computed again must choose as before.
+    // Burn's softmax has other bits without autodiff, and recomputation must choose the same experts.
     let largest = scores.clone().inner().max_dim(1);
     let largest = if scores.is_autodiff() { largest.autodiff() } else { largest };
     let powers = (scores - largest).exp();
     powers.clone() / powers.sum_dim(1)
 }
 
-/// The experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
+/// Returns the experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
 fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
     let mut chosen = Vec::new();
     for row in probabilities.chunks(experts.count as usize) {
@@ -100,7 +102,8 @@ fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
     chosen
 }
 
-/// The weights of what each token chose: its probabilities, scaled to sum to one where it chose several. `[n, k]`
+/// Returns the gate weights of each token's experts: their probabilities, scaled to sum to one if there are
+/// several. `[n, k]`
 fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
     let places: Vec<_> =
         chosen.iter().map(|expert| i64::try_from(*expert).expect("experts are few")).collect();
@@ -110,7 +113,7 @@ fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -
     if per_token == 1 { picked } else { picked.clone() / picked.sum_dim(1) }
 }
 
-/// The choices that their experts take: of every sequence the first, as many as an expert has room for.
+/// Drops choices beyond the capacity: of every sequence an expert takes the first ones.
 fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Option<usize>> {
     let most = experts.most(length);
     let sequences = chosen.chunks(length * experts.per_token as usize);
@@ -124,12 +127,14 @@ fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Op
     kept.collect()
 }
 
-/// The load-balance loss of this rank's tokens, which adds to their mean cross-entropy (DeepSeek-AI 2024, for each
-/// sequence): the sum over the experts of the share of choices and the mean probability, times their number. It is
-/// smallest, the weight itself, where every expert has as many tokens. `None` where nobody asks for its gradient.
+/// Returns the load-balance loss of this rank's tokens, which is added to their mean cross-entropy
+/// (DeepSeek-AI 2024, for each sequence): the sum over the experts of the share of choices times the mean
+/// probability, times their number. It is smallest, the weight itself, if every expert has as many tokens.
+/// `None` if no gradient is needed.
 ///
-/// Where ranks hold parts of a sequence, they sum what was chosen; each adds for its own tokens, so that the mean over
-/// these ranks is that of whole sequences. In sequence mode all ranks see all tokens, and each adds its share.
+/// If ranks hold parts of a sequence, they sum the choices; each adds for its own tokens, so that the mean
+/// over these ranks is that of whole sequences. In sequence mode all ranks have all tokens, and each adds
+/// its share.
 fn load_balance_loss(
     probabilities: &Tensor<2>,
     chosen: &[usize],

@@ -1,11 +1,11 @@
-//! First values: a function of (seed, name, index), so that every layout starts from the same weights.
+//! Initial values: a function of (seed, name, index), so that every layout starts from the same weights.
 
 use crate::network::Initializer;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{ContiguousRun, Region};
 use rayon::prelude::*;
 
-/// The first values of a region of the parameter called `name`.
+/// Returns the initial values of a region of the parameter called `name`.
 pub(crate) fn values(initial: &Initializer, seed: u64, name: &str, region: &Region) -> Vec<f32> {
     #[expect(clippy::cast_possible_truncation, reason = "it lies in memory")]
     let len = region.elements() as usize;
@@ -25,7 +25,7 @@ pub(crate) fn values(initial: &Initializer, seed: u64, name: &str, region: &Regi
     }
 }
 
-/// Box and Muller's transform: two uniform words give the two normal values of a pair of neighbours.
+/// Draws normal values by the Box-Muller transform: two uniform words give two neighbouring values.
 fn normal(key: u64, deviation: f64, region: &Region) -> Vec<f32> {
     let pair = |pair: u64| {
         let uniform = |word: u64| (splitmix64(key, 2 * pair + word) >> 11) as f64 / (1u64 << 53) as f64;
@@ -33,7 +33,8 @@ fn normal(key: u64, deviation: f64, region: &Region) -> Vec<f32> {
         let (sin, cos) = (std::f64::consts::TAU * uniform(1)).sin_cos();
         [(radius * cos) as f32, (radius * sin) as f32]
     };
-    // An element is the half of its pair that it is in the whole parameter: a run may begin and end inside a pair.
+    // An element is the half of its pair that it is in the whole parameter: a run may begin and end inside
+    // a pair.
     let run = |run: ContiguousRun| {
         let elements = run.global..run.global + run.length;
         let pairs = elements.start / 2..elements.end.div_ceil(2);
@@ -55,7 +56,7 @@ fn normal(key: u64, deviation: f64, region: &Region) -> Vec<f32> {
 /// Values that a thread draws at a time.
 const PIECE: usize = 4096;
 
-/// FNV-1a.
+/// Hashes the name with FNV-1a.
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

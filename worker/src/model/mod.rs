@@ -1,4 +1,4 @@
-//! The networks that dtrain brings along; see [`crate::network`] for what a network is.
+//! The built-in networks; see [`crate::network`] for the trait that they implement.
 
 pub(crate) mod cnn;
 mod decoder;

@@ -1,9 +1,9 @@
-//! Networks made of modules of burn.
+//! Networks made of burn modules.
 //!
-//! A module is a template: its parameters are taken out when it is built, and at every forward a copy of it is filled
-//! with the tensors that the stage holds now. Those may be leaves of a graph, gathered shards, or values read from a
-//! checkpoint; the module cannot tell. All are tensors with autodiff, tracked or not: some operations of burn give other
-//! bits without it, and what is computed again must be what it was.
+//! A module is a template: its parameters are taken out when it is built, and at every forward a copy of it
+//! is filled with the current tensors of the stage. Those may be leaves of a graph, gathered shards, or
+//! values of a checkpoint; the module cannot tell. All are tensors with autodiff, tracked or not: some
+//! operations of burn give other bits without it, and recomputation must give the same bits.
 
 use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights};
 use crate::stage::ModelInput;
@@ -13,7 +13,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use dtrain_recipes::InputSignature;
 use std::sync::{Arc, OnceLock};
 
-/// What the first module of a network reads.
+/// The input of the first module of a network.
 #[derive(Clone, Debug)]
 pub enum ModuleInput {
     /// Tokens of sequences. `[samples, context]`
@@ -23,7 +23,7 @@ pub enum ModuleInput {
 }
 
 impl ModuleInput {
-    /// The tokens; panics where the recipe says rows. `[samples, context]`
+    /// Returns the tokens `[samples, context]`; panics if the recipe declares rows.
     pub fn tokens(self) -> Tensor<2, Int> {
         match self {
             Self::Tokens(tokens) => tokens,
@@ -31,7 +31,7 @@ impl ModuleInput {
         }
     }
 
-    /// The rows; panics where the recipe says tokens. `[samples, inputs]`
+    /// Returns the rows `[samples, inputs]`; panics if the recipe declares tokens.
     pub fn rows(self) -> Tensor<2> {
         match self {
             Self::Rows(rows) => rows,
@@ -40,21 +40,22 @@ impl ModuleInput {
     }
 }
 
-/// A network of burn's modules: one before the blocks, the blocks, and one after them.
+/// A network of burn modules: one before the blocks, the blocks, and one after them.
 pub struct BurnNetwork {
     first: StatelessModule<ModuleInput, Tensor<3>>,
     blocks: Vec<StatelessModule<Tensor<3>, Tensor<3>>>,
     head: StatelessModule<Tensor<3>, Tensor<2>>,
 }
 
-/// A network whose head is still missing; see [`BurnNetwork::first`].
+/// A network that lacks its head; see [`BurnNetwork::first`].
 pub struct HeadlessNetwork {
     first: StatelessModule<ModuleInput, Tensor<3>>,
     blocks: Vec<StatelessModule<Tensor<3>, Tensor<3>>>,
 }
 
 impl BurnNetwork {
-    /// Begins with the module that makes the first activation of samples. `[samples, rows, width]`
+    /// Starts a network with the module that computes the first activation from samples, `[samples, rows,
+    /// width]`.
     pub fn first<M: Module + 'static>(
         module: M,
         forward: impl Fn(&M, ModuleInput) -> Tensor<3> + Send + 'static,
@@ -62,8 +63,9 @@ impl BurnNetwork {
         HeadlessNetwork { first: StatelessModule::of(module, forward), blocks: Vec::new() }
     }
 
-    /// A module that is not cut into parts: it reads samples and gives a row of scores for each prediction, `[samples,
-    /// classes]` or `[samples · context, vocab]`. It is a single block, so there is nothing for a pipeline to cut.
+    /// Creates a network of one module, which reads samples and returns a row of scores for each
+    /// prediction, `[samples, classes]` or `[samples · context, vocab]`. It is a single block, which a
+    /// pipeline cannot cut.
     pub fn whole<M: Module + 'static>(
         reads: InputSignature,
         module: M,
@@ -93,7 +95,8 @@ impl BurnNetwork {
 }
 
 impl HeadlessNetwork {
-    /// Adds a block for each of `modules`; a pipeline cuts between them, and recomputation forgets what is inside them.
+    /// Adds a block for each of `modules`; a pipeline cuts between blocks, and recomputation drops the
+    /// activations inside them.
     #[must_use]
     pub fn blocks<M: Module + 'static>(
         mut self,
@@ -104,8 +107,9 @@ impl HeadlessNetwork {
         self
     }
 
-    /// Ends with the module that makes of the last activation a row of scores for each prediction: `[samples, classes]`
-    /// of rows, `[samples · context, vocab]` of tokens, sample by sample.
+    /// Completes the network with the module that computes a row of scores for each prediction from the
+    /// last activation: `[samples, classes]` of rows, `[samples · context, vocab]` of tokens, sample by
+    /// sample.
     pub fn head<M: Module + 'static>(
         self,
         module: M,
@@ -159,12 +163,12 @@ impl NeuralNetwork for BurnNetwork {
     }
 }
 
-/// Whether a part is computed for its gradients.
+/// Returns `true` if a part is computed for its gradients.
 fn is_recorded(weights: &Weights<'_>) -> bool {
     weights.entries.first().is_some_and(|(.., flat)| flat.is_autodiff())
 }
 
-/// Samples as a module reads them.
+/// Converts samples to the input of a module.
 fn input(layers: &LayerContext, samples: &ModelInput<'_>) -> ModuleInput {
     let device = layers.device().clone().autodiff();
     match samples {
@@ -184,7 +188,7 @@ struct StatelessModule<I, O> {
     forward: Box<ForwardFn<I, O>>,
     /// Path and shape of each parameter, in the order in which burn visits them.
     parameters: Vec<(String, Vec<usize>)>,
-    /// Their initial values, until they are dropped.
+    /// Initial values of the parameters, until they are dropped.
     values: Vec<Arc<[f32]>>,
 }
 
@@ -196,7 +200,7 @@ impl<I: 'static, O: 'static> StatelessModule<I, O> {
         let template = module.map(&mut taken);
         let placed = OnceLock::new();
         let forward = move |device: &Device, weights: &Weights<'_>, input| {
-            // With autodiff, as all tensors of a part: also those that are no parameters, such as a mask.
+            // With autodiff, like all tensors of a part: also constants, such as a mask.
             let template = placed.get_or_init(|| template.clone().to_device(device).train());
             let mut filling = ParameterLoader { weights, place: 0 };
             forward(&template.clone().map(&mut filling), input)
@@ -222,7 +226,7 @@ impl<I: 'static, O: 'static> StatelessModule<I, O> {
     }
 }
 
-/// Takes the parameters out of a module and leaves a single zero in the place of each.
+/// A module visitor that takes the parameters out and leaves a single zero in place of each.
 #[derive(Default)]
 struct ParameterExtractor {
     path: Vec<String>,
@@ -250,7 +254,7 @@ impl ModuleMapper for ParameterExtractor {
     }
 }
 
-/// Puts the weights of a part into its module.
+/// A module mapper that fills in the weights of a part.
 struct ParameterLoader<'a> {
     weights: &'a Weights<'a>,
     place: usize,

@@ -1,22 +1,23 @@
-//! Keys and values of the tokens that a decoder has read, kept while it generates a text token by token.
+//! KV cache: keys and values of the tokens that a decoder has read, while it generates a text token by
+//! token.
 // Shapes in this file: b samples · t tokens · d width of one head
 
 use crate::ops::{self, Arithmetic, AttentionHeads};
 use burn::tensor::{Tensor, activation};
 
-/// Keys and values of all blocks.
+/// The keys and values of all blocks.
 #[derive(Default)]
 pub(crate) struct KvCache {
-    /// `[b, heads, t, d]` each, by block.
+    /// Keys and values of each block, `[b, heads, t, d]`.
     blocks: Vec<[Tensor<4>; 2]>,
-    /// Tokens before those of the pass.
+    /// Number of cached tokens, without those of the current pass.
     tokens: usize,
-    /// The block that computes next.
+    /// Index of the block that computes next.
     next: usize,
 }
 
 impl KvCache {
-    /// Tokens before those of the pass.
+    /// Returns the number of cached tokens, without those of the current pass.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -27,8 +28,8 @@ impl KvCache {
         self.next = 0;
     }
 
-    /// Causal attention of the tokens of the pass over these and all before. Either there are none before, or the pass is
-    /// one token. `[b, t, (query + 2·key)·d]` → `[b, t, query·d]`
+    /// Computes causal attention of the pass's tokens over themselves and all cached ones. Either the cache
+    /// is empty, or the pass is one token. `[b, t, (query + 2·key)·d]` → `[b, t, query·d]`
     pub(crate) fn attention(
         &mut self,
         arithmetic: Arithmetic,

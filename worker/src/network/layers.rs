@@ -1,4 +1,4 @@
-//! How the parts of a network compute: the arithmetic, and the layers that know which ranks share their work.
+//! Layers of a network: the arithmetic, and the layers whose work ranks may share.
 
 use super::Weights;
 use super::kv_cache::KvCache;
@@ -8,21 +8,21 @@ use crate::stage::ModelInput;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What all passes through the parts of a stage have in common.
+/// The arithmetic and the process groups of all passes through the parts of a stage.
 ///
-/// A layer that is *entered* or *left* by activations of all ranks does so here: so a network reads as if one rank
-/// computed all of it.
+/// The layers communicate among the ranks where needed: so a network is written as if one rank computed all
+/// of it.
 pub struct LayerContext {
     pub(crate) arithmetic: Arithmetic,
     /// The ranks that compute the same passes.
     pub(crate) partners: ModelParallelGroups,
     device: Device,
     rotary: OnceLock<Rotary>,
-    /// While a text is generated token by token.
+    /// KV cache, while a text is generated token by token.
     key_values: Mutex<Option<KvCache>>,
 }
 
-/// Where rotary positions turn heads to.
+/// The parameters of rotary position embeddings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RotaryAngles {
     /// Tokens of a whole sequence.
@@ -36,22 +36,22 @@ impl LayerContext {
         Self { arithmetic, partners, device, rotary: OnceLock::new(), key_values: Mutex::default() }
     }
 
-    /// Keys and values of the tokens before, while a text is generated token by token.
+    /// Returns the KV cache, present while a text is generated token by token.
     pub(crate) fn key_values(&self) -> MutexGuard<'_, Option<KvCache>> {
         self.key_values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first position of a pass that generates text.
+    /// Returns the first position of a pass that generates text.
     fn next_position(&self) -> Option<usize> {
         self.key_values().as_ref().map(KvCache::tokens)
     }
 
-    /// The device on which activations lie.
+    /// Returns the device of the activations.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Rows as they are; panics when samples are tokens. `[samples, 1, width]`
+    /// Returns rows `[samples, 1, width]` unchanged; panics if samples are tokens.
     pub(crate) fn rows(&self, samples: &ModelInput<'_>) -> Tensor<3> {
         let ModelInput::Rows { values, samples, width, .. } = samples else {
             panic!("this model trains on rows, not on tokens");
@@ -59,7 +59,8 @@ impl LayerContext {
         Tensor::from_data(TensorData::new(values.to_vec(), [*samples, 1, *width]), &self.device)
     }
 
-    /// Rows of a table that may be cut by rows, of which this rank holds `share`. `[samples, length, width]`
+    /// Looks tokens up in a table that may be cut by rows, of which this rank holds `share`. `[samples,
+    /// length, width]`
     pub(crate) fn look_up(
         &self,
         table: Tensor<2>,
@@ -70,7 +71,7 @@ impl LayerContext {
         tensor::leave(&self.partners, ops::embed(self.arithmetic, table, share, tokens, sizes), None, None)
     }
 
-    /// Adds to the tokens that this rank has of each sequence, `held` long, the rows of `table` at their positions.
+    /// Adds the position embeddings in `table` to this rank's tokens of each sequence of length `held`.
     pub(crate) fn add_positions(&self, x: Tensor<3>, table: Tensor<2>, held: usize) -> Tensor<3> {
         if let Some(begin) = self.next_position() {
             let places: Vec<_> = (begin..begin + held).collect();
@@ -80,12 +81,12 @@ impl LayerContext {
         ops::add_positions(self.arithmetic, x, table, tensor::part_of(&self.partners, &places))
     }
 
-    /// Positions, in sequences of `length`, of the tokens that this rank has.
+    /// Returns the positions, in sequences of `length`, of this rank's tokens.
     fn positions(&self, length: usize) -> Vec<usize> {
         context::pieces(length, &self.partners.context).into_iter().flatten().collect()
     }
 
-    /// Turns queries and keys by their positions. `[b, t, (query + 2·key)·width]`
+    /// Applies rotary embeddings to queries and keys. `[b, t, (query + 2·key)·width]`
     pub(crate) fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, angles: RotaryAngles) -> Tensor<3> {
         let RotaryAngles { context, base } = angles;
         if let Some(begin) = self.next_position() {
@@ -96,7 +97,9 @@ impl LayerContext {
         ops::rotary(self.arithmetic, packed, heads, self.rotary.get_or_init(made))
     }
 
-    /// Causal attention over whole sequences. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
+    /// Computes causal attention over whole sequences.
+    ///
+    /// `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
     pub(crate) fn attention(&self, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         if let Some(key_values) = &mut *self.key_values() {
             return key_values.attention(self.arithmetic, packed, heads);
@@ -104,7 +107,7 @@ impl LayerContext {
         context::attention(self.arithmetic, packed, heads, &self.partners.context)
     }
 
-    /// Layers of one input side by side, whose weights may be cut by columns. Those with adapters add what these give,
+    /// Computes column-parallel linear layers of one input. Layers with LoRA adapters add their output,
     /// times `scale`. `[b, t, w]` → `[b, t, columns held]`
     pub(crate) fn column(
         &self,
@@ -117,7 +120,7 @@ impl LayerContext {
         tensor::column(self, weights, names, x, added)
     }
 
-    /// A layer whose weight may be cut by rows, plus the residual. One with an adapter adds what this gives, times
+    /// Computes a row-parallel linear layer, plus the residual. A LoRA adapter adds its output, times
     /// `scale`. `[b, t, rows held]` → `[b, t, w]`
     pub(crate) fn row(
         &self,
@@ -134,13 +137,13 @@ impl LayerContext {
         tensor::row(self, weights, name, x, residual)
     }
 
-    /// Scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
+    /// Computes scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
     pub(crate) fn classify(&self, weight: LinearWeight, x: Tensor<3>) -> Tensor<2> {
         let x = tensor::enter(&self.partners, x);
         ops::rows(self.arithmetic, ops::project(self.arithmetic, x, vec![weight], Vec::new(), None))
     }
 
-    /// Mean cross-entropy of scores of which this rank has its `share`.
+    /// Computes the mean cross-entropy of scores, of which this rank has its `share` of the classes.
     pub(crate) fn cross_entropy(
         &self,
         scores: Tensor<2>,

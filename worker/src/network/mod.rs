@@ -1,8 +1,8 @@
-//! What a model is to the worker: its parts, their parameters, and a forward for each part.
+//! Networks: the parts of a model, their parameters, and a forward for each part.
 //!
-//! A network knows shapes and names. It knows no rank and no axis, no micro-batch and no gradient: [`crate::stage`] runs
-//! the parts, and [`LayerContext`] has the layers whose matrices may be cut among ranks. Those of dtrain are in `model/`; [`BurnNetwork`]
-//! makes one of any modules of burn.
+//! A network knows shapes and names. It knows no rank and no axis, no micro-batch and no gradient:
+//! [`crate::stage`] runs the parts, and [`LayerContext`] has the layers whose matrices may be cut among
+//! ranks. Those of dtrain are in `model/`; [`BurnNetwork`] makes one of any burn modules.
 
 mod burn_modules;
 mod kv_cache;
@@ -28,19 +28,20 @@ use crate::stage::ModelInput;
 use burn::tensor::Tensor;
 use dtrain_recipes::Model;
 
-/// A model: its parts are the first, equal blocks, and the head.
+/// A model, whose parts are the first one, equal blocks, and the head.
 pub trait NeuralNetwork: Send {
-    /// Number of blocks.
+    /// Returns the number of blocks.
     fn blocks(&self) -> u32;
 
-    /// The parameters of a part, with how they begin. A name of the first part that the head declares too is the same
-    /// parameter.
+    /// Returns the parameters of a part, with their initial values. If the first part and the head declare
+    /// the same name, it is one shared parameter.
     fn parameters(&self, part: ModelPart) -> Vec<ParameterSpec>;
 
-    /// The first activation. `[samples, rows, width]`
+    /// Computes the first activation. `[samples, rows, width]`
     fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3>;
 
-    /// The activation after block `index`, and what the block adds to the mean loss: a tensor of one element.
+    /// Computes the activation after block `index`, and the block's addition to the mean loss: a tensor of
+    /// one element.
     fn block(
         &self,
         layers: &LayerContext,
@@ -49,11 +50,12 @@ pub trait NeuralNetwork: Send {
         x: Tensor<3>,
     ) -> (Tensor<3>, Option<Tensor<1>>);
 
-    /// Scores before the softmax, one row for each prediction; of classes that are cut among ranks those of this rank.
-    /// `[predictions, classes]`
+    /// Computes the scores before the softmax, one row for each prediction; of classes that are cut among
+    /// ranks those of this rank. `[predictions, classes]`
     fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2>;
 
-    /// The mean loss of what [`NeuralNetwork::scores`] gave, and its figures: cross-entropy unless a network has another.
+    /// Computes the mean loss of the output of [`NeuralNetwork::scores`], and its figures: cross-entropy
+    /// unless a network overrides it.
     fn loss(
         &self,
         layers: &LayerContext,
@@ -65,13 +67,14 @@ pub trait NeuralNetwork: Send {
         ops::cross_entropy(layers.arithmetic, scores, targets)
     }
 
-    /// Frees initial values that were drawn when the network was built; nobody asks for parameters after that.
+    /// Frees the initial values that were drawn when the network was built; [`NeuralNetwork::parameters`]
+    /// is not called after that.
     fn drop_initial_values(&mut self) {}
 }
 
-/// The network of a model, whose initial values follow from `seed` where it draws them when it is built.
+/// Builds the network of a model; initial values that it draws when it is built follow from `seed`.
 ///
-/// `Err` when it is a foreign command, or a network that this program has not, or that does not fit the recipe.
+/// `Err` for a foreign command, for a network that this program lacks, or if it does not fit the recipe.
 pub(crate) fn build(model: &Model, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
     match model {
         Model::Decoder(decoder) => Ok(Box::new(decoder.clone())),

@@ -1,4 +1,4 @@
-//! What the planner must know of a network, found out by building it and running its parts once.
+//! Outline of a network: sizes for the planner, found by building it and running its parts once.
 
 use super::registry::{build_refused, built, shapes};
 use super::{LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec, Weights};
@@ -13,11 +13,13 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{CustomModel, InputSignature, Outline, PartOutline, Precision};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How far an activation may differ that is computed again, or without the other samples, as a share of the largest.
+/// Tolerated difference of an activation when it is recomputed, or computed without the other samples,
+/// relative to the largest.
 const TOLERANCE: f32 = 1e-3;
 
-/// Builds the network of `own` and runs its parts forward, twice and with one sample more: so that each layout, and each
-/// forward that is computed again, gives the same. An `Err` says what is wrong with the network or with the recipe.
+/// Builds the network of `own` and runs its parts forward, twice and with one more sample, to check that
+/// every layout and recomputation gives the same values. `Err` names the mistake in the network or in the
+/// recipe.
 pub fn outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
     let network = built(&CustomModel { outline: Outline::default(), ..own.clone() }, 0)?;
     if network.blocks() == 0 {
@@ -36,7 +38,7 @@ pub fn outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
         .map_err(|reason| build_refused(own, reason))
 }
 
-/// The outline, or what is wrong.
+/// Runs the parts and returns the outline; `Err` names the mistake.
 fn trial(network: &dyn NeuralNetwork, reads: InputSignature) -> Result<Outline, String> {
     let arithmetic =
         Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
@@ -77,7 +79,7 @@ fn trial(network: &dyn NeuralNetwork, reads: InputSignature) -> Result<Outline, 
     Ok(Outline { first, blocks: outlines, head })
 }
 
-/// Rows and values of a row of the activation of two samples.
+/// Returns the rows and the width of the activation of two samples.
 fn activation(shape: &[usize]) -> Result<[u64; 2], String> {
     match shape {
         [2, rows, width] => Ok([*rows as u64, *width as u64]),
@@ -85,7 +87,7 @@ fn activation(shape: &[usize]) -> Result<[u64; 2], String> {
     }
 }
 
-/// The same of scores, which must be those of what is predicted.
+/// Returns the rows and the width of the scores, which must match the predictions.
 fn scores(shape: &[usize], reads: InputSignature) -> Result<[u64; 2], String> {
     let (rows, classes, what) = match reads {
         InputSignature::Tokens { context, vocab } => (context, vocab, "samples · context, vocab"),
@@ -98,7 +100,7 @@ fn scores(shape: &[usize], reads: InputSignature) -> Result<[u64; 2], String> {
     Err(format!("gives scores {shape:?} for two samples, and {wanted:?} are wanted: [{what}]"))
 }
 
-/// Shape and values of what each part gives for `batch`, as in a step of training.
+/// Returns shape and values of the output of each part for `batch`, as in a training step.
 fn forward(
     network: &dyn NeuralNetwork,
     layers: &LayerContext,
@@ -142,7 +144,7 @@ fn describe_part(part: ModelPart) -> String {
     }
 }
 
-/// The initial values of the parameters of a part, none of which is cut.
+/// Initial values of the parameters of a part, none of which is cut.
 struct InitialValues(Vec<(ParameterSpec, ModelParameter, Tensor<1>)>);
 
 impl InitialValues {
@@ -175,7 +177,7 @@ impl InitialValues {
     }
 }
 
-/// Samples with values that look random.
+/// Creates samples with pseudo-random values.
 fn made_up(reads: InputSignature, samples: usize) -> Batch {
     let word = |place: usize, below: u32| splitmix64(3, place as u64) % u64::from(below);
     match reads {

@@ -1,22 +1,22 @@
-//! What a network declares.
+//! Parameter specifications: the declarations of a network.
 
 use std::sync::Arc;
 
 /// A part of a network that is one autodiff graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelPart {
-    /// From samples to the first activation.
+    /// The part from samples to the first activation.
     First,
-    /// One of the blocks.
+    /// The block with this index.
     Block(u32),
-    /// From the last activation to the scores.
+    /// The part from the last activation to the scores.
     Head,
 }
 
-/// How a parameter begins.
+/// The initial values of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
-    /// Normal with mean 0 and this standard deviation, drawn from the seed, the name and the place.
+    /// Normal with mean 0 and this standard deviation, drawn from the seed, the name and the index.
     Normal(f64),
     /// All ones.
     Ones,
@@ -26,48 +26,48 @@ pub enum Initializer {
     Values(Arc<[f32]>),
 }
 
-/// A parameter as its network declares it.
+/// The declaration of a parameter by its network.
 #[derive(Clone, Debug)]
 pub struct ParameterSpec {
-    /// Global name, such as `blocks.3.ffn.up.weight`. How it is cut among tensor- and expert-parallel ranks is looked up
-    /// by its end in [`dtrain_protocol::sharding`].
+    /// Global name, such as `blocks.3.ffn.up.weight`. Its end determines the cut among tensor- and
+    /// expert-parallel ranks, see [`dtrain_protocol::sharding`].
     pub(crate) name: String,
-    /// Length of the prefix that only tells the part, such as `blocks.3.`.
+    /// Length of the part's prefix of the name, such as `blocks.3.`.
     prefix: usize,
     /// Dimensions.
     pub(crate) shape: Vec<usize>,
-    /// How it begins.
+    /// Initial values.
     pub(crate) initial: Initializer,
-    /// Whether training leaves it as it begins.
+    /// True if training does not change the parameter.
     pub(crate) is_frozen: bool,
 }
 
 impl ParameterSpec {
-    /// A parameter of `part`, called `short` inside it, such as `mix.weight`.
+    /// Declares a parameter of `part` with the name `short` inside it, such as `mix.weight`.
     pub fn of(part: ModelPart, short: &str, shape: &[usize], initial: Initializer) -> Self {
         Self::new(&part.prefix(), short, shape, initial)
     }
 
-    /// A parameter called `prefix` and `short`, the name inside its part.
+    /// Declares a parameter with the name `prefix` followed by `short`, the name inside its part.
     pub(crate) fn new(prefix: &str, short: &str, shape: &[usize], initial: Initializer) -> Self {
         let name = format!("{prefix}{short}");
         Self { name, prefix: prefix.len(), shape: shape.to_vec(), initial, is_frozen: false }
     }
 
-    /// The same parameter, which training leaves as it begins.
+    /// Marks the parameter as frozen: training does not change it.
     pub fn frozen(self) -> Self {
         Self { is_frozen: true, ..self }
     }
 
-    /// The name inside its part, such as `ffn.up.weight`.
+    /// Returns the name inside the part, such as `ffn.up.weight`.
     pub fn short(&self) -> &str {
         &self.name[self.prefix..]
     }
 }
 
 impl ModelPart {
-    /// What begins the names of its parameters in networks that are not dtrain's. No such name is in the table of cuts, so
-    /// every rank holds all of each parameter of its parts.
+    /// Returns the prefix of the part's parameter names in networks that are not dtrain's. No such name is
+    /// in the sharding table, so every rank holds all of each parameter of its parts.
     pub fn prefix(self) -> String {
         match self {
             Self::First => "own.first.".to_owned(),

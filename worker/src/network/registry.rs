@@ -1,4 +1,4 @@
-//! The networks that this program registered, by name.
+//! Registry of the custom networks of this program, by name.
 
 use super::{ModelPart, ModelSettings, NeuralNetwork};
 use burn::tensor::Device;
@@ -7,32 +7,32 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Makes a network of what a recipe says of it. An `Err` is told to the user.
+/// A function that builds a network from its settings in a recipe. An `Err` is shown to the user.
 pub type BuildFn =
     dyn Fn(&ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn Error + Send + Sync>> + Send + Sync;
 
 static NETWORKS: RwLock<BTreeMap<String, Arc<BuildFn>>> = RwLock::new(BTreeMap::new());
 
-/// Why a network cannot be built.
+/// The reason why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelBuildError {
     /// The model is a foreign command.
     #[error("a foreign command has no stage; it is started, not trained by this worker")]
     Foreign,
-    /// The program did not register it.
+    /// The program did not register the network.
     #[error("this program has no network {wanted:?}; {}", registered_names(.registered))]
     Unknown {
-        /// Its name.
+        /// Requested name.
         wanted: String,
-        /// The names that are registered.
+        /// Registered names.
         registered: Vec<String>,
     },
-    /// It does not fit the recipe, or its parts do not fit each other.
+    /// The network does not fit the recipe, or its parts do not fit each other.
     #[error("the network {network:?} cannot be built: {reason}")]
     Refused {
-        /// Its name.
+        /// Name of the network.
         network: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -48,17 +48,17 @@ fn registered_names(registered: &[String]) -> String {
     }
 }
 
-/// Makes a network known to this program, in place of another of that name.
+/// Registers a network with this program, replacing one of the same name.
 pub fn register(name: &str, build: Arc<BuildFn>) {
     NETWORKS.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), build);
 }
 
-/// The names of the networks of this program.
+/// Returns the names of the registered networks.
 pub fn registered() -> Vec<String> {
     NETWORKS.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
 }
 
-/// Builds the network of `own`; what it draws at random follows from `seed`, and is the same on every rank.
+/// Builds the network of `own`; its random values follow from `seed`, and are equal on every rank.
 pub(super) fn built(own: &CustomModel, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
     let build = NETWORKS.read().unwrap_or_else(PoisonError::into_inner).get(&own.network).cloned();
     let build = build
@@ -79,7 +79,7 @@ pub(super) fn build_refused(own: &CustomModel, reason: String) -> ModelBuildErro
     ModelBuildError::Refused { network: own.network.clone(), reason }
 }
 
-/// Whether it is the network that the plan counted with, where there is a plan.
+/// Checks that the network matches the outline in the plan, if there is a plan.
 fn planned(own: &CustomModel, network: &dyn NeuralNetwork) -> Result<(), String> {
     let planned = &own.outline;
     if planned.blocks.is_empty() {
@@ -110,7 +110,7 @@ fn same(part: ModelPart, planned: &PartOutline, network: &dyn NeuralNetwork) -> 
     ))
 }
 
-/// Shape of each parameter of a part.
+/// Returns the shape of each parameter of a part.
 pub(super) fn shapes(part: ModelPart, network: &dyn NeuralNetwork) -> Vec<Vec<u64>> {
     let specs = network.parameters(part).into_iter();
     specs.map(|spec| spec.shape.iter().map(|side| *side as u64).collect()).collect()

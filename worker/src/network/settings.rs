@@ -1,4 +1,4 @@
-//! What a recipe says of a network, as the function that builds it reads it.
+//! Settings of a custom network in a recipe, for the function that builds it.
 
 use burn::tensor::Device;
 use dtrain_recipes::{CustomModel, InputSignature, ParamValue};
@@ -13,10 +13,10 @@ pub struct ModelSettings<'a> {
 
 /// A type that a setting can have.
 pub trait SettingValue: Sized {
-    /// What a person writes.
+    /// The expected type, for messages.
     const WANTED: &'static str;
 
-    /// The value; `None` when it is of another type.
+    /// Converts a value; `None` if it is of another type.
     fn of(value: &ParamValue) -> Option<Self>;
 }
 
@@ -25,12 +25,12 @@ impl<'a> ModelSettings<'a> {
         Self { own, read: RefCell::default() }
     }
 
-    /// The setting `model.settings.KEY`; an `Err` says that it is missing or of another type.
+    /// Returns the setting `model.settings.KEY`; `Err` if it is missing or of another type.
     pub fn get<T: SettingValue>(&self, key: &str) -> Result<T, String> {
         self.find(key)?.ok_or_else(|| format!("missing `model.settings.{key}`: {}", T::WANTED))
     }
 
-    /// The setting `model.settings.KEY`, or `default` where the recipe does not say it.
+    /// Returns the setting `model.settings.KEY`, or `default` if the recipe lacks it.
     pub fn get_or<T: SettingValue>(&self, key: &str, default: T) -> Result<T, String> {
         Ok(self.find(key)?.unwrap_or(default))
     }
@@ -42,12 +42,12 @@ impl<'a> ModelSettings<'a> {
         found.map(Some).ok_or_else(|| format!("`model.settings.{key}` must be {}, found {value}", T::WANTED))
     }
 
-    /// What the network is to read.
+    /// Returns the input that the network must accept.
     pub fn reads(&self) -> InputSignature {
         self.own.reads
     }
 
-    /// Tokens of a sequence and size of the vocabulary; an `Err` where the recipe says rows.
+    /// Returns tokens of a sequence and size of the vocabulary; `Err` if the recipe declares rows.
     pub fn tokens(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
             InputSignature::Tokens { context, vocab } => Ok([context as usize, vocab as usize]),
@@ -58,7 +58,7 @@ impl<'a> ModelSettings<'a> {
         }
     }
 
-    /// Numbers of a row and number of classes; an `Err` where the recipe says tokens.
+    /// Returns values of a row and number of classes; `Err` if the recipe declares tokens.
     pub fn rows(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
             InputSignature::Rows { inputs, classes } => Ok([inputs as usize, classes as usize]),
@@ -69,12 +69,12 @@ impl<'a> ModelSettings<'a> {
         }
     }
 
-    /// The device on which modules are made: host memory, from where dtrain takes their initial values.
+    /// Returns the device for building modules: host memory, from which dtrain takes their initial values.
     pub fn device(&self) -> Device {
         Device::flex()
     }
 
-    /// Whether every setting of the recipe was read.
+    /// Checks that every setting of the recipe was read.
     pub(super) fn all_read(&self) -> Result<(), String> {
         let read = self.read.borrow();
         let Some(odd) = self.own.settings.keys().find(|key| !read.contains(*key)) else { return Ok(()) };

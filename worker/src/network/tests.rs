@@ -1,4 +1,4 @@
-//! Networks of burn's modules: what they must promise before they are trained, and what is refused.
+//! Networks of burn modules: checks before training, and refused networks.
 
 use super::*;
 use burn::module::Module;
@@ -36,14 +36,15 @@ impl Mix {
     }
 }
 
-/// A network of parts over tokens; `with` has a probability of dropping values, and whether samples are mixed.
+/// Builds a network of parts over tokens; the settings have a probability of dropping values, and whether
+/// samples are mixed.
 fn parts(settings: &ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn Error + Send + Sync>> {
     let device = &settings.device();
     let [context, vocab] = settings.tokens()?;
     let dropped: f64 = settings.get_or("dropped", 0.0)?;
     let mixes: bool = settings.get_or("mixes", false)?;
     let scores: usize = settings.get_or("scores", vocab)?;
-    // Each token sees those before it, the farther the fainter.
+    // Each token sees those before it, distant ones less.
     let seen = |at: usize| {
         let (token, other) = (at / context, at % context);
         if other > token { 0.0 } else { 0.7f32.powf((token - other) as f32) }
@@ -71,7 +72,7 @@ fn parts(settings: &ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn
     Ok(Box::new(network))
 }
 
-/// One module over rows.
+/// Builds a network of one module over rows.
 fn whole(settings: &ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn Error + Send + Sync>> {
     let [inputs, classes] = settings.rows()?;
     let device = &settings.device();
@@ -95,7 +96,7 @@ fn own(network: &str, reads: InputSignature, with: &[(&str, ParamValue)]) -> Cus
 const TOKENS: InputSignature = InputSignature::Tokens { context: 9, vocab: 17 };
 const ROWS: InputSignature = InputSignature::Rows { inputs: 5, classes: 3 };
 
-/// Networks that can be trained: one in parts over tokens, and a whole one over rows.
+/// Returns networks that can be trained: one in parts over tokens, and a whole one over rows.
 pub(crate) fn models() -> [Model; 2] {
     [own("parts", TOKENS, &[]), own("whole", ROWS, &[])].map(|own| {
         let outline = outline(&own).expect("it can be trained");

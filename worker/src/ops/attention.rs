@@ -1,5 +1,5 @@
-//! Causal attention that never holds a square of scores: rows are computed a block at a time against the keys
-//! they may see, and computed again in the backward pass.
+//! Causal attention without a full matrix of scores: rows are computed a block at a time against the keys
+//! that they may see, and recomputed in the backward pass.
 // Shapes in this file: b samples · t tokens · d width of one head
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
@@ -35,7 +35,7 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     })
 }
 
-/// Turns the query and key heads in place, when nobody else holds the tensor.
+/// Applies rotary embeddings to the query and key heads, in place if the tensor is not shared.
 pub(crate) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
     let table = table.clone();
     record(vec![input(packed)], |values| {
@@ -60,19 +60,19 @@ fn rotate_heads(packed: FlexTensor, heads: AttentionHeads, table: &Rotary, sign:
     packed
 }
 
-/// Queries of some samples, and the keys and values that they see.
+/// The queries of some samples, and the keys and values that they attend to.
 pub(super) struct QueryKeyView<'a> {
     /// `[rows, query·d]` of each sample.
     queries: Vec<Matrix<'a>>,
     /// Keys beside values, `[seen, 2·key·d]` of each sample.
     keys: Vec<Matrix<'a>>,
     heads: AttentionHeads,
-    /// Whether row `r` of the queries sees the first `r + 1` keys; otherwise it sees all.
+    /// True if row `r` of the queries sees only the first `r + 1` keys; otherwise it sees all.
     causal: bool,
 }
 
 impl<'a> QueryKeyView<'a> {
-    /// What `packed`, `[b, t, (query + 2·key)·d]`, sees of itself.
+    /// Creates the causal view of `packed`, `[b, t, (query + 2·key)·d]`, on itself.
     pub(super) fn causal(packed: &'a [f32], [b, t]: [usize; 2], heads: AttentionHeads) -> Self {
         let AttentionHeads { query, key, width } = heads;
         let keys = samples(packed, b).map(|sample| {
@@ -82,7 +82,8 @@ impl<'a> QueryKeyView<'a> {
         Self { queries: queries(packed, [b, t], t, heads), keys: keys.collect(), heads, causal: true }
     }
 
-    /// What the last `rows` queries of each sample of `packed` see when they see all of `keys`: `[b, seen, 2·key·d]`.
+    /// Creates the view of the last `rows` queries of each sample of `packed` on all of `keys`: `[b, seen,
+    /// 2·key·d]`.
     pub(super) fn all(
         packed: &'a [f32],
         [b, t]: [usize; 2],
@@ -96,12 +97,12 @@ impl<'a> QueryKeyView<'a> {
         Self { queries: queries(packed, [b, t], rows, heads), keys, heads, causal: false }
     }
 
-    /// Query rows of a sample.
+    /// Returns the query rows of a sample.
     fn rows(&self) -> usize {
         self.queries[0].rows()
     }
 
-    /// Key heads of all samples in order, each with the query heads it serves.
+    /// Iterates over the key heads of all samples in order, each with the query heads it serves.
     fn groups(&self) -> impl Iterator<Item = HeadGroup<'a>> {
         let AttentionHeads { key: heads, width, .. } = self.heads;
         let (served, causal) = (self.heads.query / heads, self.causal);
@@ -117,12 +118,12 @@ impl<'a> QueryKeyView<'a> {
     }
 }
 
-/// The parts of `values`, one for each of `b` samples.
+/// Splits `values` into the parts of `b` samples.
 fn samples(values: &[f32], b: usize) -> impl Iterator<Item = &[f32]> {
     values.chunks(values.len() / b)
 }
 
-/// The last `rows` query rows of each sample of `packed`.
+/// Returns the last `rows` query rows of each sample of `packed`.
 fn queries(packed: &[f32], [b, t]: [usize; 2], rows: usize, heads: AttentionHeads) -> Vec<Matrix<'_>> {
     let AttentionHeads { query, key, width } = heads;
     let rows = |sample| {
@@ -135,11 +136,11 @@ fn queries(packed: &[f32], [b, t]: [usize; 2], rows: usize, heads: AttentionHead
 /// One key head of one sample, with the query heads it serves.
 #[derive(Clone, Copy)]
 struct HeadGroup<'a> {
-    /// `[rows, served·d]`
+    /// Queries `[rows, served·d]`.
     queries: Matrix<'a>,
-    /// `[seen, d]`
+    /// Keys `[seen, d]`.
     keys: Matrix<'a>,
-    /// `[seen, d]`
+    /// Values `[seen, d]`.
     values: Matrix<'a>,
     width: usize,
     causal: bool,
@@ -154,7 +155,7 @@ impl<'a> HeadGroup<'a> {
         (self.width as f32).powf(-0.5)
     }
 
-    /// The query rows, a block at a time.
+    /// Iterates over the query rows, a block at a time.
     fn blocks(self) -> impl Iterator<Item = QueryBlock> {
         let (rows, keys) = (self.queries.rows(), self.keys.rows());
         (0..rows).step_by(ROWS).map(move |from| {
@@ -166,7 +167,7 @@ impl<'a> HeadGroup<'a> {
         })
     }
 
-    /// Scores of a block of query rows against the keys it sees, into `scores`.
+    /// Computes the scores of a block of query rows against its keys into `scores`.
     fn scores(self, head: usize, block: QueryBlock, scores: &mut [f32]) {
         let QueryBlock { from, rows, seen, .. } = block;
         let out = MatrixMut::dense(scores, [rows, seen]);
@@ -178,19 +179,21 @@ impl<'a> HeadGroup<'a> {
 /// A block of query rows.
 #[derive(Clone, Copy)]
 struct QueryBlock {
-    /// Its first row.
+    /// Index of the first row.
     from: usize,
     rows: usize,
-    /// Keys that its last row sees.
+    /// Number of keys that the last row sees.
     seen: usize,
     /// Row `i` sees the first `first + i + 1` keys, at most `seen`.
     first: usize,
 }
 
-/// Mixes the values that the queries of `view` see: `out` is `[b, t, query·d]`, of which the last rows of each sample
-/// are the view's, and `log_sums` has the logarithm of the sum of exponentials of each row of scores, `[b, query, t]`.
+/// Computes the attention output of the queries of `view`: `out` is `[b, t, query·d]`, of which the last
+/// rows of each sample are the view's, and `log_sums` receives the logarithm of the sum of exponentials of
+/// each row of scores, `[b, query, t]`.
 ///
-/// With [`Accumulate::Add`] both go on from what is there: values mixed before count by their share of the exponentials.
+/// With [`Accumulate::Add`] both continue from their present content, weighted by its share of the
+/// exponentials.
 pub(super) fn attend(view: &QueryKeyView<'_>, out: &mut [f32], log_sums: &mut [f32], into: Accumulate) {
     let (b, rows, AttentionHeads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
     let t = out.len() / (b * query * width);
@@ -233,19 +236,19 @@ fn attend_group(
     }
 }
 
-/// What the backward pass knows of the result.
+/// The gradient of the output, and the saved values that the backward pass needs.
 pub(super) struct OutputGradient<'a> {
-    /// Its gradient. `[b, t, query·d]`
+    /// Gradient of the output, `[b, t, query·d]`.
     d: &'a [f32],
-    /// `[b, query, t]`, see [`attend`].
+    /// Logarithms of the sums of exponentials, `[b, query, t]`, see [`attend`].
     log_sums: &'a [f32],
-    /// Product of each row of the result with its gradient, `[b, query, t]`: needed where a view is a part of what was
-    /// seen.
+    /// Product of each row of the output with its gradient, `[b, query, t]`; needed if a view has only a
+    /// part of the keys.
     dots: Option<Vec<f32>>,
 }
 
 impl<'a> OutputGradient<'a> {
-    /// For views that are parts of what was seen. `mixed` is the result, whose gradient is `d`.
+    /// Creates the gradient for views of parts of the keys. `mixed` is the output, whose gradient is `d`.
     pub(super) fn of_parts(
         d: &'a [f32],
         mixed: &[f32],
@@ -263,17 +266,17 @@ impl<'a> OutputGradient<'a> {
     }
 }
 
-/// Where gradients go, for each key head of each sample in order.
+/// The destinations of gradients, for each key head of each sample in order.
 pub(super) struct HeadGradients<'a> {
-    /// `[rows, served·d]` of the query heads that it serves.
+    /// Gradients of the query heads that each key head serves, `[rows, served·d]`.
     pub(super) queries: Vec<MatrixMut<'a>>,
-    /// `[seen, d]`
+    /// Gradients of keys, `[seen, d]`.
     pub(super) keys: Vec<MatrixMut<'a>>,
-    /// `[seen, d]`
+    /// Gradients of values, `[seen, d]`.
     pub(super) values: Vec<MatrixMut<'a>>,
 }
 
-/// Gradient of the packed input. `[b, t, (query + 2·key)·d]`
+/// Computes the gradient of the packed input. `[b, t, (query + 2·key)·d]`
 fn backward(
     packed: &[f32],
     upstream: &OutputGradient<'_>,
@@ -295,8 +298,8 @@ fn backward(
     d_packed
 }
 
-/// Gradients of [`attend`]: those of the queries replace what is in `out` or are added to it, as `into` says; those of
-/// keys and values are added.
+/// Computes the gradients of [`attend`]: those of the queries replace the content of `out` or are added to
+/// it, according to `into`; those of keys and values are added.
 pub(super) fn attend_back(
     view: &QueryKeyView<'_>,
     upstream: &OutputGradient<'_>,

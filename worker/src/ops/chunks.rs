@@ -5,12 +5,12 @@ use rayon::prelude::*;
 /// Values of one chunk: small enough for the second-level cache, large enough to be worth a task.
 pub(crate) const VALUES: usize = 1 << 14;
 
-/// Rows of one chunk, for rows of `width` values.
+/// Returns the rows of one chunk, for rows of `width` values.
 pub(crate) fn rows(width: usize) -> usize {
     (VALUES / width.max(1)).max(1)
 }
 
-/// Calls `work` on every item, in any order and on any thread; without a pool, here and in order.
+/// Calls `work` on every item, in any order and on any thread; without a pool, on this thread and in order.
 pub(crate) fn each<T: Send>(items: impl Iterator<Item = T>, work: impl Fn(T) + Sync + Send) {
     if rayon::current_num_threads() == 1 {
         items.for_each(work);
@@ -19,7 +19,7 @@ pub(crate) fn each<T: Send>(items: impl Iterator<Item = T>, work: impl Fn(T) + S
     }
 }
 
-/// The results of `work` on every item, in the order of the items.
+/// Returns the results of `work` on every item, in the order of the items.
 pub(crate) fn map<T: Send, R: Send>(
     items: impl Iterator<Item = T>,
     work: impl Fn(T) -> R + Sync + Send,

@@ -1,6 +1,7 @@
-//! Operations that talk to other ranks, forward or backward. Each costs nothing where there is no other rank.
+//! Collectives in the network: operations that communicate forward or backward. Each is free if there is no
+//! other rank.
 //!
-//! What one does forward, its dual does backward. Those of a device are in `device/collective.rs`.
+//! The backward of each is its dual. Those of a device are in `device/collective.rs`.
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
@@ -10,7 +11,7 @@ use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
-/// `x` as it is; backward sums its gradient over `peers`, each of which computes with all of `x`.
+/// Returns `x` unchanged; backward sums its gradient over `peers`, each of which computes with all of `x`.
 pub(crate) fn copy_to(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     if peers.size() == 1 {
         return x;
@@ -26,8 +27,8 @@ pub(crate) fn copy_to(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     })
 }
 
-/// The sum of `partial` over `peers`, plus `bias` and `residual`, which all of them hold whole; backward gives each of
-/// `peers` the gradient as it is.
+/// Returns the sum of `partial` over `peers`, plus `bias` and `residual`, which are replicated; backward
+/// passes the gradient to each of `peers` unchanged.
 pub(crate) fn sum_from(
     partial: Tensor<3>,
     bias: Option<Tensor<1>>,
@@ -44,8 +45,8 @@ pub(crate) fn sum_from(
     leave(partial, bias, residual, peers, CollectiveOp { forward: sum, backward: |d, _| d })
 }
 
-/// The whole sequences of which each of `peers` holds a part. `[b, t / n, w]` → `[b, t, w]`; backward sums the gradient
-/// over `peers` and leaves each its part.
+/// All-gathers sequences of which each of `peers` holds a part. `[b, t / n, w]` → `[b, t, w]`; backward
+/// reduce-scatters the gradient.
 pub(crate) fn gather_sequence(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     if peers.size() == 1 {
         return x;
@@ -61,8 +62,8 @@ pub(crate) fn gather_sequence(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     })
 }
 
-/// This rank's part of the sequences of the sum of `partial` over `peers`, plus `bias` and this rank's part of the
-/// `residual`. `[b, t, w]` → `[b, t / n, w]`; backward gathers the gradient.
+/// Reduce-scatters `partial` along the sequence, and adds `bias` and this rank's part of the `residual`.
+/// `[b, t, w]` → `[b, t / n, w]`; backward gathers the gradient.
 pub(crate) fn scatter_sequence(
     partial: Tensor<3>,
     bias: Option<Tensor<1>>,
@@ -79,7 +80,7 @@ pub(crate) fn scatter_sequence(
     leave(partial, bias, residual, peers, CollectiveOp { forward: scatter, backward: gather })
 }
 
-/// How values of all ranks become those of this rank, and how gradients go back.
+/// A collective operation: its forward, and its backward for gradients.
 struct CollectiveOp {
     forward: fn(FlexTensor, &Peers) -> FlexTensor,
     backward: fn(FlexTensor, &Peers) -> FlexTensor,
@@ -101,7 +102,7 @@ fn leave(
         let mut y = (way.forward)(values.next().expect("what is summed is the first input"), &peers);
         let [.., width] = shape::<3>(&y);
         for added in values {
-            // A bias is one row, a residual as many as there are.
+            // A bias is one row, a residual has all rows.
             let (rows, added) = (chunks::rows(width) * width, slice(&added));
             let parts = y.storage_mut::<f32>().chunks_mut(rows);
             if added.len() == width {
@@ -132,7 +133,7 @@ fn sum(values: FlexTensor, peers: &Peers) -> FlexTensor {
     values
 }
 
-/// `[b, t / n, w]` → `[b, t, w]`
+/// All-gathers parts of sequences. `[b, t / n, w]` → `[b, t, w]`
 fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
     let [b, rows, width] = shape(&part);
     let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
@@ -144,7 +145,7 @@ fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
     vector(all, [b, ranks * rows, width])
 }
 
-/// `[b, t, w]` → `[b, t / n, w]`
+/// Reduce-scatters sequences. `[b, t, w]` → `[b, t / n, w]`
 fn scatter(whole: FlexTensor, peers: &Peers) -> FlexTensor {
     let [b, t, width] = shape(&whole);
     let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
@@ -155,7 +156,7 @@ fn scatter(whole: FlexTensor, peers: &Peers) -> FlexTensor {
     vector(all[rank * own..][..own].to_vec(), [b, t / ranks, width])
 }
 
-/// `[outer, inner, width]` → `[inner, outer, width]`
+/// Swaps the first two dimensions. `[outer, inner, width]` → `[inner, outer, width]`
 fn swapped(values: &[f32], [outer, inner, width]: [usize; 3]) -> Vec<f32> {
     let mut swapped = Vec::with_capacity(values.len());
     for i in 0..inner {

@@ -1,5 +1,5 @@
-//! Lets an operation bring its own gradient: one on values in host memory, wherever the tensors live, and one on the tensors of
-//! a device.
+//! Custom gradients: operations that define their own backward, either on values in host memory, wherever
+//! the tensors are, or on the tensors of a device.
 
 #[cfg(feature = "device")]
 use burn::backend::Cube;
@@ -15,7 +15,8 @@ use burn::backend::{
 use burn::tensor::{Tensor, TensorData};
 use std::sync::{Arc, Mutex};
 
-/// Most inputs of an operation: a projection of one input by three weights with biases, plus a residual.
+/// Limit on the inputs of an operation: a projection of one input by three weights with biases, plus a
+/// residual.
 pub(super) const INPUTS: usize = 8;
 
 /// An argument of an operation.
@@ -26,10 +27,11 @@ pub(crate) struct OpArgument {
     is_here: bool,
 }
 
-/// Gradients of the inputs, in their order, from that of the output; only those asked for need be there.
+/// A backward function: returns the gradients of the inputs, in their order, from that of the output; only
+/// the requested ones are needed.
 pub(crate) type BackwardFn = Box<dyn FnOnce(FlexTensor, [bool; INPUTS]) -> Vec<Option<FlexTensor>> + Send>;
 
-/// `tensor` as an argument.
+/// Wraps `tensor` as an argument.
 pub(crate) fn input<const D: usize>(tensor: Tensor<D>) -> OpArgument {
     OpArgument {
         is_tracked: tensor.is_autodiff(),
@@ -39,9 +41,10 @@ pub(crate) fn input<const D: usize>(tensor: Tensor<D>) -> OpArgument {
     }
 }
 
-/// Applies `run` to the values of `inputs` and puts its gradient on the tape, when any input is on one.
+/// Applies `run` to the values of `inputs` and records its gradient on the autodiff tape, if any input is
+/// tracked.
 ///
-/// Values of another device are brought to the host and the results back, forward and backward.
+/// Values of another device are copied to the host and the results back, forward and backward.
 pub(crate) fn record<const D: usize>(
     inputs: Vec<OpArgument>,
     run: impl FnOnce(Vec<FlexTensor>) -> (FlexTensor, BackwardFn),
@@ -55,10 +58,10 @@ pub(crate) fn record<const D: usize>(
 
 /// A backend whose tensors can be read on the host.
 trait HostReadable: Backend {
-    /// The values of `tensor` in host memory.
+    /// Copies `tensor` to host memory.
     fn fetch(tensor: FloatTensor<Self>) -> FlexTensor;
 
-    /// A tensor on `device` of these values.
+    /// Copies the values to `device`.
     fn put(values: FlexTensor, device: &Device<Self>) -> FloatTensor<Self> {
         Self::float_from_data(Tensor::<1>::from_primitive::<Flex>(values).into_data(), device)
     }
@@ -77,12 +80,12 @@ impl HostReadable for Flex {
 #[cfg(feature = "device")]
 impl HostReadable for Cube {
     fn fetch(tensor: FloatTensor<Self>) -> FlexTensor {
-        // The number of dimensions in the type is not that of the tensor, and is not looked at.
+        // The number of dimensions in the type differs from that of the tensor, and is not used.
         FlexTensor::from_data(Tensor::<1>::from_primitive::<Self>(tensor).into_data())
     }
 }
 
-/// As [`record`], for tensors that all live on `B`.
+/// Applies [`record`] to tensors that are all on backend `B`.
 fn record_here<B: HostReadable, const D: usize>(
     inputs: Vec<OpArgument>,
     run: impl FnOnce(Vec<FlexTensor>) -> (FlexTensor, BackwardFn),
@@ -102,8 +105,8 @@ where
     })
 }
 
-/// Applies `run` to `inputs`, which all live on `B`, and puts its gradient on the tape, when any input is on one. Nothing leaves
-/// the device.
+/// Applies `run` to `inputs`, which are all on backend `B`, and records its gradient on the autodiff tape,
+/// if any input is tracked. Nothing leaves the device.
 pub(super) fn record_on<B: Backend, const D: usize>(
     inputs: Vec<OpArgument>,
     run: impl FnOnce(Vec<FloatTensor<B>>) -> (FloatTensor<B>, BackwardFnOn<B, INPUTS>),
@@ -128,14 +131,14 @@ where
     }
     let any = values.first().expect("an operation has an argument").clone();
     guards.resize_with(INPUTS.max(guards.len()), || lift(any.clone()).into_parts().1);
-    // Whoever holds the values alone may change them in place.
+    // A sole owner of the values may change them in place.
     drop(any);
     let guards: [_; INPUTS] = guards.try_into().unwrap_or_else(|_| panic!("at most {INPUTS} inputs"));
     let (output, gradient) = run(values);
     Tensor::from_primitive::<Autodiff<B>>(finish(guards, output, gradient))
 }
 
-/// `output` as the result of an operation on the tensors of `guards`, with its gradient.
+/// Wraps `output` as the result of an operation on the tensors of `guards`, with its gradient.
 pub(super) fn finish<B: Backend, const N: usize>(
     guards: [NodeGuard; N],
     output: FloatTensor<B>,
@@ -149,17 +152,17 @@ pub(super) fn finish<B: Backend, const N: usize>(
     }
 }
 
-/// A tensor of these values.
+/// Creates a tensor of these values.
 pub(crate) fn vector<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
 
-/// The values of a dense tensor.
+/// Returns the values of a dense tensor.
 pub(crate) fn slice(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice().expect("the tensor is dense and f32")
 }
 
-/// The tensor with its values one after the other from the first on.
+/// Returns the tensor in dense form: contiguous, and starting at offset 0.
 pub(crate) fn dense(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_contiguous() && tensor.layout().start_offset() == 0 {
         return tensor;
@@ -167,18 +170,18 @@ pub(crate) fn dense(tensor: FlexTensor) -> FlexTensor {
     tensor.to_contiguous()
 }
 
-/// The dimensions of a tensor.
+/// Returns the dimensions of a tensor.
 pub(crate) fn shape<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
     let layout = tensor.layout();
     let shape: Vec<usize> = layout.shape().iter().copied().collect();
     shape.try_into().unwrap_or_else(|shape| panic!("wanted {D} dimensions, found {shape:?}"))
 }
 
-/// [`BackwardFn`] of `N` inputs on the backend they live on.
+/// [`BackwardFn`] of `N` inputs on their backend.
 pub(super) type BackwardFnOn<B, const N: usize> =
     Box<dyn FnOnce(FloatTensor<B>, [bool; N]) -> Vec<Option<FloatTensor<B>>> + Send>;
 
-/// The saved gradient; it runs once, and so may reuse what it saved.
+/// A saved backward function; it runs once, and so may reuse the saved values.
 #[derive(Clone)]
 struct SavedBackward<B: Backend, const N: usize>(Arc<Mutex<Option<BackwardFnOn<B, N>>>>);
 

@@ -1,21 +1,23 @@
-//! Gradients of weights that a backward pass leaves to be computed when there is nothing more urgent.
+//! Deferred weight gradients: computed after the backward pass, when nothing is more urgent (zero-bubble
+//! schedules).
 //!
-//! The stage before waits for the gradient of this one's input, and nobody for those of its weights. So a linear layer
-//! may keep its input and the gradient of its output, and give that of its weights later, the same to the last bit.
+//! The stage before waits for the gradient of the input, not for those of the weights. So a linear layer
+//! may save its input and the gradient of its output, and compute the weight gradient later, with the same
+//! bits.
 
 use super::{Arithmetic, unary};
 use burn::tensor::Tensor;
 use std::sync::{Arc, Mutex};
 
-/// Computes gradients of weights, each with the place of its parameter among those of the part.
+/// Computes gradients of weights, each with the index of its parameter in the part.
 type WeightGradFn = Box<dyn FnOnce() -> Vec<(usize, Tensor<1>)> + Send>;
 
-/// What the backward pass of one part has left to be computed.
+/// The deferred gradients of one part's backward pass.
 #[derive(Clone, Default)]
 pub(crate) struct DeferredWeightGrads(Arc<Mutex<Vec<WeightGradFn>>>);
 
 impl DeferredWeightGrads {
-    /// Computes what was left, flat, each with the place of its parameter.
+    /// Computes the deferred gradients, flat, each with the index of its parameter.
     pub(crate) fn compute(&self) -> Vec<(usize, Tensor<1>)> {
         let left = std::mem::take(&mut *self.0.lock().expect("no thread panics while it holds the list"));
         left.into_iter().flat_map(|left| left()).collect()
@@ -26,34 +28,34 @@ impl DeferredWeightGrads {
     }
 }
 
-/// A matrix that a linear layer multiplies by. `[in, out]`
+/// The weight `[in, out]` of a linear layer.
 pub(crate) struct LinearWeight {
     values: Tensor<2>,
-    /// Where its gradient may be left, and the place of its parameter.
+    /// Queue for the deferred gradient, and the index of the parameter.
     home: Option<(DeferredWeightGrads, usize)>,
     is_transposed: bool,
 }
 
 impl LinearWeight {
-    /// The parameter at `place`, whose gradient may be left in `later`.
+    /// Creates the weight of the parameter at index `place`, whose gradient may be deferred to `later`.
     pub(crate) fn new(values: Tensor<2>, place: usize, later: Option<DeferredWeightGrads>) -> Self {
         Self { values, home: later.map(|later| (later, place)), is_transposed: false }
     }
 
-    /// The same parameter with rows and columns exchanged.
+    /// Swaps rows and columns.
     pub(crate) fn transpose(self) -> Self {
         Self { values: self.values.transpose(), is_transposed: !self.is_transposed, ..self }
     }
 }
 
 impl From<Tensor<2>> for LinearWeight {
-    /// A matrix whose gradient is never left.
+    /// Creates a weight whose gradient is never deferred.
     fn from(values: Tensor<2>) -> Self {
         Self { values, home: None, is_transposed: false }
     }
 }
 
-/// A factor of a projection as its gradient needs it.
+/// The layout of a projection's weight, for its gradient.
 pub(super) struct WeightLayout {
     pub(super) columns: usize,
     pub(super) is_transposed: bool,
@@ -65,7 +67,7 @@ impl WeightLayout {
     }
 }
 
-/// As [`super::project`], leaving gradients of weights where all factors allow it.
+/// Computes [`super::project`], deferring gradients of weights if all factors allow it.
 pub(super) fn project(
     arithmetic: Arithmetic,
     x: Tensor<3>,
@@ -75,7 +77,7 @@ pub(super) fn project(
 ) -> Tensor<3> {
     let compute = |x, values| arithmetic.by.ops().project(arithmetic.precision, x, values, biases, residual);
     let homes: Option<Vec<_>> = factors.iter().map(|factor| factor.home.as_ref()).collect();
-    // Where nobody waits for the gradient of the input, there is nothing to leave.
+    // If the gradient of the input is not needed, there is no reason to defer.
     let Some(homes) = homes.filter(|_| x.is_tracked()) else {
         return compute(x, factors.into_iter().map(|factor| factor.values).collect());
     };

@@ -1,9 +1,10 @@
-//! Experts: rows of tokens go to them, each group of rows passes its own matrices, and the results come back weighted.
+//! Expert layers: dispatches rows of tokens to their experts, applies each expert's matrices to its group
+//! of rows, and combines the weighted results.
 //!
-//! On their way rows pass through host memory, wherever the tensors live. Results are added in the order of experts, so
-//! that no bit depends on who was first.
-// Shapes in this file: b samples · t tokens of a sample · n tokens · k experts a token · w width · f width of an expert;
-// rows are `[1, rows, w]`, matrices `[experts of this rank, in, out]`
+//! Rows pass through host memory on any device. Results are added in the order of experts, so that no bit
+//! depends on timing.
+// Shapes in this file: b samples · t tokens of a sample · n tokens · k experts a token · w width · f width
+// of an expert; rows are `[1, rows, w]`, matrices `[experts of this rank, in, out]`
 
 pub(super) mod fused;
 
@@ -19,13 +20,13 @@ use std::ops::Range;
 /// The matrices of this rank's experts.
 #[derive(Clone)]
 pub(crate) struct ExpertMatrices {
-    /// `[experts, w, f]`, where the activation is gated.
+    /// Gate matrices `[experts, w, f]`, if the activation is gated.
     pub(crate) gate: Option<Tensor<3>>,
-    /// `[experts, w, f]`
+    /// Up projections `[experts, w, f]`.
     pub(crate) up: Tensor<3>,
-    /// `[experts, f, w]`
+    /// Down projections `[experts, f, w]`.
     pub(crate) down: Tensor<3>,
-    /// Between them.
+    /// Activation between them.
     pub(crate) activation: Activation,
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn dispatch(x: Tensor<3>, routes: &TokenRoutes) -> Tensor<3> {
     })
 }
 
-/// Brings rows back and sums those of each token, weighted by `gates: [1, n, k]`. → `[b, t, w]`
+/// Returns rows to their tokens and sums those of each token, weighted by `gates: [1, n, k]`. → `[b, t, w]`
 pub(crate) fn combine(
     rows: Tensor<3>,
     gates: Tensor<3>,
@@ -85,7 +86,7 @@ pub(crate) fn combine(
     })
 }
 
-/// Each group of rows through the matrices of its expert. `[1, rows, w]` → `[1, rows, w]`
+/// Applies the matrices of its expert to each group of rows. `[1, rows, w]` → `[1, rows, w]`
 pub(crate) fn feed(
     arithmetic: Arithmetic,
     rows: Tensor<3>,
@@ -95,7 +96,7 @@ pub(crate) fn feed(
     arithmetic.by.ops().feed(arithmetic, rows, matrices, groups)
 }
 
-/// As [`feed`], with the operations of `arithmetic` for each group.
+/// Computes [`feed`] with the operations of `arithmetic`, one group after the other.
 pub(super) fn feed_one_by_one(
     arithmetic: Arithmetic,
     rows: Tensor<3>,
@@ -120,7 +121,7 @@ pub(super) fn feed_one_by_one(
     if results.is_empty() { rows } else { Tensor::cat(results, 1) }
 }
 
-/// The row of its token for each row that leaves.
+/// Returns the token's row for each row that is sent.
 fn rows_of(tokens: &[f32], width: usize, routes: &TokenRoutes) -> Vec<f32> {
     routes.leaving().flat_map(|(token, _)| &tokens[token * width..][..width]).copied().collect()
 }

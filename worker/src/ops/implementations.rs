@@ -1,4 +1,5 @@
-//! Who computes an operation: the host with gradients of its own, a device with kernels of its own, or tensor operations put together.
+//! Implementations of the operations: fused on the host, kernels on a device, or compositions of tensor
+//! operations.
 
 use super::deferred_weight_grad::WeightLayout;
 use super::experts::{self, ExpertMatrices};
@@ -10,7 +11,7 @@ use burn::tensor::{Device, Tensor};
 use dtrain_recipes::Precision;
 use std::ops::Range;
 
-/// Where the code of the operations comes from.
+/// The implementation of the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Implementation {
     /// Fused operations on f32 in host memory.
@@ -18,12 +19,13 @@ pub(crate) enum Implementation {
     /// Kernels for tensors of a device.
     #[cfg(feature = "device")]
     Device,
-    /// Compositions of tensor operations, for every device and precision: what the others are tested against.
+    /// Compositions of tensor operations, for every device and precision; the others are tested against
+    /// them.
     Reference,
 }
 
 impl Implementation {
-    /// The fastest for tensors of `device` and matrix products of `precision`.
+    /// Returns the fastest implementation for tensors of `device` and matrix products of `precision`.
     pub(crate) fn of(device: &Device, precision: Precision) -> Self {
         match (device::is_host(device), precision) {
             (true, Precision::F32) => Self::Host,
@@ -45,7 +47,7 @@ impl Implementation {
     }
 }
 
-/// The operations, which the functions of [`super`] describe. What an implementation does not bring is the reference.
+/// The operations, documented at the functions of [`super`]. The default of each is the reference.
 pub(super) trait Ops: Sync {
     fn project(
         &self,
@@ -58,7 +60,8 @@ pub(super) trait Ops: Sync {
         reference::project(precision, x, weights, biases, residual)
     }
 
-    /// The gradients of the weights of a projection from its input and the gradient of its output, flat, as the weights lie.
+    /// Returns the gradients of the weights of a projection from its input and the gradient of its output,
+    /// flat, in the layout of the weights.
     fn weight_gradients(
         &self,
         precision: Precision,
@@ -132,7 +135,7 @@ pub(super) trait Ops: Sync {
         reference::inject(output, upstream)
     }
 
-    /// Each group of rows through the matrices of its expert.
+    /// Applies the matrices of its expert to each group of rows.
     fn feed(
         &self,
         arithmetic: Arithmetic,
@@ -176,7 +179,7 @@ impl Ops for HostOps {
         attention::rotary(packed, heads, table)
     }
 
-    /// It never keeps its scores.
+    /// Recomputes the scores in any case.
     fn attention(&self, _: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         attention::attention(packed, heads)
     }

@@ -1,4 +1,4 @@
-//! Linear layers of one input side by side, plus a residual, as matrix products into strided parts.
+//! Linear layers on the host: layers of one input, plus a residual, as matrix products into strided parts.
 
 use super::chunks;
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
@@ -41,7 +41,7 @@ pub(crate) fn project(
     })
 }
 
-/// `[b, t, in]` → `[b, t, sum of out]`
+/// Computes the outputs of all layers side by side. `[b, t, in]` → `[b, t, sum of out]`
 fn forward(
     x: &FlexTensor,
     weights: &[FlexTensor],
@@ -56,7 +56,7 @@ fn forward(
         return vector(kernels::matmul_to_vec(left, matrix(weight)), [b, t, out]);
     }
     let bias: Vec<f32> = biases.iter().flat_map(slice).copied().collect();
-    // The residual and the biases are there before the products are added to them.
+    // The products are added to the residual and the biases.
     let (mut y, into) = match residual {
         Some(residual) => (slice(&residual).to_vec(), Accumulate::Add),
         None => {
@@ -73,7 +73,7 @@ fn forward(
     vector(y, [b, t, out])
 }
 
-/// Gradients of `x` and of the weights, as far as they are wanted.
+/// Returns the requested gradients of `x` and of the weights.
 fn backward(
     x: &FlexTensor,
     weights: &[FlexTensor],
@@ -104,7 +104,8 @@ fn backward(
     found
 }
 
-/// The gradients of weights from the input and the gradient of the output, flat, as the weights lie.
+/// Returns the gradients of weights from the input and the gradient of the output, flat, in the layout of
+/// the weights.
 pub(super) fn weight_gradients(x: Tensor<3>, d: Tensor<3>, sides: &[WeightLayout]) -> Vec<Tensor<1>> {
     const HOST: &str = "fused operations read tensors on the host";
     let [x, d] = [x, d].map(|tensor| dense(tensor.try_into_primitive::<Flex>().expect(HOST)));
@@ -122,7 +123,7 @@ pub(super) fn weight_gradients(x: Tensor<3>, d: Tensor<3>, sides: &[WeightLayout
     gradients.collect()
 }
 
-/// `xᵀ · d`, laid out as the weight is, so that a transposed one (a tied embedding) is not copied.
+/// Returns `xᵀ · d` in the layout of the weight, so that a transposed one (a tied embedding) is not copied.
 fn weight_gradient(weight: &FlexTensor, x: Matrix<'_>, d: Matrix<'_>) -> FlexTensor {
     let [rows, columns] = shape(weight);
     let is_transposed = weight.layout().strides()[1] != 1 && rows > 1;
@@ -134,7 +135,7 @@ fn weight_gradient(weight: &FlexTensor, x: Matrix<'_>, d: Matrix<'_>) -> FlexTen
     }
 }
 
-/// The values of `xᵀ · d`, or of `dᵀ · x`.
+/// Returns the values of `xᵀ · d`, or of `dᵀ · x`.
 fn weight_values(is_transposed: bool, x: Matrix<'_>, d: Matrix<'_>) -> Vec<f32> {
     if is_transposed {
         kernels::matmul_to_vec(d.transposed(), x)
@@ -143,7 +144,7 @@ fn weight_values(is_transposed: bool, x: Matrix<'_>, d: Matrix<'_>) -> Vec<f32> 
     }
 }
 
-/// Sums of the columns of `d`, cut as the weights are.
+/// Sums the columns of `d`, split by the widths of the weights.
 fn bias_gradients(d: &FlexTensor, weights: &[FlexTensor]) -> Vec<FlexTensor> {
     let [.., out] = shape::<3>(d);
     let sum = sum_rows(slice(d), out);
@@ -156,7 +157,7 @@ fn bias_gradients(d: &FlexTensor, weights: &[FlexTensor]) -> Vec<FlexTensor> {
     parts.collect()
 }
 
-/// Sum of all rows; chunk by chunk, so that threads do not change it.
+/// Sums all rows chunk by chunk, so that threads do not change the result.
 pub(super) fn sum_rows(rows: &[f32], width: usize) -> Vec<f32> {
     let partial = chunks::map(rows.chunks(chunks::rows(width) * width), |rows| {
         let mut sum = vec![0.0; width];
@@ -170,7 +171,7 @@ pub(super) fn sum_rows(rows: &[f32], width: usize) -> Vec<f32> {
     total
 }
 
-/// A weight, whatever its strides.
+/// Returns a weight of any strides as a matrix.
 fn matrix(weight: &FlexTensor) -> Matrix<'_> {
     let layout = weight.layout();
     let strides: Vec<_> = layout.strides().iter().map(|stride| stride.unsigned_abs()).collect();

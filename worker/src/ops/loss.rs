@@ -1,4 +1,4 @@
-//! Softmax and cross-entropy in one pass, which leaves the gradient behind.
+//! Cross-entropy on the host: softmax and loss in one pass, which replaces the scores by the gradient.
 
 use super::custom_autograd::{BackwardFn, dense, input, record, shape, slice, vector};
 use super::{DeferredLossFigures, LossFigures, VocabRange, chunks, kernels};
@@ -35,8 +35,9 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, D
     (loss, figures.into())
 }
 
-/// Ranks that each have the scores of some classes tell each other three numbers for each prediction: the largest
-/// score, the sum of exponentials and the score of the target.
+/// Computes the cross-entropy of scores whose classes are cut among `peers`. The ranks exchange three
+/// numbers for each prediction: the largest score, the sum of exponentials and the score of the target. The
+/// planner counts these messages.
 pub(crate) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],
@@ -85,7 +86,7 @@ pub(crate) fn cross_entropy_of_part(
     (loss, figures.into())
 }
 
-/// For each prediction the largest score that any of `peers` has.
+/// Returns the largest score of each prediction among all `peers`.
 pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
     let count = own.len();
     let mut all = vec![0.0; count * peers.size() as usize];
@@ -98,7 +99,7 @@ pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
     largest
 }
 
-/// The mean loss, and its gradient from what lies where the scores were.
+/// Returns the mean loss, and its backward, which scales the gradient that replaced the scores.
 fn finish(figures: &LossFigures, mut differences: FlexTensor) -> (FlexTensor, BackwardFn) {
     let count = figures.count;
     let mean = (figures.loss_sum / count as f64) as f32;

@@ -1,15 +1,15 @@
-//! What the head measures besides the gradient: the loss and the hits.
+//! Loss figures of the head: the loss and the hits.
 
 use burn::tensor::{Int, Tensor, Transaction};
 
-/// Losses and hits of some predictions.
+/// The losses and hits of some predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossFigures {
     /// Sum of the cross-entropies of all predictions, in nats.
     pub loss_sum: f64,
     /// Predictions whose most likely class was right.
     pub hits: u64,
-    /// Predictions.
+    /// Number of predictions.
     pub count: u64,
 }
 
@@ -21,15 +21,15 @@ impl LossFigures {
     }
 }
 
-/// [`LossFigures`] of some micro-batches, which stay on the device that computed them until they are read: a read waits for all
-/// that the device was asked for before.
+/// [`LossFigures`] of some micro-batches, which stay on the device that computed them until they are read,
+/// because a read waits for all queued work.
 #[derive(Clone, Debug, Default)]
 pub struct DeferredLossFigures {
     read: LossFigures,
     unread: Vec<PendingFigures>,
 }
 
-/// Figures of one micro-batch on a device.
+/// The figures of one micro-batch on a device.
 #[derive(Clone, Debug)]
 struct PendingFigures {
     mean_loss: Tensor<1>,
@@ -38,18 +38,18 @@ struct PendingFigures {
 }
 
 impl DeferredLossFigures {
-    /// Figures on a device: the mean loss of `count` predictions, and how many were right.
+    /// Creates figures on a device: the mean loss of `count` predictions, and the number of hits.
     pub(crate) fn on_device(mean_loss: Tensor<1>, hits: Tensor<1, Int>, count: u64) -> Self {
         Self { read: LossFigures::default(), unread: vec![PendingFigures { mean_loss, hits, count }] }
     }
 
-    /// Adds those of other micro-batches.
+    /// Adds the figures of other micro-batches.
     pub fn add(&mut self, other: Self) {
         self.read.add(other.read);
         self.unread.extend(other.unread);
     }
 
-    /// The figures on the host; waits once for the device, when there is one.
+    /// Returns the figures on the host; waits once for the device, if there is one.
     pub fn read(self) -> LossFigures {
         let Self { mut read, unread } = self;
         if unread.is_empty() {

@@ -1,5 +1,5 @@
-//! The operations models are made of, each with its own gradient on the host and on a device, and as a plain composition of tensor
-//! operations for what has none.
+//! Operations of the models, each with its own gradient on the host and on a device, and as a plain
+//! composition of tensor operations.
 
 mod attention;
 pub(crate) mod chunks;
@@ -30,40 +30,40 @@ pub(crate) use experts::{ExpertMatrices, combine, dispatch, feed};
 pub(crate) use implementations::Implementation;
 pub use loss_figures::{DeferredLossFigures, LossFigures};
 
-/// How operations compute; decided once for each stage.
+/// The settings of the operations; the same for all of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
-    /// Who computes them.
+    /// Implementation of the operations.
     pub(crate) by: Implementation,
-    /// Arithmetic of matrix products.
+    /// Precision of matrix products.
     pub(crate) precision: Precision,
-    /// Whether attention is computed again for its gradient; that of the host never keeps its scores.
+    /// True if attention recomputes its scores in the backward pass; the host implementation always does.
     pub(crate) forgets_scores: bool,
 }
 
-/// How the columns of a packed `[.., (query + 2·key)·width]` tensor divide into heads.
+/// The heads in the columns of a packed `[.., (query + 2·key)·width]` tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionHeads {
-    /// Query heads.
+    /// Number of query heads.
     pub(crate) query: usize,
-    /// Key heads, and as many value heads; divides `query`.
+    /// Number of key heads, and of value heads; divides `query`.
     pub(crate) key: usize,
-    /// Width of one head.
+    /// Columns of one head.
     pub(crate) width: usize,
 }
 
-/// Where the rows (or the classes) that this rank holds lie among all.
+/// The range of rows (or classes) that this rank holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VocabRange {
-    /// The first.
+    /// Index of the first row.
     pub(crate) begin: usize,
-    /// How many there are over all ranks.
+    /// Number of rows over all ranks.
     pub(crate) of: usize,
 }
 
 impl VocabRange {
-    /// The place of `id` in this rank's part, which is `held` long; `None` when another rank holds it. Panics when
-    /// nobody does.
+    /// Returns the index of `id` in this rank's part, which is `held` long; `None` if another rank holds
+    /// it. Panics if no rank does.
     pub(crate) fn own(self, id: u32, held: usize) -> Option<usize> {
         let id = id as usize;
         assert!(id < self.of, "{id} is not one of {}", self.of);
@@ -71,17 +71,17 @@ impl VocabRange {
     }
 }
 
-/// Cosines and sines of some positions and every pair of columns. `[positions, width / 2]` each
+/// Cosines and sines of some positions and every pair of columns, `[positions, width / 2]` each.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotary {
     pub(crate) cos: Arc<[f32]>,
     pub(crate) sin: Arc<[f32]>,
-    /// The same on the device of the stage, put there once.
+    /// Both tables on the device of the stage, copied once.
     on_device: OnceLock<[Tensor<2>; 2]>,
 }
 
 impl Rotary {
-    /// Angles `position · base^(-2i / width)`.
+    /// Creates the table of angles `position · base^(-2i / width)`.
     pub(crate) fn new(positions: impl Iterator<Item = usize> + Clone, width: usize, base: u64) -> Self {
         let angle = |position: usize, pair: usize| {
             position as f64 * (base as f64).powf(-2.0 * pair as f64 / width as f64)
@@ -93,7 +93,8 @@ impl Rotary {
         Self { cos: table(f64::cos), sin: table(f64::sin), on_device: OnceLock::new() }
     }
 
-    /// The cosines and the sines of all positions, as tensors on `device`. `[positions, half]` each
+    /// Returns the cosines and the sines of all positions, `[positions, half]` each, as tensors on
+    /// `device`.
     fn whole(&self, half: usize, device: &Device) -> [Tensor<2>; 2] {
         let tensors = self.on_device.get_or_init(|| {
             [&self.cos, &self.sin].map(|table| {
@@ -105,7 +106,7 @@ impl Rotary {
     }
 }
 
-/// `lhs · rhs`, as linear layers compute it on the device of the factors.
+/// Returns `lhs · rhs`, computed like linear layers on the device of the factors.
 pub(crate) fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     #[cfg(feature = "device")]
     if !crate::device::is_host(&lhs.device()) {
@@ -114,7 +115,7 @@ pub(crate) fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D
     lhs.matmul(rhs)
 }
 
-/// Linear layers of one input side by side: `x · [w0 | w1 | …] + [b0 | b1 | …] + residual`.
+/// Computes linear layers of one input: `x · [w0 | w1 | …] + [b0 | b1 | …] + residual`.
 ///
 /// `x: [b, t, in]`, each weight `[in, out]`; `biases` is empty or as long as `weights`.
 pub(crate) fn project(
@@ -133,7 +134,7 @@ pub(crate) fn project(
     )
 }
 
-/// Turns the query and key heads of a packed tensor by their positions (halves rotated, as Llama does).
+/// Applies rotary embeddings to the query and key heads of a packed tensor (halves rotated, as in Llama).
 pub(crate) fn rotary(
     arithmetic: Arithmetic,
     packed: Tensor<3>,
@@ -143,12 +144,12 @@ pub(crate) fn rotary(
     arithmetic.by.ops().rotary(packed, heads, table)
 }
 
-/// Causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
+/// Computes causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
 pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     arithmetic.by.ops().attention(arithmetic, packed, heads)
 }
 
-/// `(x - mean) / sqrt(variance + epsilon) · weight + bias` over the last dimension.
+/// Computes a layer norm: `(x - mean) / sqrt(variance + epsilon) · weight + bias` over the last dimension.
 pub(crate) fn layer_norm(
     arithmetic: Arithmetic,
     x: Tensor<3>,
@@ -159,12 +160,12 @@ pub(crate) fn layer_norm(
     arithmetic.by.ops().layer_norm(x, weight, bias, epsilon)
 }
 
-/// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension.
+/// Computes an RMS norm: `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension.
 pub(crate) fn rms_norm(arithmetic: Arithmetic, x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
     arithmetic.by.ops().rms_norm(x, weight, epsilon)
 }
 
-/// The exact GELU, `x · Φ(x)`.
+/// Computes the exact GELU, `x · Φ(x)`.
 pub(crate) fn gelu(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
     arithmetic.by.ops().gelu(x)
 }
@@ -174,22 +175,23 @@ pub(crate) const SLOPE: f32 = 1.595_769_2;
 /// The factor of the cube in the tanh form of GELU.
 pub(crate) const CUBIC: f32 = 0.044_715;
 
-/// GELU by its tanh form, `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`.
+/// Computes GELU by its tanh form, `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`.
 pub(crate) fn gelu_tanh(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
     arithmetic.by.ops().gelu_tanh(x)
 }
 
-/// `max(0, x)`.
+/// Computes `max(0, x)`.
 pub(crate) fn relu(x: Tensor<3>) -> Tensor<3> {
     burn::tensor::activation::relu(x)
 }
 
-/// `silu(gate) · up` of a packed `[.., gate | up]`. `[b, t, 2·f]` → `[b, t, f]`
+/// Computes `silu(gate) · up` of a packed `[.., gate | up]`. `[b, t, 2·f]` → `[b, t, f]`
 pub(crate) fn swiglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
     arithmetic.by.ops().swiglu(packed)
 }
 
-/// Rows of `table` by token; zeros for tokens whose rows another rank holds. `[samples, length, width]`
+/// Returns the rows of `table` by token; zeros for tokens whose rows another rank holds. `[samples, length,
+/// width]`
 pub(crate) fn embed(
     arithmetic: Arithmetic,
     table: Tensor<2>,
@@ -200,7 +202,7 @@ pub(crate) fn embed(
     arithmetic.by.ops().embed(table, share, tokens, [samples, length])
 }
 
-/// Adds to the tokens of every sample the rows of `table` at their `places`. `[samples, length, width]`
+/// Adds the rows of `table` at their `places` to the tokens of every sample. `[samples, length, width]`
 pub(crate) fn add_positions(
     arithmetic: Arithmetic,
     x: Tensor<3>,
@@ -210,7 +212,7 @@ pub(crate) fn add_positions(
     arithmetic.by.ops().add_positions(x, table, places)
 }
 
-/// Mean cross-entropy of `logits: [n, classes]` against `targets`, and its figures.
+/// Returns the mean cross-entropy of `logits: [n, classes]` against `targets`, and its figures.
 pub(crate) fn cross_entropy(
     arithmetic: Arithmetic,
     logits: Tensor<2>,
@@ -219,8 +221,8 @@ pub(crate) fn cross_entropy(
     arithmetic.by.ops().cross_entropy(logits, targets)
 }
 
-/// As [`cross_entropy`] where each of `peers` has the scores of some of the classes, `[n, held]`: gives all of them
-/// the loss over all classes, and each the gradient of its own scores.
+/// Computes [`cross_entropy`] if each of `peers` has the scores of some classes, `[n, held]`: returns the
+/// loss over all classes to all of them, and to each the gradient of its own scores.
 pub(crate) fn cross_entropy_of_part(
     arithmetic: Arithmetic,
     logits: Tensor<2>,
@@ -231,13 +233,13 @@ pub(crate) fn cross_entropy_of_part(
     arithmetic.by.ops().cross_entropy_of_part(logits, targets, share, peers)
 }
 
-/// The rows of all samples after one another. `[b, t, w]` → `[b·t, w]`
+/// Joins the rows of all samples. `[b, t, w]` → `[b·t, w]`
 pub(crate) fn rows(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<2> {
     arithmetic.by.ops().rows(x)
 }
 
-/// A scalar whose gradient with respect to `output` is `upstream`: continues a backward pass that began in
-/// another graph.
+/// Returns a scalar whose gradient with respect to `output` is `upstream`: continues a backward pass that
+/// began in another graph.
 pub(crate) fn inject(arithmetic: Arithmetic, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
     arithmetic.by.ops().inject(output, upstream)
 }

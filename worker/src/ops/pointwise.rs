@@ -1,4 +1,4 @@
-//! GELU, SwiGLU, embeddings and the injected gradient.
+//! Pointwise operations on the host: GELU, SwiGLU, embeddings and the injected gradient.
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::{VocabRange, chunks, kernels};
@@ -14,7 +14,7 @@ pub(crate) fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
     each(x, kernels::gelu_tanh, kernels::gelu_tanh_back)
 }
 
-/// A function of each value; `back` multiplies a gradient by its derivative.
+/// Applies a function to each value; `back` multiplies a gradient by its derivative.
 fn each(x: Tensor<3>, function: fn(&[f32], &mut [f32]), back: fn(&[f32], &mut [f32])) -> Tensor<3> {
     record(vec![input(x)], |values| {
         let [x] = <[_; 1]>::try_from(values).expect("a function has one input").map(dense);
@@ -41,7 +41,7 @@ pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
         let chunks = slice(&packed).chunks(rows * both).zip(out.chunks_mut(rows * width));
         chunks::each(chunks, |(packed, out)| kernels::swiglu(packed, out, width));
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
-            // The input is not needed again: its gradient takes its place, when nobody else holds it.
+            // The input is not needed again: its gradient overwrites it, if it is not shared.
             let (mut packed, d) = (packed, dense(d));
             let chunks =
                 packed.storage_mut::<f32>().chunks_mut(rows * both).zip(slice(&d).chunks(rows * width));
@@ -71,7 +71,7 @@ pub(crate) fn embed(
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
             let mut d_table = vec![0.0; rows * width];
-            // In the order of the tokens: threads would have to share rows.
+            // In the order of the tokens, on one thread: tokens may share rows.
             for (row, d) in own.iter().zip(slice(&d).chunks(width)) {
                 if let Some(row) = row {
                     kernels::add(&mut d_table[row * width..(row + 1) * width], d);
@@ -83,7 +83,7 @@ pub(crate) fn embed(
     })
 }
 
-/// Adds in place, when nobody else holds `x`.
+/// Adds position embeddings, in place if `x` is not shared.
 pub(crate) fn add_positions(x: Tensor<3>, table: Tensor<2>, places: &[usize]) -> Tensor<3> {
     let places = places.to_vec();
     record(vec![input(x), input(table)], |values| {

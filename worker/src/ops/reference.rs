@@ -1,4 +1,5 @@
-//! Every operation as a composition of tensor operations: what runs where there is nothing faster, and what that is tested against.
+//! Reference implementation: every operation as a composition of tensor operations, used if there is
+//! nothing faster, and as the standard in tests.
 
 use super::deferred_weight_grad::WeightLayout;
 use super::loss::largest_of_all;
@@ -7,7 +8,7 @@ use crate::parallel::Peers;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
 
-/// `lhs · rhs` in the given arithmetic; the result is f32.
+/// Returns `lhs · rhs` in the given precision; the result is f32.
 fn matmul<const D: usize>(precision: Precision, lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     let half = match precision {
         Precision::F32 => return lhs.matmul(rhs),
@@ -46,7 +47,8 @@ pub(crate) fn project(
     }
 }
 
-/// The gradients of the weights of a projection from its input and the gradient of its output, flat, as the weights lie.
+/// Returns the gradients of the weights of a projection from its input and the gradient of its output,
+/// flat, in the layout of the weights.
 pub(super) fn weight_gradients(
     precision: Precision,
     x: Tensor<3>,
@@ -104,9 +106,9 @@ pub(crate) fn attention(precision: Precision, packed: Tensor<3>, heads: Attentio
     mixed.swap_dims(1, 2).reshape([b, t, query * width])
 }
 
-/// Which keys lie after each query. `[t, t]`
+/// Returns the mask of keys behind each query. `[t, t]`
 ///
-/// A range of numbers would be made on the host and copied to the device, so ones are added up there.
+/// A range of numbers would be made on the host and copied to the device, so ones are summed there.
 fn causal_mask(t: usize, device: &Device) -> Tensor<2, Bool> {
     let queries = Tensor::<2>::ones([t, 1], &device.clone().inner()).cumsum(0);
     let keys = queries.clone().transpose();
@@ -143,7 +145,7 @@ pub(crate) fn embed(
 ) -> Tensor<3> {
     let [rows, width] = table.dims();
     if rows == share.of {
-        // A device would read past the table.
+        // A device would read out of bounds.
         tokens.iter().for_each(|id| assert!((*id as usize) < rows, "{id} is not one of {rows}"));
         let tokens = indices(tokens, &table);
         return table.select(0, tokens).reshape([samples, length, width]);
@@ -200,7 +202,8 @@ pub(crate) fn inject(output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
     (output * upstream.autodiff()).sum()
 }
 
-/// The places of `ids` in this rank's part of `rows` rows, and 1 for those that it holds, 0 for all others.
+/// Returns the indices of `ids` in this rank's part of `rows` rows, and 1 for those that it holds, 0 for
+/// all others.
 fn local_rows(share: VocabRange, ids: &[u32], rows: usize, near: &Tensor<2>) -> (Tensor<1, Int>, Tensor<1>) {
     let own: Vec<_> = ids.iter().map(|id| share.own(*id, rows)).collect();
     #[expect(clippy::cast_possible_truncation, reason = "below the number of rows, a u32")]
@@ -210,7 +213,7 @@ fn local_rows(share: VocabRange, ids: &[u32], rows: usize, near: &Tensor<2>) -> 
     (indices(&places, near), Tensor::from_data(held, &near.device()))
 }
 
-/// `ids` as indices beside `near`.
+/// Copies `ids` as indices to the device of `near`.
 fn indices(ids: &[u32], near: &Tensor<2>) -> Tensor<1, Int> {
     let ids: Vec<i64> = ids.iter().map(|id| i64::from(*id)).collect();
     let count = ids.len();

@@ -1,14 +1,14 @@
-//! Causal attention over sequences that several ranks hold parts of: keys and values travel around a ring, and every
-//! rank attends to those that are with it.
+//! Ring attention: causal attention over sequences that several ranks hold parts of. Keys and values travel
+//! around a ring, and every rank attends to those that are with it.
 //!
-//! A sequence is cut into `2·ranks` equal pieces, and rank `i` holds pieces `i` and `2·ranks − 1 − i`. So it sees half
-//! of all pairs of its queries and another rank's keys, whoever that is: all queries see the first piece of a rank
-//! before it, and the queries of its second piece see all keys of a rank behind it. No round waits for a mask, and
-//! every rank computes as much as any other.
+//! A sequence is cut into `2·ranks` equal pieces, and rank `i` holds pieces `i` and `2·ranks − 1 − i`. So
+//! half of all pairs of its queries and another rank's keys count, for any other rank: all queries see the
+//! first piece of a rank before it, and the queries of its second piece see all keys of a rank behind it.
+//! No round waits for a mask, and every rank computes as much as any other.
 //!
-//! Keys travel downwards, from each rank to the one before it. They are whole until they were at rank 0; from there
-//! they go to ranks behind the one that they began at, which see their first piece only, and so only that goes on.
-//! Neither bits nor messages depend on time: sums are made in the order of the ring.
+//! Keys travel downwards, from each rank to the one before it. They are whole until they were at rank 0;
+//! from there they go to ranks behind the one that they began at, which see their first piece only, and so
+//! only that goes on. Neither bits nor messages depend on time: sums are made in the order of the ring.
 // Shapes in this file: b samples · t tokens of a sample that this rank holds · d width of one head
 
 use super::AttentionHeads;
@@ -20,8 +20,8 @@ use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
-/// Attention of the queries of this rank to the keys of all ranks of `peers`.
-/// `[b, t, (query + 2·key)·d]` → `[b, t, query·d]`
+/// Computes attention of the queries of this rank to the keys of all ranks of `peers`. `[b, t, (query +
+/// 2·key)·d]` → `[b, t, query·d]`
 pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, peers: &Peers) -> Tensor<3> {
     let peers = peers.clone();
     record(vec![input(packed)], |values| {
@@ -42,15 +42,15 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, peers: &Peers)
     })
 }
 
-/// The queries and keys of one rank that see one another, of each sample: all pairs of the last `queries` and the
-/// first `keys`.
+/// The queries and keys of two ranks that see each other, of each sample: all pairs of the last `queries`
+/// and the first `keys`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionBlock {
     pub(crate) queries: usize,
     pub(crate) keys: usize,
 }
 
-/// What rank `rank`, with `t` tokens of each sample, sees of another rank's.
+/// Returns the block of another rank's keys that rank `rank`, with `t` tokens of each sample, sees.
 pub(crate) fn visible_block(rank: usize, other: usize, t: usize) -> AttentionBlock {
     assert_ne!(rank, other, "what a rank sees of itself is no rectangle");
     if other < rank {
@@ -60,7 +60,7 @@ pub(crate) fn visible_block(rank: usize, other: usize, t: usize) -> AttentionBlo
     }
 }
 
-/// Where this rank stands among those that hold parts of the same sequences.
+/// The position of this rank among those that hold parts of the same sequences.
 struct RingAttention {
     peers: Peers,
     rank: usize,
@@ -71,7 +71,7 @@ struct RingAttention {
 }
 
 impl RingAttention {
-    /// Result, and the logarithms of the sums of exponentials, `[b, query, t]`.
+    /// Returns the output, and the logarithms of the sums of exponentials, `[b, query, t]`.
     fn forward(&self, packed: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let Self { b, t, heads, .. } = *self;
         let mut out = vec![0.0; b * t * heads.query * heads.width];
@@ -93,10 +93,10 @@ impl RingAttention {
         (out, log_sums)
     }
 
-    /// Gradient of `packed`.
+    /// Returns the gradient of `packed`.
     ///
-    /// The keys go round as in the forward pass. A rank that has computed with them hands what it adds to their
-    /// gradient on to where they went, while it computes with the next; the last rank hands the sum home.
+    /// The keys travel as in the forward pass. A rank adds its part to their gradient and sends it after
+    /// them, while it computes with the next keys; the last rank sends the sum to the owner.
     fn backward(&self, packed: &[f32], upstream: &OutputGradient<'_>) -> Vec<f32> {
         let Self { b, t, heads, .. } = *self;
         let mut d_packed = vec![0.0; packed.len()];
@@ -135,44 +135,44 @@ impl RingAttention {
         d_packed
     }
 
-    /// The rank whose keys are here in `round`.
+    /// Returns the rank whose keys are here in `round`.
     fn owner(&self, round: usize) -> usize {
         (self.rank + round) % self.ranks
     }
 
-    /// Values of a token's keys and values.
+    /// Returns the values of a token's keys and values.
     fn width(&self) -> usize {
         2 * self.heads.key * self.heads.width
     }
 
-    /// Values of the keys that are here in `round`.
+    /// Returns the length of the keys that are here in `round`, in values.
     fn keys_length(&self, round: usize) -> usize {
         let owner = self.owner(round);
         let tokens = if owner == self.rank { self.t } else { visible_block(self.rank, owner, self.t).keys };
         self.b * tokens * self.width()
     }
 
-    /// Values of the gradient that goes with the keys that are here in `round`. It is of both pieces to the end,
-    /// unless no other rank sees the second: that of rank 0.
+    /// Returns the length of the gradient of the keys that are here in `round`, in values. It has both
+    /// pieces to the end, except that of rank 0, whose second piece no other rank sees.
     fn gradient_length(&self, round: usize) -> usize {
         let tokens = if self.owner(round) == 0 { self.t / 2 } else { self.t };
         self.b * tokens * self.width()
     }
 
-    /// A copy of the keys and values of this rank. `[b, t, 2·key·d]`
+    /// Copies the keys and values of this rank. `[b, t, 2·key·d]`
     fn own(&self, packed: &[f32]) -> Vec<f32> {
         let width = self.width();
         let row = self.heads.query * self.heads.width + width;
         packed.chunks(row).flat_map(|row| &row[row.len() - width..]).copied().collect()
     }
 
-    /// What the queries of this rank see of the keys that are here in `round`.
+    /// Returns the view of this rank's queries on the keys that are here in `round`.
     fn view<'a>(&self, round: usize, packed: &'a [f32], keys: &'a [f32]) -> QueryKeyView<'a> {
         let AttentionBlock { queries, .. } = visible_block(self.rank, self.owner(round), self.t);
         QueryKeyView::all(packed, [self.b, self.t], queries, keys, self.heads)
     }
 
-    /// Hands the keys of `round` to the rank before, and returns those of the next round.
+    /// Sends the keys of `round` to the rank before, and returns those of the next round.
     fn pass_keys(&self, peers: &Peers, round: usize, keys: &[f32]) -> Vec<f32> {
         if round + 1 == self.ranks {
             return Vec::new();
@@ -189,8 +189,8 @@ impl RingAttention {
         next
     }
 
-    /// Hands the gradient of the keys of the round before `round` on to where those keys are now, and returns that of
-    /// the keys that are here now; empty as long as no rank but their own has computed with them.
+    /// Sends the gradient of the previous round's keys to their current rank, and returns that of the keys
+    /// that are here now; empty until another rank than their own has computed with them.
     fn pass_gradient(&self, peers: &Peers, round: usize, gradient: &[f32]) -> Vec<f32> {
         if round < 2 {
             return Vec::new();
@@ -200,7 +200,7 @@ impl RingAttention {
         next
     }
 
-    /// Gives to the rank before and takes from the rank behind, at once.
+    /// Sends to the rank before and receives from the rank behind, at once.
     fn pass(&self, peers: &Peers, send: &[f32], receive: &mut [f32]) {
         let index = |rank: usize| u32::try_from(rank % self.ranks).expect("an index among u32 ranks");
         let outgoing = Outgoing { to: index(self.rank + self.ranks - 1), values: send };
@@ -208,8 +208,8 @@ impl RingAttention {
         peers.exchange(Some(outgoing), Some(incoming));
     }
 
-    /// Where the gradients of [`RingAttention::view`] go: those of the queries into `d_packed`, those of keys and values into
-    /// `d_keys`, which lies as the keys do.
+    /// Returns the destinations of the gradients of [`RingAttention::view`]: those of the queries in
+    /// `d_packed`, those of keys and values in `d_keys`, which has the layout of the keys.
     fn places<'a>(&self, round: usize, d_packed: &'a mut [f32], d_keys: &'a mut [f32]) -> HeadGradients<'a> {
         let Self { b, t, heads: AttentionHeads { query, key, width }, .. } = *self;
         let rows = if round == 0 { t } else { visible_block(self.rank, self.owner(round), t).queries };
@@ -230,7 +230,7 @@ impl RingAttention {
         out
     }
 
-    /// Adds `part` to the first tokens of each sample of `sum`, as many as there are.
+    /// Adds `part` to the first tokens of each sample of `sum`.
     fn add(&self, sum: &mut [f32], part: &[f32]) {
         let (whole, length) = (sum.len() / self.b, part.len() / self.b);
         for (sum, part) in sum.chunks_mut(whole).zip(part.chunks(length)) {
@@ -238,7 +238,7 @@ impl RingAttention {
         }
     }
 
-    /// Puts the gradient of this rank's keys and values beside that of its queries.
+    /// Copies the gradient of this rank's keys and values beside that of its queries.
     fn scatter_own(&self, d_own: &[f32], d_packed: &mut [f32]) {
         let row = d_packed.len() / (self.b * self.t);
         for (packed, own) in d_packed.chunks_mut(row).zip(d_own.chunks(self.width())) {

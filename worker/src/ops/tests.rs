@@ -1,5 +1,5 @@
-//! Every operation of the host and of a device is the plain composition on the host, in its values and in all its gradients; and so is
-//! the plain composition on a device.
+//! Operations of the host and of a device equal the reference on the host, in values and in all gradients;
+//! and so does the reference on a device.
 
 use super::*;
 use burn::tensor::{Device, TensorData};
@@ -12,23 +12,23 @@ const HOST: Arithmetic = Arithmetic { by: Implementation::Host, ..REFERENCE };
 #[cfg(feature = "device")]
 const DEVICE: Arithmetic = Arithmetic { by: Implementation::Device, ..REFERENCE };
 
-/// Values in [-2, 2), a function of `seed`.
+/// Returns values in [-2, 2), a function of `seed`.
 fn values(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|i| (splitmix64(seed, i as u64) % 4000) as f32 / 1000.0 - 2.0).collect()
 }
 
-/// A leaf with gradient on the host.
+/// Creates a leaf with gradient on the host.
 fn leaf<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
     leaf_on(&Device::flex(), seed, shape)
 }
 
-/// A leaf with gradient.
+/// Creates a leaf with gradient.
 fn leaf_on<const D: usize>(device: &Device, seed: u64, shape: [usize; D]) -> Tensor<D> {
     let data = TensorData::new(values(seed, shape.iter().product()), shape);
     Tensor::from_data(data, device).autodiff().require_grad()
 }
 
-/// The first GPU of wgpu, Mesa's software device where there is no other; `None`, and a line among what was skipped, without any.
+/// Returns the first GPU of wgpu, or Mesa's software device; without any `None`, recorded as skipped.
 pub(crate) fn gpu() -> Option<Device> {
     let placement = Placement { host: 0, device: DeviceKind::Wgpu, index: 0, threads: 1 };
     crate::device::open(&placement).map_err(|reason| dtrain_skip::skip_part("on a device", reason)).ok()
@@ -38,8 +38,8 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
-/// Value and gradients of an operation of up to three-dimensional leaves, under a gradient that differs in
-/// every element.
+/// Returns value and gradients of an operation of up to three-dimensional leaves, under a gradient that
+/// differs in every element.
 fn trace(
     leaves: &[(u64, &[usize])],
     device: &Device,
@@ -76,7 +76,7 @@ fn check(leaves: &[(u64, &[usize])], run: impl Fn(Arithmetic, &[Tensor<3>]) -> T
     }
 }
 
-/// Every difference is below `limit` of the largest value.
+/// Asserts that every difference is below `limit` of the largest value.
 fn compare(wanted: &[Vec<f32>], found: &[Vec<f32>], limit: f32) {
     for (which, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         let largest = wanted.iter().fold(1e-3, |a: f32, b| a.max(b.abs()));
@@ -175,7 +175,7 @@ fn a_device_forgets_scores_and_computes_in_half_precision() {
     compare(&wanted, &trace(&packed, &gpu, |l| mix(again, l)), 1e-5);
 }
 
-/// Gradients of weights in one piece, and left for later: `(gradient of the input, gradients of weights)`.
+/// Weight gradients computed at once, and deferred: `(gradient of the input, gradients of weights)`.
 #[test]
 fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
     let shapes: [(u64, [usize; 2]); 3] = [(2, [7, 3]), (3, [7, 4]), (4, [6, 7])];
@@ -184,7 +184,7 @@ fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
         let run = |later: Option<&DeferredWeightGrads>| {
             let leaves = shapes.map(|(seed, shape)| leaf::<2>(seed, shape));
             let factor = |place: usize| LinearWeight::new(leaves[place].clone(), place, later.cloned());
-            // The last lies transposed, as a tied embedding does.
+            // The last one is transposed, like a tied embedding.
             let factors = vec![factor(0), factor(1), factor(2).transpose()];
             let y = project(arithmetic, x.clone(), factors, vec![], Some(leaf(9, [2, 5, 13])));
             let upstream = leaf(99, y.dims()).inner();
@@ -209,7 +209,7 @@ fn rotary_turns_pairs_by_position() {
     let heads = AttentionHeads { query: 4, key: 2, width: 6 };
     // A table of its own for each device: a stage has one.
     let table = || Rotary::new(0..12, 6, 10_000);
-    // The product keeps the input alive, so that turning in place would be seen.
+    // The product keeps the input alive, so that an in-place rotation would be noticed.
     check(&[(1, &[2, 9, 48])], |a, l| rotary(a, l[0].clone(), heads, &table()) * l[0].clone());
     let x = leaf(1, [1, 2, 48]).inner();
     let turned = flat(rotary(HOST, x.clone(), heads, &table()));
@@ -247,7 +247,7 @@ fn embedding_adds_up_the_gradients_of_repeated_tokens() {
     let tokens = [3, 0, 3, 3, 4, 1, 1, 0];
     let whole = VocabRange { begin: 0, of: 5 };
     check(&[(1, &[5, 7])], |a, l| embed(a, matrix(&l[0]), whole, &tokens, [2, 4]));
-    // Rows 2 to 4 of 7: some tokens are looked up elsewhere.
+    // Rows 2 to 4 of 7: other ranks hold the rows of some tokens.
     let part = VocabRange { begin: 2, of: 7 };
     check(&[(1, &[3, 7])], |a, l| embed(a, matrix(&l[0]), part, &tokens, [4, 2]));
     // More than the units of one cube.
@@ -259,7 +259,7 @@ fn embedding_adds_up_the_gradients_of_repeated_tokens() {
 #[test]
 fn positions_are_added_where_they_are_said_to_be() {
     let leaves: [(u64, &[usize]); 2] = [(1, &[2, 4, 7]), (2, &[6, 7])];
-    // The product keeps the input alive, so that adding in place would be seen.
+    // The product keeps the input alive, so that an in-place addition would be noticed.
     for places in [[5, 0, 1, 3], [0, 1, 2, 3], [2, 3, 4, 5]] {
         check(&leaves, |a, l| add_positions(a, l[0].clone(), matrix(&l[1]), &places) * l[0].clone());
     }

@@ -1,4 +1,4 @@
-//! Operations of one input that bring their own gradient as tensors, so that they run on every device.
+//! Unary operations that define their gradient as tensors, so that they run on every device.
 
 use super::custom_autograd::finish;
 #[cfg(feature = "device")]
@@ -6,7 +6,7 @@ use burn::backend::Cube;
 use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex};
 use burn::tensor::Tensor;
 
-/// `x`, whose gradient `seen` is told when it passes by on its way back.
+/// Returns `x`, and passes its gradient to `seen` in the backward pass.
 pub(super) fn tap(x: Tensor<3>, seen: impl FnOnce(Tensor<3>) + Send + 'static) -> Tensor<3> {
     let value = x.clone().inner();
     let gradient = move |d: Tensor<3>| {
@@ -16,7 +16,7 @@ pub(super) fn tap(x: Tensor<3>, seen: impl FnOnce(Tensor<3>) + Send + 'static) -
     unary(x, value, gradient)
 }
 
-/// `compute(x)`, of which only `x` is kept: backward computes it again.
+/// Returns `compute(x)`, of which only `x` is saved: backward recomputes it.
 pub(super) fn recompute_in_backward(
     x: Tensor<3>,
     compute: impl Fn(Tensor<3>) -> Tensor<3> + Send + 'static,
@@ -34,8 +34,8 @@ pub(super) fn recompute_in_backward(
     unary(x, value, gradient)
 }
 
-/// `value` as the result of an operation on `x`, which is on a tape. `gradient` makes that of `x` from that of the
-/// result, without autodiff.
+/// Wraps `value` as the result of an operation on `x`, which is tracked. `gradient` computes that of `x`
+/// from that of the result, without autodiff.
 fn unary(
     x: Tensor<3>,
     value: Tensor<3>,

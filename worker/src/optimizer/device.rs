@@ -1,10 +1,10 @@
-//! The rules as tensor operations, for devices other than the host.
+//! Optimizer steps as tensor operations, for devices other than the host.
 
 use crate::ops::kernels::UpdateCoefficients;
 use burn::tensor::Tensor;
 use dtrain_recipes::OptimizerKind;
 
-/// One step of one parameter: its new value and moments.
+/// Computes the new value and moments of one parameter.
 pub(super) fn step(
     kind: OptimizerKind,
     n: UpdateCoefficients,
@@ -38,7 +38,7 @@ pub(super) fn step(
             let direction = direction(n, &first, &second) + value.clone() * n.decay;
             let length = |x: &Tensor<1>| (x.clone() * x.clone()).sum().sqrt();
             let (own, other) = (length(&value), length(&direction));
-            // Without a length on either side the ratio is 1.
+            // If either length is zero, the ratio is 1.
             let unknown = own.clone().equal_elem(0.0).bool_or(other.clone().equal_elem(0.0));
             let ratio = (own / other).mask_fill(unknown, 1.0);
             (value - direction * (ratio * n.rate), first, second)
@@ -46,7 +46,7 @@ pub(super) fn step(
     }
 }
 
-/// Moments with the gradient added.
+/// Returns the moments updated by the gradient.
 fn averages(
     n: UpdateCoefficients,
     gradient: Tensor<1>,
@@ -57,7 +57,7 @@ fn averages(
     (first * n.beta1 + gradient * (1.0 - n.beta1), second * n.beta2 + square * (1.0 - n.beta2))
 }
 
-/// Adam's step of unit rate.
+/// Returns Adam's step of unit rate.
 fn direction(n: UpdateCoefficients, first: &Tensor<1>, second: &Tensor<1>) -> Tensor<1> {
     first.clone() * n.correction1 / ((second.clone() * n.correction2).sqrt() + n.epsilon)
 }

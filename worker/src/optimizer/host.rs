@@ -1,10 +1,10 @@
-//! The rules as one pass over slices, in chunks.
+//! Optimizer steps on the host: one pass over slices, in chunks.
 
 use crate::ops::chunks::{self, VALUES};
 use crate::ops::kernels::{self, UpdateCoefficients};
 use dtrain_recipes::OptimizerKind;
 
-/// One step of one parameter. All slices have the same length; `second` is empty when the rule has none.
+/// Steps one parameter. All slices have the same length; `second` is empty if the optimizer has none.
 pub(super) fn step(
     kind: OptimizerKind,
     n: UpdateCoefficients,
@@ -24,14 +24,14 @@ pub(super) fn step(
     }
 }
 
-/// AdamW's direction, rescaled to the length of the parameter (You et al. 2020).
+/// Steps LAMB: AdamW's direction, rescaled to the length of the parameter (You et al. 2020).
 fn lamb(n: UpdateCoefficients, values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
     let direction = lamb_direction(n, values, gradient, first, second);
     let factor = lamb_factor(n.rate, square(values), square(&direction));
     add_scaled(values, &direction, factor);
 }
 
-/// AdamW's direction with the weight decay; moves the moments.
+/// Updates the moments and returns AdamW's direction with the weight decay.
 pub(super) fn lamb_direction(
     n: UpdateCoefficients,
     values: &[f32],
@@ -46,21 +46,21 @@ pub(super) fn lamb_direction(
     direction
 }
 
-/// What the direction is multiplied by, from the squared lengths of values and direction; without a length on either
-/// side their ratio is 1.
+/// Returns the factor of the direction from the squared lengths of values and direction; the ratio is 1 if
+/// either is zero.
 pub(super) fn lamb_factor(rate: f32, own: f64, other: f64) -> f32 {
     let (own, other) = (own.sqrt(), other.sqrt());
     let ratio = if own > 0.0 && other > 0.0 { own / other } else { 1.0 };
     -(f64::from(rate) * ratio) as f32
 }
 
-/// `values + factor · direction`.
+/// Computes `values += factor · direction`.
 pub(super) fn add_scaled(values: &mut [f32], direction: &[f32], factor: f32) {
     let parts = values.chunks_mut(VALUES).zip(direction.chunks(VALUES));
     chunks::each(parts, |(p, d)| kernels::add_scaled(p, d, factor));
 }
 
-/// Square of the L2 norm, summed chunk by chunk in order.
+/// Returns the squared L2 norm, summed chunk by chunk in order.
 pub(super) fn square(values: &[f32]) -> f64 {
     chunks::map(values.chunks(VALUES), kernels::square_sum).into_iter().sum()
 }

@@ -1,13 +1,14 @@
-//! LAMB of tensors that several ranks hold parts of: its ratio is a property of the whole tensor.
+//! LAMB for sharded tensors: its trust ratio is a property of the whole tensor.
 //!
-//! The step is done in two halves. [`StageOptimizer::directions`] moves the moments and tells how long values and
-//! directions of the own parts are; somebody sums the squares over the ranks; [`StageOptimizer::follow`] moves the values.
+//! The step has two halves. [`StageOptimizer::directions`] updates the moments and returns the squared
+//! lengths of the own parts; the caller sums them over the ranks; [`StageOptimizer::apply_direction`]
+//! updates the values.
 
 use super::{StageOptimizer, WeightUpdate, host};
 use crate::stage::Stage;
 use dtrain_recipes::OptimizerKind;
 
-/// Where the owned part of every parameter goes, before the ratio of lengths.
+/// The LAMB directions of the owned part of every parameter, before the trust ratio.
 pub(crate) struct UpdateDirections {
     parts: Vec<Vec<f32>>,
     /// Squared lengths of each part's values and of its direction.
@@ -15,12 +16,12 @@ pub(crate) struct UpdateDirections {
 }
 
 impl StageOptimizer {
-    /// Whether it steps by [`StageOptimizer::directions`] where tensors are cut.
+    /// Returns `true` if sharded tensors need [`StageOptimizer::directions`].
     pub(crate) fn needs_lengths(&self) -> bool {
         self.rule.kind == OptimizerKind::Lamb
     }
 
-    /// Moves the moments by the gradients of `stage`, which must lie in host memory.
+    /// Updates the moments by the gradients of `stage`, which must be in host memory.
     pub(crate) fn directions(&mut self, stage: &mut Stage, step: WeightUpdate) -> UpdateDirections {
         let mut found = UpdateDirections { parts: Vec::new(), squares: Vec::new() };
         for index in 0..self.parameters.len() {
@@ -37,7 +38,7 @@ impl StageOptimizer {
         found
     }
 
-    /// Moves the owned values of parameter `index`; the squares are by now those of whole tensors.
+    /// Updates the owned values of parameter `index`; the squares must now be those of whole tensors.
     pub(crate) fn apply_direction(
         &mut self,
         index: usize,

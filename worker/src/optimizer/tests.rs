@@ -1,4 +1,4 @@
-//! Both ways to apply a rule against the formulas in f64.
+//! Host and device optimizers against the formulas in f64.
 
 use super::*;
 use crate::ops::kernels::UpdateCoefficients;
@@ -30,7 +30,7 @@ fn rate(t: u64) -> f64 {
     0.01 * t as f64 / 20.0
 }
 
-/// Twenty steps by the book.
+/// Computes twenty steps by the formulas.
 fn reference(rule: &Rule, has_weight_decay: bool) -> Vec<f64> {
     let mut p: Vec<f64> = (0..LEN).map(|i| f64::from(first_value(i))).collect();
     let (mut m, mut v) = (vec![0.0; LEN], vec![0.0; LEN]);
@@ -185,7 +185,7 @@ fn shards_together_are_the_whole() {
     }
 }
 
-/// What one of two ranks holds that shard the state of [`stage`].
+/// Returns the stage of one of two ranks that shard the state of [`stage`].
 fn shard(rank: u32) -> Stage {
     let layout = Layout::replicas(std::num::NonZeroU32::new(2).unwrap());
     let arrangement = Arrangement { layout, zero: ZeroStage::Zero1, shard: 2, ..Arrangement::SINGLE };

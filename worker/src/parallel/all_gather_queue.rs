@@ -1,13 +1,13 @@
-//! Gathers weights in the middle of passes, where nothing can return an error.
+//! All-gather of weights in the middle of passes, where no error can be returned.
 
 use super::CommQueue;
 use super::model_parallel_groups::FirstFailure;
 use crate::comm::ProcessGroup;
 use std::sync::Arc;
 
-/// Carries packs of weights around a shard group, first in, first out.
+/// A queue that all-gathers the weights of a shard group.
 ///
-/// An error is kept, not returned, as by [`super::Peers`].
+/// An error is stored, not returned, as in [`super::Peers`].
 #[derive(Clone, Debug)]
 pub struct AllGatherQueue {
     queue: Arc<CommQueue>,
@@ -19,22 +19,22 @@ impl AllGatherQueue {
         Self { queue: Arc::new(CommQueue::start(group)), failure }
     }
 
-    /// Bytes this rank sent, not counting what is on its way.
+    /// Returns the bytes that this rank sent, without collectives in flight.
     pub fn bytes_sent(&self) -> u64 {
         self.queue.bytes_sent()
     }
 
-    /// Seconds that were waited for packs so far.
+    /// Returns the seconds spent waiting so far.
     pub fn waited(&self) -> f64 {
         self.queue.waited()
     }
 
-    /// Begins to gather `packed`, of which this rank fills its own block.
+    /// Starts to gather `packed`, of which this rank fills its own block.
     pub fn send(&self, packed: Vec<f32>) {
         self.queue.start_all_gather(packed);
     }
 
-    /// Waits for the oldest pack, which has `length` values; zeros when something went wrong.
+    /// Waits for the oldest buffer, which has `length` values; returns zeros after an error.
     pub fn receive(&self, length: usize) -> Vec<f32> {
         match self.queue.wait() {
             Ok(packed) => packed,

@@ -1,7 +1,7 @@
-//! A queue of collectives, which a thread of its own runs while the rank computes.
+//! Communication queue: a thread runs collectives while the rank computes.
 //!
-//! The thread runs them in the order in which they were started. That order is the same on all ranks, because all of them
-//! follow the same actions.
+//! The thread runs them in the order in which they were started. That order is the same on all ranks,
+//! because all of them follow the same actions.
 
 use super::sync::{self, HalfFormat};
 use crate::comm::{CommError, Communicator, ProcessGroup, QueuedTensor};
@@ -15,54 +15,54 @@ use std::time::{Duration, Instant};
 /// A collective over a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collective {
-    /// Replace by the sum over all ranks.
+    /// Replaces the buffer by the sum over all ranks.
     AllReduce,
-    /// The same, each value in 16 bits.
+    /// Replaces the buffer by the sum over all ranks, sending each value in 16 bits.
     HalfAllReduce(HalfFormat),
-    /// Replace this rank's part by its sum over all ranks.
+    /// Replaces this rank's part by its sum over all ranks.
     ReduceScatter,
-    /// Fill the parts of the other ranks.
+    /// Fills the parts of the other ranks.
     AllGather,
-    /// Wait until all ranks are here.
+    /// Waits for all ranks.
     Barrier,
 }
 
-/// What the thread is to do.
+/// A job of the queue's thread.
 enum QueueJob {
     Host(Collective, Vec<f32>),
-    /// An all-reduce of values on a device, unless they were not found there.
+    /// An all-reduce of values on a device, or the error of finding them there.
     Device(Result<QueuedTensor, CommError>),
 }
 
-/// What a collective gave.
+/// The result of a collective.
 #[derive(Debug)]
 enum CollectiveOutput {
     Host(Vec<f32>),
-    /// Of an all-reduce.
+    /// The sum of an all-reduce.
     Device(Tensor<1>),
 }
 
-/// Collectives of one group, first in, first out.
+/// A queue of collectives of one group, first in, first out.
 #[derive(Debug)]
 pub struct CommQueue {
     rank: u32,
     ranks: u32,
-    /// Bytes sent, up to the last collective that is done.
+    /// Bytes sent, up to the last completed collective.
     sent: Arc<AtomicU64>,
     collectives: Sender<QueueJob>,
-    /// Behind a lock, so that those who share a queue may be on several threads.
+    /// Behind a lock, so that several threads may share the queue.
     done: Mutex<Receiver<Result<CollectiveOutput, CommError>>>,
     /// Nanoseconds spent in [`CommQueue::wait`].
     waited: AtomicU64,
 }
 
 impl CommQueue {
-    /// Hands `group` to a thread of its own. The thread ends when the queue is dropped.
+    /// Starts a thread for `group`. The thread ends when the queue is dropped.
     pub fn start(group: Box<dyn ProcessGroup>) -> Self {
         Self::over(Communicator::staged(group))
     }
 
-    /// As [`CommQueue::start`], for values of devices as well.
+    /// Starts a thread for `group`, for values of devices as well.
     pub fn over(group: Communicator) -> Self {
         let (rank, ranks) = (group.rank(), group.size());
         let (collectives, inbox) = channel();
@@ -77,48 +77,49 @@ impl CommQueue {
         Self { rank, ranks, sent, collectives, done: Mutex::new(done), waited: AtomicU64::new(0) }
     }
 
-    /// Index of this rank.
+    /// Returns the index of this rank.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Ranks in the group.
+    /// Returns the number of ranks in the group.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Bytes this rank sent with it, not counting what is on its way.
+    /// Returns the bytes that this rank sent, without collectives in flight.
     pub fn bytes_sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Begins to sum `values` over the ranks; [`CommQueue::wait`] gives the sum.
+    /// Starts to sum `values` over the ranks; [`CommQueue::wait`] returns the sum.
     pub fn start_all_reduce(&self, values: Vec<f32>) {
         self.send(Collective::AllReduce, values);
     }
 
-    /// As [`CommQueue::start_all_reduce`], of values on a device, whose kernels this thread queued; [`CommQueue::wait_for_tensor`]
-    /// gives the sum. What this thread queues later is not waited for.
+    /// Starts to sum `values` on a device, whose kernels this thread queued; [`CommQueue::wait_for_tensor`]
+    /// returns the sum. Kernels that this thread queues later are not waited for.
     pub fn start_all_reduce_of_tensor(&self, values: Tensor<1>) {
         drop(self.collectives.send(QueueJob::Device(QueuedTensor::of(values))));
     }
 
-    /// As [`CommQueue::start_all_reduce`], with every value rounded to 16 bits on its way.
+    /// Starts to sum `values` over the ranks, sending every value in 16 bits.
     pub fn start_half_all_reduce(&self, values: Vec<f32>, half: HalfFormat) {
         self.send(Collective::HalfAllReduce(half), values);
     }
 
-    /// Begins to sum `values` over the ranks into this rank's [`crate::comm::rank_range`]; the rest is left as it is.
+    /// Starts to sum `values` over the ranks into this rank's [`crate::comm::rank_range`]; the rest is left
+    /// unchanged.
     pub fn start_reduce_scatter(&self, values: Vec<f32>) {
         self.send(Collective::ReduceScatter, values);
     }
 
-    /// Begins to gather `values`, of which this rank fills its own [`crate::comm::rank_range`].
+    /// Starts to gather `values`, of which this rank fills its own [`crate::comm::rank_range`].
     pub fn start_all_gather(&self, values: Vec<f32>) {
         self.send(Collective::AllGather, values);
     }
 
-    /// Waits for the oldest buffer that is still on its way.
+    /// Waits for the oldest buffer in flight.
     pub fn wait(&self) -> Result<Vec<f32>, Failure> {
         match self.receive()? {
             CollectiveOutput::Host(values) => Ok(values),
@@ -126,7 +127,7 @@ impl CommQueue {
         }
     }
 
-    /// As [`CommQueue::wait`], for values of a device.
+    /// Waits for the oldest buffer in flight, which is on a device.
     pub fn wait_for_tensor(&self) -> Result<Tensor<1>, Failure> {
         match self.receive()? {
             CollectiveOutput::Device(values) => Ok(values),
@@ -146,24 +147,24 @@ impl CommQueue {
         }
     }
 
-    /// Seconds that were waited for buffers so far.
+    /// Returns the seconds spent waiting so far.
     pub fn waited(&self) -> f64 {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed)).as_secs_f64()
     }
 
-    /// Waits until all ranks have called it. Nothing may be on its way.
+    /// Waits until all ranks have called it. No collective may be in flight.
     pub fn barrier(&self) -> Result<(), Failure> {
         self.send(Collective::Barrier, Vec::new());
         self.wait().map(drop)
     }
 
-    // When the thread has ended, `wait` tells why.
+    // If the thread has ended, `wait` returns the reason.
     fn send(&self, collective: Collective, values: Vec<f32>) {
         drop(self.collectives.send(QueueJob::Host(collective, values)));
     }
 }
 
-/// Runs collectives until nobody sends any more, or one fails.
+/// Runs collectives until the senders are gone, or one fails.
 fn serve(
     mut group: Communicator,
     inbox: &Receiver<QueueJob>,

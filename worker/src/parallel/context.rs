@@ -1,7 +1,8 @@
-//! Context parallelism: which positions of a sequence each rank holds, and how it attends to those that others hold.
+//! Context parallelism: the positions of a sequence that each rank holds, and attention to those of other
+//! ranks.
 //!
-//! Everything but attention looks at one token at a time. So a rank that is given its part of the tokens, and of what
-//! belongs to positions, needs no more than another attention.
+//! All layers except attention process tokens independently. So a rank that is given its part of the
+//! tokens, and of the position embeddings, needs no more than another attention.
 
 use super::Peers;
 use crate::data::Batch;
@@ -9,10 +10,10 @@ use crate::ops::{self, Arithmetic, AttentionHeads};
 use burn::tensor::Tensor;
 use std::ops::Range;
 
-/// The positions of a sequence of `length` that a rank of `context` holds, in the order in which it holds them.
+/// Returns the positions of a sequence of `length` that a rank of `context` holds, in its order.
 ///
-/// The sequence is cut into two equal pieces for each rank, and rank `i` of `n` holds pieces `i` and `2n − 1 − i`: what
-/// the early piece sees less, the late one sees more. Panics when `length` does not divide.
+/// The sequence is cut into two equal pieces for each rank, and rank `i` of `n` holds pieces `i` and
+/// `2n−1−i`: the early piece sees few keys, the late one many. Panics if `length` does not divide.
 pub(crate) fn pieces(length: usize, context: &Peers) -> Vec<Range<usize>> {
     let (rank, ranks) = (context.rank() as usize, context.size() as usize);
     if ranks == 1 {
@@ -23,7 +24,7 @@ pub(crate) fn pieces(length: usize, context: &Peers) -> Vec<Range<usize>> {
     [rank, 2 * ranks - 1 - rank].map(|index| index * piece..(index + 1) * piece).to_vec()
 }
 
-/// The tokens of `batch` that a rank of `context` holds.
+/// Returns the tokens of `batch` that a rank of `context` holds.
 pub(crate) fn cut(batch: Batch, context: &Peers) -> Batch {
     match batch {
         Batch::Tokens { inputs, targets, samples, length } if context.size() > 1 => {
@@ -39,7 +40,8 @@ pub(crate) fn cut(batch: Batch, context: &Peers) -> Batch {
     }
 }
 
-/// Causal attention over whole sequences, for the tokens that a rank of `context` holds.
+/// Computes causal attention over whole sequences, for the tokens that a rank of `context` holds.
+///
 /// `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
 pub(crate) fn attention(
     arithmetic: Arithmetic,

@@ -1,7 +1,8 @@
-//! Sums gradients that live on a device over the replicas, while backward still computes the others.
+//! Gradient buckets on a device: sums gradients over the replicas, while backward still computes others.
 //!
-//! As [`super::GradientBuckets`], but nothing comes to the host where the devices reach each other: a bucket is whole parameters, joined
-//! into one tensor on the device. Kernels and collectives have a price of their own there, so buckets are larger.
+//! They resemble [`super::GradientBuckets`], but nothing is copied to the host if the devices are
+//! connected: a bucket is whole parameters, joined into one tensor on the device. Kernels and collectives
+//! have a fixed cost there, so buckets are larger.
 
 use super::CommQueue;
 use crate::gradients::Gradients;
@@ -11,25 +12,26 @@ use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Least elements of a bucket, but for the last: 25 MiB of `f32`, as of PyTorch's `DistributedDataParallel`.
+/// Fewest elements of a bucket, except the last: 25 MiB of `f32`, as in PyTorch's
+/// `DistributedDataParallel`.
 const ELEMENTS: usize = 25 << 18;
 
-/// Gradients of one step on their way to the ranks that hold the same parameters, on a device.
+/// The gradients of one step, reduced on a device over the ranks that hold the same parameters.
 #[derive(Debug)]
 pub struct DeviceGradientBuckets {
-    /// Those that travel, in the order in which backward finishes them.
+    /// Reduced parameters, in the order in which backward finishes them.
     parameters: Vec<InFlightGradient>,
-    /// Ranges of them, in the order in which they leave.
+    /// Ranges of parameters, in the order in which they are sent.
     buckets: Vec<Range<usize>>,
-    /// Units of this step that are final.
+    /// Units of this step whose gradients are final.
     finished: Vec<usize>,
-    /// Buckets of this step that left.
+    /// Number of buckets of this step that were sent.
     sent: usize,
-    /// Buckets that left and are not back.
+    /// Buckets in flight.
     on_the_way: VecDeque<usize>,
 }
 
-/// A parameter whose gradient travels.
+/// A parameter whose gradient is reduced.
 #[derive(Clone, Copy, Debug)]
 struct InFlightGradient {
     index: usize,
@@ -38,7 +40,7 @@ struct InFlightGradient {
 }
 
 impl DeviceGradientBuckets {
-    /// Of those of `parameters` whose names are `wanted`.
+    /// Creates buckets of the parameters whose names are `wanted`.
     pub fn new(parameters: &[ModelParameter], wanted: impl Fn(&str) -> bool) -> Self {
         Self::with_size(parameters, wanted, ELEMENTS)
     }
@@ -62,7 +64,7 @@ impl DeviceGradientBuckets {
         Self { parameters, buckets, finished: Vec::new(), sent: 0, on_the_way: VecDeque::new() }
     }
 
-    /// Notes that the gradients of `unit` are final, and sends every bucket that became complete by it.
+    /// Records that the gradients of `unit` are final, and sends every bucket that is now complete.
     pub fn finish(&mut self, unit: usize, gradients: &Gradients, queue: &CommQueue) {
         self.finished.push(unit);
         while let Some(bucket) = self.buckets.get(self.sent) {
@@ -74,7 +76,7 @@ impl DeviceGradientBuckets {
         }
     }
 
-    /// Sends what has not left: the gradients of a step are complete.
+    /// Sends the remaining buckets: the gradients of a step are complete.
     pub fn start_remaining(&mut self, gradients: &Gradients, queue: &CommQueue) {
         while self.sent < self.buckets.len() {
             self.send(gradients, queue);
@@ -83,7 +85,7 @@ impl DeviceGradientBuckets {
         self.finished.clear();
     }
 
-    /// Waits for the sums, and puts them into `gradients`.
+    /// Waits for the sums, and stores them in `gradients`.
     pub fn collect(&mut self, gradients: &mut Gradients, queue: &CommQueue) -> Result<(), Failure> {
         while let Some(bucket) = self.on_the_way.pop_front() {
             let sum = queue.wait_for_tensor()?;
@@ -97,7 +99,7 @@ impl DeviceGradientBuckets {
         Ok(())
     }
 
-    /// Bytes of what is on its way.
+    /// Returns the bytes in flight.
     pub fn bytes(&self) -> u64 {
         let buckets =
             self.on_the_way.iter().flat_map(|bucket| &self.parameters[self.buckets[*bucket].clone()]);

@@ -1,9 +1,10 @@
-//! Expert parallelism: where the tokens of a pass go, and how they get there and back.
+//! Expert parallelism: token routing, to the experts of a pass and back.
 //!
-//! Ranks along the expert axis read samples of their own, and each holds as many experts as any other, in order. A
-//! token leaves as one row for each expert that it was given: rows lie by expert, and by token inside an expert, so
-//! that what is for one rank lies side by side. Where they arrive they lie by expert again, and inside an expert by the
-//! rank that they came from: in the order of tokens over all ranks. Nothing here knows what an expert computes.
+//! Ranks along the expert axis read samples of their own, and each holds equally many experts, in order. A
+//! token is sent as one row for each of its experts: rows are sorted by expert, and by token inside an
+//! expert, so that those for one rank are contiguous. Received rows are sorted by expert again, and inside
+//! an expert by the sending rank: in the order of tokens over all ranks. Nothing here knows the computation
+//! of an expert.
 //!
 //! Experts are not replicated along their axis, so their gradients are summed by a queue of their own.
 
@@ -12,27 +13,29 @@ use crate::comm::{Incoming, Outgoing};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the tokens of one pass go. Shared by the operations that send them.
+/// The routes of the tokens of one pass. Shared by the operations that send them.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenRoutes(Arc<RoutingTable>);
 
 #[derive(Debug)]
 struct RoutingTable {
     peers: Peers,
-    /// Experts that a token was given.
+    /// Experts of a token.
     per_token: usize,
-    /// Which choice each row carries out, counted over all tokens.
+    /// Choice that each sent row belongs to, counted over all tokens.
     choices: Vec<usize>,
-    /// Rows that leave for each rank.
+    /// Rows sent to each rank.
     leaving: Vec<usize>,
-    /// Rows that arrive from each rank, for each expert of this one.
+    /// Rows received from each rank, for each expert of this one.
     arriving: Vec<Vec<usize>>,
 }
 
 impl TokenRoutes {
-    /// From the expert of each choice, `per_token` for each token of this rank; `None` for what goes nowhere.
+    /// Computes the routes from the expert of each choice, `per_token` for each token of this rank; `None`
+    /// for a dropped choice.
     ///
-    /// Ranks tell each other how many rows come: all of them call this. Panics unless `experts` divide among them.
+    /// All ranks must call this, because they exchange the numbers of rows. Panics unless `experts` divide
+    /// among them.
     pub(crate) fn of(chosen: &[Option<usize>], per_token: usize, experts: usize, peers: &Peers) -> Self {
         let ranks = peers.size() as usize;
         assert!(experts.is_multiple_of(ranks), "{experts} experts do not divide among {ranks} ranks");
@@ -50,12 +53,12 @@ impl TokenRoutes {
         Self(Arc::new(RoutingTable { peers: peers.clone(), per_token, choices, leaving, arriving }))
     }
 
-    /// Token and choice of each row that leaves, in order.
+    /// Iterates over token and choice of each sent row, in order.
     pub(crate) fn leaving(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.0.choices.iter().map(|choice| (choice / self.0.per_token, *choice))
     }
 
-    /// The rows that arrived for each expert of this rank.
+    /// Returns the range of received rows of each expert of this rank.
     pub(crate) fn groups(&self) -> Vec<Range<usize>> {
         let mut begin = 0;
         let groups = (0..self.0.arriving[0].len()).map(|expert| {
@@ -66,7 +69,7 @@ impl TokenRoutes {
         groups.collect()
     }
 
-    /// Sends rows of `width` values, as they leave, to the ranks of their experts; gives what arrives, by expert.
+    /// Sends rows of `width` values to the ranks of their experts; returns the received rows, by expert.
     pub(crate) fn send(&self, rows: Vec<f32>, width: usize) -> Vec<f32> {
         if self.0.peers.size() == 1 {
             return rows;
@@ -79,8 +82,8 @@ impl TokenRoutes {
         by_expert
     }
 
-    /// Sends rows of `width` values, by expert as they arrived, back to where they came from; gives this rank's own as
-    /// they left.
+    /// Sends received rows of `width` values back to their ranks; returns this rank's own rows in the order
+    /// in which they were sent.
     pub(crate) fn send_back(&self, rows: Vec<f32>, width: usize) -> Vec<f32> {
         if self.0.peers.size() == 1 {
             return rows;
@@ -92,12 +95,13 @@ impl TokenRoutes {
         self.swap(&by_rank, &self.arriving(), &self.0.leaving, width)
     }
 
-    /// Rows that arrive from each rank.
+    /// Returns the number of rows received from each rank.
     fn arriving(&self) -> Vec<usize> {
         self.0.arriving.iter().map(|experts| experts.iter().sum()).collect()
     }
 
-    /// Where the rows of each rank for each expert lie when they lie by rank, and when they lie by expert.
+    /// Returns the ranges of the rows of each rank for each expert, first in the order of ranks, then in
+    /// that of experts.
     fn places(&self, width: usize) -> Vec<(Range<usize>, Range<usize>)> {
         let mut places = Vec::new();
         let mut next: Vec<_> = self.groups().into_iter().map(|group| group.start * width).collect();
@@ -113,9 +117,11 @@ impl TokenRoutes {
         places
     }
 
-    /// Gives each rank its part of `send` and takes a part from each, all laid side by side in the order of ranks.
+    /// Sends each rank its part of `send` and receives a part from each, all side by side in the order of
+    /// ranks.
     ///
-    /// In round `i` a rank gives to the `i`-th behind it and takes from the `i`-th before it, both at once.
+    /// In round `i` a rank sends to the `i`-th behind it and receives from the `i`-th before it, both at
+    /// once.
     fn swap(&self, send: &[f32], leaving: &[usize], arriving: &[usize], width: usize) -> Vec<f32> {
         let (rank, ranks) = (self.0.peers.rank() as usize, leaving.len());
         let parts = |rows: &[usize]| {
@@ -134,7 +140,7 @@ impl TokenRoutes {
             let (to, from) = ((rank + round) % ranks, (rank + ranks - round) % ranks);
             let outgoing = Outgoing { to: index(to), values: &send[leaving[to].clone()] };
             let incoming = Incoming { from: index(from), values: &mut received[arriving[from].clone()] };
-            // Both sides know how many rows there are: nothing is not sent.
+            // Both sides know the number of rows: an empty part is not sent.
             let outgoing = Some(outgoing).filter(|outgoing| !outgoing.values.is_empty());
             let incoming = Some(incoming).filter(|incoming| !incoming.values.is_empty());
             if outgoing.is_some() || incoming.is_some() {

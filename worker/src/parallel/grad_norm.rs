@@ -1,18 +1,19 @@
-//! The norm of all gradients of the model, wherever they lie.
+//! Gradient norm of the whole model, for gradient clipping.
 
 use super::{Mesh, StepTotals, step_totals};
 use crate::stage::Stage;
 use dtrain_protocol::Failure;
 
-/// Square of the L2 norm of all gradients of the model, the same on every rank; each element counts once.
+/// Returns the squared L2 norm of all gradients of the model, the same on every rank; each element counts
+/// once.
 ///
-/// The gradients must be summed over the replicas; of shards a rank counts those that it owns. Ranks that all hold all
-/// gradients know it without a word.
+/// The gradients must be reduced over the replicas; of shards a rank counts those that it owns. Ranks that
+/// all hold all gradients need no communication.
 pub fn grad_norm_squared(stage: &mut Stage, mesh: &Mesh) -> Result<f64, Failure> {
     if !mesh.cuts_gradients() {
         return Ok(stage.gradients().norm_squared());
     }
-    // A tied embedding lies on the first and on the last stage; the first counts.
+    // A tied embedding is on the first and on the last stage; the first counts.
     let again = stage.tied_across_stages().filter(|_| !stage.has_embedding());
     let counted = stage.parameters().iter().enumerate();
     let counted = counted.filter(|(index, one)| Some(*index) != again && mesh.counts_in_norm(&one.name));

@@ -1,11 +1,12 @@
-//! Sums gradients over the replicas in pieces, while backward still computes the others.
+//! Gradient buckets: sums gradients over the replicas in pieces, while backward still computes others.
 //!
-//! Backward finishes the units of a model from the last to the first, and the gradients lie in one vector in the
-//! order of the units: so the vector becomes final from its end. It is cut into buckets from the end, at borders
-//! that depend on its length alone; a bucket leaves as soon as all of it is final. One all-reduce of a bucket costs
-//! one latency and `2 N (n - 1) / n` bytes, less where it travels approximately. Nothing here knows a micro-batch: the
-//! caller says when gradients are final. The gradients of several steps may be on their way, one after another.
-//! Parameters that other ranks hold, those of spread experts, are a vector of their own, with buckets of its own.
+//! Backward finishes the units of a model from the last to the first, and the gradients are one vector in
+//! the order of the units: so the vector becomes final from its end. It is cut into buckets from the end,
+//! at borders that depend on its length alone; a bucket is sent as soon as all of it is final. An
+//! all-reduce of a bucket costs one latency and `2 N (n - 1) / n` bytes, less with compression. Nothing
+//! here knows a micro-batch: the caller says when gradients are final. The gradients of several steps may
+//! be in flight, one after another. Parameters that other ranks hold, those of distributed experts, are a
+//! vector of their own, with buckets of its own.
 
 use super::CommQueue;
 use super::sync::VectorCompressor;
@@ -15,40 +16,40 @@ use dtrain_protocol::Failure;
 use dtrain_recipes::Compression;
 use std::ops::Range;
 
-/// Elements of a bucket: 1 MiB of `f32`. Less pays more latencies, more waits longer before it can leave.
+/// Elements of a bucket: 1 MiB of `f32`. Smaller ones cost more latencies, larger ones are sent later.
 pub const ELEMENTS: usize = 256 << 10;
 
-/// Gradients on their way to the ranks that hold the same parameters.
+/// The gradients that are reduced over the ranks that hold the same parameters.
 #[derive(Debug)]
 pub struct GradientBuckets {
-    /// In the order in which they leave: from the end of the vector to its beginning.
+    /// Buckets in the order in which they are sent: from the end of the vector to its beginning.
     ranges: Vec<Range<usize>>,
-    /// The parameters in the order of the vector.
+    /// Parameters in the order of the vector.
     parts: Vec<BucketParameter>,
-    /// Units of this step that are final, though perhaps not all that lie behind them.
+    /// Units of this step that are final, while units behind them may not be.
     finished: Vec<usize>,
-    /// Buckets of this step that left.
+    /// Number of buckets of this step that were sent.
     sent: usize,
-    /// Buckets of all steps that left and are not back.
+    /// Number of buckets of all steps in flight.
     travelling: usize,
-    /// Buffers that came back, to be used again.
+    /// Returned buffers, for reuse.
     spare: Vec<Vec<f32>>,
     wire: VectorCompressor,
 }
 
-/// A parameter whose gradient travels.
+/// A parameter whose gradient is reduced.
 #[derive(Clone, Debug)]
 struct BucketParameter {
     index: usize,
     unit: usize,
     /// First element in the vector that is cut into buckets.
     begin: usize,
-    /// Where it lies among the gradients of all parameters.
+    /// Range among the gradients of all parameters.
     flat: Range<usize>,
 }
 
 impl GradientBuckets {
-    /// Cuts the gradients of those of `parameters` whose names are `wanted`; they travel as `compress` says.
+    /// Creates buckets of the parameters whose names are `wanted`, compressed as `compress` says.
     pub fn new(parameters: &[ModelParameter], compress: Compression, wanted: impl Fn(&str) -> bool) -> Self {
         let mut length = 0;
         let wanted = parameters.iter().enumerate().filter(|(_, parameter)| wanted(&parameter.name));
@@ -61,7 +62,7 @@ impl GradientBuckets {
         Self { ranges, parts, finished: Vec::new(), sent: 0, travelling: 0, spare: Vec::new(), wire }
     }
 
-    /// Notes that the gradients of `unit` are final, and sends every bucket that became complete by it.
+    /// Records that the gradients of `unit` are final, and sends every bucket that is now complete.
     pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, queue: &CommQueue) {
         for part in self.parts.iter().filter(|part| part.unit == unit) {
             gradients.to_host(part.index..part.index + 1);
@@ -69,14 +70,14 @@ impl GradientBuckets {
         self.finish_flat(unit, gradients.values(), queue);
     }
 
-    /// Sends what has not left: the gradients of a step are complete, and those of the next may follow.
+    /// Sends the remaining buckets: the gradients of a step are complete, and those of the next may follow.
     pub fn start_remaining(&mut self, gradients: &[f32], queue: &CommQueue) {
         self.send(0, gradients, queue);
         self.sent = 0;
         self.finished.clear();
     }
 
-    /// Waits for the sums of the oldest step that is on its way, and puts them into `gradients`.
+    /// Waits for the sums of the oldest step in flight, and stores them in `gradients`.
     pub fn collect(&mut self, gradients: &mut Gradients, queue: &CommQueue) -> Result<(), Failure> {
         self.collect_flat(gradients.values_mut(), queue)?;
         for part in &self.parts {
@@ -85,12 +86,12 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// How they travel.
+    /// Returns the compression of the buckets.
     pub fn wire(&self) -> &VectorCompressor {
         &self.wire
     }
 
-    /// As [`GradientBuckets::wire`], to be changed.
+    /// Returns the compression of the buckets for modification.
     pub fn wire_mut(&mut self) -> &mut VectorCompressor {
         &mut self.wire
     }
@@ -102,7 +103,7 @@ impl GradientBuckets {
         self.send(open.map_or(0, |open| open.begin + open.flat.len()), gradients, queue);
     }
 
-    /// As [`GradientBuckets::collect`], for any vector of the same length.
+    /// Waits for the sums of the oldest step in flight, and stores them in any vector of the same length.
     pub fn collect_flat(&mut self, gradients: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         for range in &self.ranges {
             let sum = self.wire.receive(queue.wait()?, queue.ranks(), range.len());
@@ -118,14 +119,14 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Bytes of what is kept from step to step: what is on its way, and what has not travelled yet.
+    /// Returns the bytes stored from step to step: buffers in flight, and the residual of error feedback.
     pub fn bytes(&self) -> u64 {
         let values: usize =
             self.ranges.iter().cycle().take(self.travelling).map(ExactSizeIterator::len).sum();
         4 * (values + self.wire.largest().map_or(0, |largest| largest.residual().len())) as u64
     }
 
-    /// Sends every bucket that lies at or behind element `begin`.
+    /// Sends every bucket that begins at or behind element `begin`.
     fn send(&mut self, begin: usize, gradients: &[f32], queue: &CommQueue) {
         while let Some(range) = self.ranges.get(self.sent).filter(|range| range.start >= begin) {
             let mut buffer = self.spare.pop().unwrap_or_default();
@@ -138,7 +139,7 @@ impl GradientBuckets {
     }
 }
 
-/// Where the elements `range` of the vector that `parts` make up lie among all gradients, in order.
+/// Returns the ranges among all gradients of the elements `range` of the vector of `parts`, in order.
 fn pieces<'p>(
     parts: &'p [BucketParameter],
     range: &'p Range<usize>,
@@ -152,7 +153,8 @@ fn pieces<'p>(
     })
 }
 
-/// Ranges of `elements`, from the end of a vector of `length` to its beginning; the last may be shorter.
+/// Cuts a vector of `length` into ranges of `elements`, from its end to its beginning; the last may be
+/// shorter.
 fn cut(length: usize, elements: usize) -> Vec<Range<usize>> {
     let count = length.div_ceil(elements);
     (1..=count).map(|n| length.saturating_sub(n * elements)..length - (n - 1) * elements).collect()
@@ -206,7 +208,7 @@ mod tests {
         assert_eq!(buckets.bytes(), 0);
     }
 
-    /// One rank sends three steps before the other has begun: it need not wait for anybody until it wants a sum.
+    /// One rank sends three steps before the other has begun: it only waits when it needs a sum.
     #[test]
     fn steps_follow_one_another_without_waiting() {
         let parameters = [parameter(0, 0..ELEMENTS + 1)];

@@ -1,29 +1,32 @@
-//! What the replicas' own gradients tell beside their sum: how much of it is chance (McCandlish et al. 2018).
+//! Gradient noise scale: the share of chance in the gradients, from the replicas' own gradients and their
+//! sum (McCandlish et al. 2018).
 //!
-//! The gradient of a small batch is longer than that of a large one, because chance cancels out less. From the squared
-//! norms of both follow those of the gradient without chance, and of the chance that each sample adds.
+//! The gradient of a small batch is longer than that of a large one, because chance cancels out less. From
+//! the squared norms of both follow those of the gradient without chance, and of the chance that each
+//! sample adds.
 
 use super::Mesh;
 use crate::gradients::Gradients;
 use dtrain_protocol::{Arrangement, GradientNoise, Hyperparameters};
 use dtrain_recipes::Compression;
 
-/// Compares each replica's gradient with their sum. What replicas tell of a batch travels with the next one.
+/// Compares each replica's gradient with their sum. The replicas' norms of a batch are exchanged with the
+/// next one.
 #[derive(Debug)]
 pub struct NoiseGauge {
     replicas: f64,
     batch: f64,
-    /// The batch over this replica's part of it.
+    /// Batch size divided by this replica's part of it.
     parts: f64,
-    /// This replica's figure of its newest batch.
+    /// This replica's weighted squared norm of its newest batch.
     own: f64,
-    /// Squared norm of the sum that made the newest update.
+    /// Squared norm of the sum in the newest update.
     whole: Option<f64>,
 }
 
 impl NoiseGauge {
-    /// `None` where there is nothing to compare: one replica, parts of gradients, or sums that are not those of the
-    /// gradients.
+    /// Creates the gauge; `None` if there is nothing to compare: one replica, parts of gradients, or
+    /// inexact sums.
     #[expect(clippy::cast_precision_loss, reason = "samples of a batch")]
     pub fn of(training: &Hyperparameters, arrangement: &Arrangement, mesh: &Mesh) -> Option<Self> {
         let replicas = arrangement.layout.data.get();
@@ -43,23 +46,24 @@ impl NoiseGauge {
         })
     }
 
-    /// What this replica tells with its next batch; 0 before the first.
+    /// Returns this replica's weighted squared norm, to be sent with its next batch; 0 before the first.
     pub fn own(&self) -> f64 {
         self.own
     }
 
-    /// Takes this replica's part of the gradient of its newest batch, which is `scale` times too long.
+    /// Records this replica's part of the gradient of its newest batch, which is scaled by `scale`.
     pub fn measure(&mut self, gradients: &Gradients, scale: f32) {
         self.own = self.weighed(gradients.norm_squared() / f64::from(scale).powi(2));
     }
 
-    /// A replica with more samples counts more: so all of them together stand for parts of equal size.
+    /// Weights a squared norm by the replica's number of samples: so all of them together count like parts
+    /// of equal size.
     fn weighed(&self, norm_squared: f64) -> f64 {
         norm_squared * self.parts
     }
 
-    /// Takes the squared norm of the sum that makes an update, and what all replicas `told` of the update before it;
-    /// gives what both say of that one.
+    /// Records the squared norm `whole` of the sum in an update, and returns the noise of the update before
+    /// it, for which all replicas `told` their norms.
     pub fn compare(&mut self, whole: f64, told: f64) -> Option<GradientNoise> {
         let before = self.whole.replace(whole).filter(|_| told > 0.0 && told.is_finite())?;
         let noise = self.batch * (told - before) / (self.replicas - 1.0);
@@ -72,17 +76,17 @@ mod tests {
     use super::*;
     use dtrain_protocol::shuffle::splitmix64;
 
-    /// Values of a gradient, and what each is without chance.
+    /// Values of a gradient, and the value of each without chance.
     const WIDTH: usize = 64;
     const MEAN: f64 = 0.5;
 
-    /// A value of mean 0 and variance 1, by chance.
+    /// Returns a pseudo-random value of mean 0 and variance 1.
     fn chance(seed: u64) -> f64 {
         let unit = |index: u64| splitmix64(seed, index) as f64 / u64::MAX as f64;
         ((0..12).map(unit).sum::<f64>()) - 6.0
     }
 
-    /// Replicas of unlike size find the signal and the noise that the samples were made of.
+    /// Replicas of unequal size recover the signal and the noise that the samples were made of.
     #[test]
     fn signal_and_noise_are_found_again() {
         let shares = [2u64, 6, 4];

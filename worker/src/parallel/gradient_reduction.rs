@@ -1,4 +1,4 @@
-//! Sums gradients over the replicas, as the arrangement tells.
+//! Gradient reduction over the replicas, in the way that the arrangement prescribes.
 
 use super::reduce_scatter::ReduceScatter;
 use super::sync::PowerSgdCompressor;
@@ -9,31 +9,31 @@ use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};
 use dtrain_recipes::{Compression, ZeroStage};
 
-/// The gradients of one step on their way to the other replicas.
+/// The reduction of the gradients of one step.
 #[derive(Debug)]
 pub enum GradientReduction {
-    /// Every replica gets all sums.
+    /// All-reduce: every replica gets all sums.
     Buckets {
-        /// Of what all replicas hold.
+        /// Parameters that all replicas hold.
         common: GradientBuckets,
-        /// Of experts that are spread, which some replicas hold.
+        /// Distributed experts, which some replicas hold.
         experts: GradientBuckets,
     },
-    /// The same, of gradients that are tensors of a device.
+    /// All-reduce of gradients that are tensors of a device.
     DeviceBuckets {
-        /// Of what all replicas hold.
+        /// Parameters that all replicas hold.
         common: DeviceGradientBuckets,
-        /// Of experts that are spread.
+        /// Distributed experts.
         experts: DeviceGradientBuckets,
     },
-    /// The same, about, from factors of low rank.
+    /// Approximate all-reduce by low-rank factors (PowerSGD).
     LowRank(PowerSgdCompressor),
-    /// Every replica gets the sums of its shards.
+    /// Reduce-scatter: every replica gets the sums of its shards.
     ReduceScatter(ReduceScatter),
 }
 
 impl GradientReduction {
-    /// For the gradients of `stage`.
+    /// Creates the reduction for the gradients of `stage`.
     pub fn of(stage: &Stage, arrangement: &Arrangement) -> Self {
         let (parameters, are_tensors) = (stage.parameters(), stage.has_gradient_tensors());
         match arrangement.zero {
@@ -60,13 +60,14 @@ impl GradientReduction {
         }
     }
 
-    /// Whether gradients are tensors of a device, which is not waited for while a batch is computed.
+    /// Returns `true` if gradients are tensors of a device, which is not synchronized while a batch is
+    /// computed.
     pub fn is_of_device(&self) -> bool {
         matches!(self, Self::DeviceBuckets { .. })
     }
 
-    /// Notes that a backward has added the gradients of `unit`; `is_final` when no other follows in this step.
-    /// Sends what can leave.
+    /// Records that a backward has added the gradients of `unit`; `is_final` for the last one of a step.
+    /// Sends complete buckets.
     pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, mesh: &Mesh, is_final: bool) {
         match self {
             Self::Buckets { common, experts } if is_final => {
@@ -85,14 +86,14 @@ impl GradientReduction {
                     experts.finish(unit, gradients, queue);
                 }
             }
-            // Factors are made of whole matrices, at the end.
+            // Factors are computed from whole matrices, at the end.
             Self::Buckets { .. } | Self::DeviceBuckets { .. } | Self::LowRank(_) => {}
             Self::ReduceScatter(scatter) => scatter.finish(unit, gradients, mesh, is_final),
         }
     }
 
-    /// Sends what has not left after the last backward of a step. Where all replicas get all sums and compute none
-    /// at the end, the gradients of further steps may follow before these are collected.
+    /// Sends the remaining buckets after the last backward of a step. With all-reduce in buckets, the
+    /// gradients of further steps may follow before these are collected.
     pub fn start_remaining(&mut self, gradients: &Gradients, mesh: &Mesh) {
         let replicas = Some(mesh.replicas()).filter(|queue| queue.ranks() > 1);
         match self {
@@ -110,7 +111,7 @@ impl GradientReduction {
         }
     }
 
-    /// Waits for the sums of the oldest step that left, and puts them into `gradients`.
+    /// Waits for the sums of the oldest step in flight, and stores them in `gradients`.
     pub fn collect(&mut self, gradients: &mut Gradients, mesh: &Mesh) -> Result<(), Failure> {
         match self {
             Self::Buckets { common, experts } => {
@@ -137,7 +138,7 @@ impl GradientReduction {
         }
     }
 
-    /// Replaces `values`, as many as there are gradients, by their sum over the replicas.
+    /// Replaces `values`, one for each gradient, by their sum over the replicas.
     pub fn sum(&mut self, values: &mut [f32], mesh: &Mesh) -> Result<(), Failure> {
         match self {
             Self::Buckets { common, .. } => {
@@ -150,7 +151,7 @@ impl GradientReduction {
         }
     }
 
-    /// What this replica owes the others: values that have not travelled yet, in flat order.
+    /// Returns the residual of error feedback, in flat order: values that were not sent yet.
     pub fn residual(&self) -> Option<&[f32]> {
         match self {
             Self::Buckets { common, .. } => common.wire().largest().map(|largest| largest.residual()),
@@ -159,7 +160,7 @@ impl GradientReduction {
         }
     }
 
-    /// As [`GradientReduction::residual`], to be replaced by that of a checkpoint.
+    /// Returns the residual of error feedback, to be replaced by that of a checkpoint.
     pub fn residual_mut(&mut self) -> Option<&mut [f32]> {
         match self {
             Self::Buckets { common, .. } => {
@@ -170,17 +171,17 @@ impl GradientReduction {
         }
     }
 
-    /// The factors of matrices that travel in low rank.
+    /// Returns the low-rank compressor for modification, if it is used.
     pub fn low_rank_mut(&mut self) -> Option<&mut PowerSgdCompressor> {
         if let Self::LowRank(low_rank) = self { Some(low_rank) } else { None }
     }
 
-    /// As [`GradientReduction::low_rank_mut`], to be read.
+    /// Returns the low-rank compressor, if it is used.
     pub fn low_rank(&self) -> Option<&PowerSgdCompressor> {
         if let Self::LowRank(low_rank) = self { Some(low_rank) } else { None }
     }
 
-    /// Bytes of what it keeps from step to step.
+    /// Returns the bytes stored from step to step.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::LowRank(low_rank) => low_rank.bytes(),

@@ -1,4 +1,4 @@
-//! All groups that one rank belongs to, one for each way in which it works with others.
+//! Process groups (device mesh): all groups that one rank belongs to, one for each axis of parallelism.
 
 use super::model_parallel_groups::FirstFailure;
 use super::{AllGatherQueue, CommQueue, ModelParallelGroups, Peers};
@@ -7,18 +7,18 @@ use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
 use dtrain_recipes::ZeroStage;
 
-/// All groups that one rank belongs to.
+/// The process groups of one rank.
 #[derive(Debug)]
 pub struct Mesh {
     layout: Layout,
     coord: Coord,
     world: CommQueue,
-    /// `None` when they are all ranks: then the world's queue carries both, in one order.
+    /// `None` if all ranks are replicas: then the world's queue carries both, in one order.
     replicas: Option<CommQueue>,
-    /// `None` where experts are not spread, or no other rank holds the same.
+    /// `None` if experts are not distributed, or no other rank holds the same.
     experts: Option<CommQueue>,
     sharding: Option<ShardGroups>,
-    /// Of experts that are spread.
+    /// Shard groups of distributed experts.
     expert_sharding: Option<ShardGroups>,
     partners: ModelParallelGroups,
     pipeline: Peers,
@@ -33,25 +33,26 @@ pub struct ShardGroups {
 }
 
 impl ShardGroups {
-    /// The queue to the ranks that hold the other shards.
+    /// Returns the queue to the ranks that hold the other shards.
     pub fn inside(&self) -> &CommQueue {
         &self.inside
     }
 
-    /// The queue to the ranks of other groups that hold the same shard; `None` when there is one group.
+    /// Returns the queue to the ranks of other groups that hold the same shard; `None` if there is one
+    /// group.
     pub fn across(&self) -> Option<&CommQueue> {
         self.across.as_ref()
     }
 
-    /// Index of this rank among those that hold the same shard, and how many they are.
+    /// Returns the index of this rank among those that hold the same shard, and their number.
     pub fn copy(&self) -> (u32, u32) {
         self.across.as_ref().map_or((0, 1), |across| (across.rank(), across.ranks()))
     }
 }
 
 impl Mesh {
-    /// Divides `group`, which has all ranks of the attempt, as `arrangement` tells. Called by all of them. Values of devices
-    /// travel through host memory.
+    /// Splits `group`, which has all ranks of the attempt, according to `arrangement`. Called by all of
+    /// them. Values of devices travel through host memory.
     pub fn of(
         group: Box<dyn ProcessGroup>,
         arrangement: &Arrangement,
@@ -60,7 +61,7 @@ impl Mesh {
         Self::with_links(group, arrangement, rank, &DeviceLinks::default())
     }
 
-    /// As [`Mesh::of`]; values of devices travel by `links`.
+    /// Splits `group` like [`Mesh::of`]; values of devices travel by `links`.
     pub fn with_links(
         mut group: Box<dyn ProcessGroup>,
         arrangement: &Arrangement,
@@ -115,7 +116,7 @@ impl Mesh {
         };
         let pipeline = peers(Channel::Pipeline)?;
         let are_all = arrangement.replicas() == layout.world();
-        // Gradients that are sharded lie in host memory.
+        // Sharded gradients are in host memory.
         let of_gradients = |group| {
             let is_on_device = arrangement.zero == ZeroStage::Zero0;
             let group = if is_on_device { links.communicator(group)? } else { Communicator::staged(group) };
@@ -151,29 +152,30 @@ impl Mesh {
         })
     }
 
-    /// The queue to all ranks.
+    /// Returns the queue to all ranks.
     pub fn world(&self) -> &CommQueue {
         &self.world
     }
 
-    /// The queue to the ranks that hold the same weights, this one included.
+    /// Returns the queue to the ranks that hold the same weights, this one included.
     pub fn replicas(&self) -> &CommQueue {
         self.replicas.as_ref().unwrap_or(&self.world)
     }
 
-    /// The queue to the ranks that hold the same experts, where these are not all replicas.
+    /// Returns the queue to the ranks that hold the same experts, if these are not all replicas.
     pub fn experts(&self) -> Option<&CommQueue> {
         self.experts.as_ref()
     }
 
-    /// The ranks among which the state of parameters of one [`Arrangement::replication`] is sharded; panics where
-    /// nothing is.
+    /// Returns the ranks among which the state of parameters of one [`Arrangement::replication`] is
+    /// sharded; panics if nothing is sharded.
     pub fn sharding(&self, replication: Channel) -> &ShardGroups {
         let own = self.expert_sharding.as_ref().filter(|_| replication == Channel::ExpertReplicas);
         own.or(self.sharding.as_ref()).expect("only replicas that shard their state ask with whom")
     }
 
-    /// All of [`Mesh::sharding`], each with whether it is that of parameters of a replication.
+    /// Iterates over all shard groups, each with a predicate for the replications whose parameters it
+    /// shards.
     pub fn shardings(&self) -> impl Iterator<Item = (&ShardGroups, impl Fn(Channel) -> bool)> {
         let is_apart = self.expert_sharding.is_some();
         let common = self.sharding.iter().map(|sharding| (sharding, false));
@@ -185,34 +187,34 @@ impl Mesh {
         })
     }
 
-    /// Whether values must be gathered after each rank moved those that it owns.
+    /// Returns `true` if values must be all-gathered after each rank updated its own.
     pub fn gathers_values(&self) -> bool {
         let others = self.sharding.as_ref().is_some_and(|sharding| sharding.inside.ranks() > 1);
         others && self.partners.weights.is_none()
     }
 
-    /// Whether a parameter may lie in parts on several ranks.
+    /// Returns `true` if a parameter may be split among several ranks.
     pub fn cuts_tensors(&self) -> bool {
         self.sharding.is_some() || self.partners.tensor.size() * self.partners.expert.size() > 1
     }
 
-    /// The ranks that take part in this rank's passes.
+    /// Returns the groups that take part in this rank's passes.
     pub fn partners(&self) -> &ModelParallelGroups {
         &self.partners
     }
 
-    /// The stages of this rank's pipeline.
+    /// Returns the stages of this rank's pipeline.
     pub fn pipeline(&self) -> &Peers {
         &self.pipeline
     }
 
-    /// Whether no rank holds all gradients of the model after the reduction.
+    /// Returns `true` if no rank holds all gradients of the model after the reduction.
     pub fn cuts_gradients(&self) -> bool {
         self.replicas.is_some() || self.sharding.is_some() || self.partners.expert.size() > 1
     }
 
-    /// Whether this rank is the first among those that own the same part of the parameter called `name`: it counts
-    /// for all of them.
+    /// Returns `true` if this rank is the first among those that own the same part of the parameter `name`:
+    /// it counts for all of them.
     pub fn counts_in_norm(&self, name: &str) -> bool {
         let is_first = |axis: &Axis| self.coord.along(*axis) == 0 || is_sharded(name, *axis);
         let is_first_replica = match &self.sharding {
@@ -222,17 +224,18 @@ impl Mesh {
         is_first(&Axis::Tensor) && is_first_replica
     }
 
-    /// Whether this rank tells the loss of its samples: of tensor-parallel ranks, which all know it, the first.
+    /// Returns `true` if this rank reports the loss of its samples: the first one of tensor-parallel ranks,
+    /// which all compute it.
     pub fn reports_loss(&self) -> bool {
         self.coord.along(Axis::Tensor) == 0
     }
 
-    /// Index of this rank among those that read samples of their own, and how many they are.
+    /// Returns the index of this rank among those that read samples of their own, and their number.
     pub fn reader(&self) -> (u32, u32) {
         (self.layout.reader(self.layout.rank(self.coord)), self.layout.readers())
     }
 
-    /// Bytes this rank sent to any other, not counting what is on its way.
+    /// Returns the bytes that this rank sent to any other, without collectives in flight.
     pub fn bytes_sent(&self) -> u64 {
         let ModelParallelGroups { tensor, context, expert, weights, expert_weights, .. } = &self.partners;
         let peers = [tensor, context, expert, &self.pipeline].map(Peers::bytes_sent);
@@ -241,19 +244,19 @@ impl Mesh {
         peers.into_iter().chain(queues).chain(gatherers).sum()
     }
 
-    /// Seconds this rank has waited for others so far, but for stages of its pipeline.
+    /// Returns the seconds that this rank has waited for others so far, without pipeline stages.
     pub fn waited(&self) -> f64 {
         let queues: f64 = self.queues().map(CommQueue::waited).sum();
         self.world.waited() + queues + self.partners.waited()
     }
 
-    /// All queues but the world's.
+    /// Iterates over all queues but the world's.
     fn queues(&self) -> impl Iterator<Item = &CommQueue> {
         let sharding = self.shardings().flat_map(|(one, _)| one.across.iter().chain([&one.inside]));
         self.replicas.iter().chain(&self.experts).chain(sharding)
     }
 
-    /// `Err` when something went wrong between this rank and another in the middle of a pass.
+    /// `Err` after a communication error in the middle of a pass.
     pub fn check(&self) -> Result<(), Failure> {
         self.failure.check()
     }

@@ -1,18 +1,21 @@
-//! How ranks work together on one step: one module for each way to divide the work.
+//! Parallelism: one module for each way to divide a step among ranks.
 //!
 //! | module | divides | communicates |
 //! |---|---|---|
-//! | `gradient_buckets`, `device_gradient_buckets`, `comm_queue` | samples among replicas | during backward, in rank order |
-//! | `zero`, `reduce_scatter`, `weight_update` | state among a shard group (ZeRO 1, 2, 3) | during backward, and after the update |
-//! | `sync` | nothing: replicas that are equal only approximately | less than all gradients, or not in every step |
-//! | `all_gather_queue` | weights of ZeRO 3, present while their unit computes | while the unit before computes |
-//! | `pipeline` | blocks among stages, in one or several chunks | between passes, by `Exchange` actions |
-//! | `tensor` | matrices, and in sequence mode the sequence between them | when entering and leaving layers that are cut |
-//! | `context` | sequences: an early and a late piece for each rank | keys and values travel around a ring |
-//! | `expert` | experts; each rank reads its own samples | tokens to their experts and back |
-//! | `grad_norm`, `gradient_noise`, `step_totals` | nothing | once a step: norms, noise scale, losses, the time, and whether to stop |
+//! | `gradient_buckets` | samples among replicas | in backward, in rank order |
+//! | `zero`, `reduce_scatter` | state in a shard group (ZeRO) | in backward, after the update |
+//! | `sync` | nothing: replicas are only nearly equal | fewer values, or not in every step |
+//! | `all_gather_queue` | weights of ZeRO 3 | weights, while the unit before computes |
+//! | `pipeline` | blocks among stages, in chunks | between passes, by `Exchange` actions |
+//! | `tensor` | matrices; in sequence mode sequences | entering and leaving cut layers |
+//! | `context` | sequences: an early and a late piece | keys and values, around a ring |
+//! | `expert` | experts; ranks read their own samples | tokens to their experts and back |
+//! | `grad_norm`, `step_totals` | nothing | once a step: norms, losses, time, stops |
 //!
-//! `model_parallel_groups` holds the groups of `tensor`, `context` and `expert`, which communicate in the middle of a pass.
+//! `device_gradient_buckets` is `gradient_buckets` on a device, `comm_queue` runs collectives beside the
+//! computation, `weight_update` updates sharded weights, and `gradient_noise` estimates the noise scale.
+//! `model_parallel_groups` holds the groups of `tensor`, `context` and `expert`, which communicate in the
+//! middle of a pass.
 
 mod all_gather_queue;
 mod comm_queue;

@@ -1,5 +1,5 @@
-//! The ranks that take part in one rank's passes: they are talked to in the middle of forward and backward, where
-//! nothing can return an error.
+//! Model-parallel groups: the ranks that take part in one rank's passes. They communicate in the middle of
+//! forward and backward, where no error can be returned.
 
 use super::AllGatherQueue;
 use crate::comm::{CommError, Communicator, Incoming, Outgoing, loopback};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The ranks that take part in one rank's passes, by what they hold a part of.
+/// The groups that take part in one rank's passes, by axis.
 #[derive(Clone, Debug)]
 pub struct ModelParallelGroups {
     /// Ranks that hold parts of the same matrices.
@@ -19,16 +19,17 @@ pub struct ModelParallelGroups {
     pub context: Peers,
     /// Ranks that hold other experts.
     pub expert: Peers,
-    /// Ranks that hold the other parts of the weights, where weights are sharded.
+    /// Ranks that hold the other parts of the weights, if weights are sharded.
     pub weights: Option<AllGatherQueue>,
-    /// Those that hold the other parts of the weights of the same experts, where experts are spread.
+    /// Ranks that hold the other parts of the same experts' weights, if experts are distributed.
     pub expert_weights: Option<AllGatherQueue>,
-    /// Whether the ranks of [`ModelParallelGroups::tensor`] hold parts of the sequence where matrices are not cut.
+    /// True if the ranks of [`ModelParallelGroups::tensor`] hold parts of the sequence where matrices are
+    /// not cut (sequence parallelism).
     pub sequence: bool,
 }
 
 impl ModelParallelGroups {
-    /// A rank that holds everything.
+    /// Creates the groups of a rank that holds everything.
     pub fn none() -> Self {
         let alone =
             || Peers::of(Communicator::staged(Box::new(loopback::SingleRank)), FirstFailure::default());
@@ -36,34 +37,34 @@ impl ModelParallelGroups {
         Self { tensor, context, expert, weights: None, expert_weights: None, sequence: false }
     }
 
-    /// Seconds spent with them so far.
+    /// Returns the seconds spent in these groups so far.
     pub fn waited(&self) -> f64 {
         let passes: f64 = [&self.tensor, &self.context, &self.expert].into_iter().map(Peers::waited).sum();
         passes + self.weights.iter().chain(&self.expert_weights).map(AllGatherQueue::waited).sum::<f64>()
     }
 }
 
-/// The first thing that went wrong between this rank and any other.
+/// The first communication error between this rank and any other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstFailure(Arc<Mutex<Option<Failure>>>);
 
 impl FirstFailure {
-    /// `Err` when anything went wrong so far.
+    /// `Err` if there was an error so far.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let seen = self.0.lock().expect("no thread panics while it holds the failure");
         seen.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps `failure`, unless it is not the first.
+    /// Stores `failure`, unless there was one before.
     pub(super) fn keep(&self, failure: Failure) {
         self.0.lock().expect("no thread panics while it holds the failure").get_or_insert(failure);
     }
 }
 
-/// A group that is talked to in the middle of a pass.
+/// A group for communication in the middle of a pass.
 ///
-/// An error is kept, not returned: values are then meaningless, and later calls do nothing. Whoever runs the pass asks
-/// [`crate::parallel::Mesh::check`] afterwards.
+/// An error is stored, not returned: values are then meaningless, and later calls do nothing. The caller of
+/// the pass must call [`crate::parallel::Mesh::check`] afterwards.
 #[derive(Clone)]
 pub struct Peers {
     rank: u32,
@@ -80,22 +81,22 @@ impl Peers {
         Self { rank, size, group: Arc::new(Mutex::new(group)), failure, waited: Arc::default() }
     }
 
-    /// Index of this rank among them.
+    /// Returns the index of this rank in the group.
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// How many they are, this rank included.
+    /// Returns the number of ranks, this one included.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Bytes this rank sent to them.
+    /// Returns the bytes that this rank sent to the group.
     pub fn bytes_sent(&self) -> u64 {
         self.group.lock().expect("no thread panics while it holds the group").bytes_sent()
     }
 
-    /// Seconds spent inside calls so far, by all who share this group.
+    /// Returns the seconds spent inside calls so far, by all users of this group.
     pub fn waited(&self) -> f64 {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed)).as_secs_f64()
     }
@@ -105,7 +106,7 @@ impl Peers {
         self.with(|group| group.host().all_reduce(values));
     }
 
-    /// Sums into this rank's part of `values`, as [`crate::comm::rank_range`] cuts them.
+    /// Sums into this rank's part of `values`, see [`crate::comm::rank_range`].
     pub fn reduce_scatter(&self, values: &mut [f32]) {
         self.with(|group| group.host().reduce_scatter(values).map(drop));
     }
@@ -115,7 +116,7 @@ impl Peers {
         self.with(|group| group.host().all_gather(values));
     }
 
-    /// The sum of `values` over the ranks, on their device.
+    /// Returns the sum of `values` over the ranks, on their device.
     pub fn all_reduce_tensor(&self, values: Tensor<1>) -> Tensor<1> {
         if self.size == 1 {
             return values;
@@ -125,21 +126,23 @@ impl Peers {
         sum.unwrap_or_else(|| Tensor::zeros([length], &device))
     }
 
-    /// This rank's part of the sum of `values` over the ranks, whose number divides theirs, on their device.
+    /// Returns this rank's part of the sum of `values` over the ranks, which divide them evenly, on their
+    /// device.
     pub fn reduce_scatter_tensor(&self, values: Tensor<1>) -> Tensor<1> {
         let (part, device) = (values.dims()[0] / self.size as usize, values.device());
         let sum = self.with(|group| group.reduce_scatter(values));
         sum.unwrap_or_else(|| Tensor::zeros([part], &device))
     }
 
-    /// The parts of all ranks in their order, of which this one gives `part`, on its device. All have the same length.
+    /// Returns the parts of all ranks in rank order, on their device; this rank contributes `part`. All
+    /// have the same length.
     pub fn all_gather_tensor(&self, part: Tensor<1>) -> Tensor<1> {
         let (whole, device) = (part.dims()[0] * self.size as usize, part.device());
         let all = self.with(|group| group.all_gather(part));
         all.unwrap_or_else(|| Tensor::zeros([whole], &device))
     }
 
-    /// As [`Peers::exchange`], of values on `device`; what is received has as many values as `recv` says.
+    /// Sends to one rank and receives `recv` values from one, both on `device` and at once.
     pub fn exchange_tensors(
         &self,
         send: Option<(u32, Tensor<1>)>,
@@ -150,7 +153,7 @@ impl Peers {
         received.or_else(|| recv.map(|(_, values)| Tensor::zeros([values], device)))
     }
 
-    /// Gives block `p` of `send` to rank `p` and takes block `p` of `recv` from it.
+    /// Sends block `p` of `send` to rank `p` and receives block `p` of `recv` from it.
     pub fn all_to_all(&self, send: &[f32], recv: &mut [f32]) {
         self.with(|group| group.host().all_to_all(send, recv));
     }
@@ -160,7 +163,8 @@ impl Peers {
         self.with(|group| group.host().exchange(send, recv));
     }
 
-    /// Does `work` here while `talk` talks to them in a thread of its own; waited is what `talk` takes beyond the work.
+    /// Runs `work` here while `talk` communicates in a thread of its own; only the time of `talk` beyond
+    /// the work counts as waiting.
     pub(crate) fn meanwhile<A: Send, B>(
         &self,
         talk: impl FnOnce(&Self) -> A + Send,
@@ -177,13 +181,13 @@ impl Peers {
         })
     }
 
-    /// Counts the time since `began` as waited.
+    /// Counts the time since `began` as waiting.
     fn count(&self, began: Instant) {
         let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// What `act` gives; `None` where there is no other rank, or something went wrong.
+    /// Returns the result of `act`; `None` if there is no other rank, or after an error.
     fn with<T>(&self, act: impl FnOnce(&mut Communicator) -> Result<T, CommError>) -> Option<T> {
         if self.size == 1 || self.failure.check().is_err() {
             return None;

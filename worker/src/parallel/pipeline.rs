@@ -1,4 +1,4 @@
-//! What goes from one pipeline stage to its neighbours: activations to the next, their gradients to the previous.
+//! Pipeline messages between neighbouring stages: activations to the next, their gradients to the previous.
 
 use super::Peers;
 use crate::comm::{Incoming, Outgoing};
@@ -6,35 +6,35 @@ use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Neighbor, Pass};
 use std::collections::BTreeMap;
 
-/// Messages of one rank, from when they are made until they are read.
+/// The messages of one rank, from their computation until they are used.
 #[derive(Debug)]
 pub(crate) struct PipelineMessages {
     peers: Peers,
     device: Device,
-    /// Made here, not yet sent.
+    /// Computed here, not sent yet.
     outbox: BTreeMap<(Neighbor, Pass), Tensor<3>>,
-    /// Received, not yet read.
+    /// Received, not used yet.
     inbox: BTreeMap<(Neighbor, Pass), Tensor<3>>,
 }
 
 impl PipelineMessages {
-    /// No messages. `peers` are the stages of the pipeline, in order.
+    /// Creates an empty set of messages. `peers` are the stages of the pipeline, in order.
     pub(crate) fn new(peers: Peers, device: &Device) -> Self {
         Self { peers, device: device.clone(), outbox: BTreeMap::new(), inbox: BTreeMap::new() }
     }
 
-    /// Keeps the result of `pass` until it is sent.
+    /// Stores the result of `pass` until it is sent.
     pub(crate) fn give(&mut self, to: Neighbor, pass: Pass, result: Tensor<3>) {
         self.outbox.insert((to, pass), result);
     }
 
-    /// What was received for `pass`, if anything was.
+    /// Takes the message received for `pass`, if there is one.
     pub(crate) fn take(&mut self, from: Neighbor, pass: Pass) -> Option<Tensor<3>> {
         self.inbox.remove(&(from, pass))
     }
 
-    /// Sends the result of one pass and receives, in the same call, what another reads. `shape` is that of the tensor
-    /// received. Panics when there is no result to send.
+    /// Sends the result of one pass and receives, in the same call, the input of another. `shape` is that
+    /// of the received tensor. Panics if there is no result to send.
     pub(crate) fn exchange(&mut self, with: Neighbor, send: Option<Pass>, recv: Option<(Pass, [usize; 3])>) {
         let (rank, size) = (self.peers.rank(), self.peers.size());
         let other = match with {
@@ -53,14 +53,14 @@ impl PipelineMessages {
         }
     }
 
-    /// Forgets every message: a step that ended early left some.
+    /// Drops every message: a step that ended early left some.
     pub(crate) fn clear(&mut self) {
         self.outbox.clear();
         self.inbox.clear();
     }
 
-    /// Adds to `values` those of the stage at the other end of the pipeline, which calls this at the same time; in the
-    /// order of the stages, so that both get the same bits.
+    /// Adds to `values` those of the stage at the other end of the pipeline, which calls this at the same
+    /// time. Both get the same bits.
     pub(crate) fn sum_with_other_end(&self, values: &mut [f32]) {
         let last = self.peers.size() - 1;
         let other = if self.peers.rank() == 0 { last } else { 0 };

@@ -1,9 +1,10 @@
-//! Sums gradients so that every rank of a shard group gets the sums of its shards, while backward still computes.
+//! Reduce-scatter of gradients: every rank of a shard group gets the sums of its shards, while backward
+//! still computes.
 //!
-//! A pack leaves when the backward of its unit is done: with zero 1 once a step, with zero 2 and 3 after every
-//! micro-batch, because nobody has room to keep it. One reduce-scatter of a pack of `N` bytes costs `N (n - 1) / n`
-//! bytes among the `n` ranks of the group. Groups that hold the same shards then sum them by an all-reduce, once a
-//! step.
+//! A bucket is sent when the backward of its unit is done: with ZeRO 1 once a step, with ZeRO 2 and 3 after
+//! every micro-batch, because no rank has memory for all of them. A reduce-scatter of a bucket of `N` bytes
+//! costs `N (n - 1) / n` bytes among the `n` ranks of the group. Groups that hold the same shards then sum
+//! them by an all-reduce, once a step.
 
 use super::Mesh;
 use super::mesh::ShardGroups;
@@ -13,30 +14,30 @@ use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Packs that may travel at once with zero 1, whose gradients stay where they are: enough to keep the queue busy.
+/// Buckets in flight with ZeRO 1, whose gradients stay in place: enough to keep the queue busy.
 const AHEAD: usize = 4;
 
-/// The packs of one step on their way.
+/// The shard buckets of one step in flight.
 #[derive(Debug)]
 pub struct ReduceScatter {
     shards: Arc<ZeroShards>,
-    /// Whether a pack leaves after every micro-batch.
+    /// True if a bucket is sent after every micro-batch.
     always: bool,
-    /// Packs that left and are not back, and whether the sum will be complete.
+    /// Buckets in flight, and whether the sum will be complete.
     travelling: VecDeque<(usize, bool)>,
-    /// Packs whose shards are on their way to the other groups.
+    /// Buckets whose shards are being summed with the other groups.
     across: VecDeque<usize>,
     failure: Option<Failure>,
 }
 
 impl ReduceScatter {
-    /// Every pack leaves once a step.
+    /// Creates a reduction that sends every bucket once a step.
     pub(super) fn once(shards: &Arc<ZeroShards>) -> Self {
         let shards = Arc::clone(shards);
         Self { shards, always: false, travelling: VecDeque::new(), across: VecDeque::new(), failure: None }
     }
 
-    /// Every pack leaves after every micro-batch.
+    /// Creates a reduction that sends every bucket after every micro-batch.
     pub(super) fn always(shards: &Arc<ZeroShards>) -> Self {
         Self { always: true, ..Self::once(shards) }
     }
@@ -45,7 +46,7 @@ impl ReduceScatter {
         if !(is_final || self.always) {
             return;
         }
-        // Who keeps only shards has room for a pack that travels and one that is computed.
+        // A rank that stores only shards has memory for one bucket in flight and one being computed.
         let most = if self.always { 1 } else { AHEAD };
         for pack in self.shards.packs_of(unit).collect::<Vec<_>>() {
             while self.travelling.len() >= most {
@@ -69,7 +70,8 @@ impl ReduceScatter {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits for the oldest pack; a complete sum goes on to the other groups. A failure is kept until the end.
+    /// Waits for the oldest bucket; a complete sum goes on to the other groups. A failure is stored until
+    /// the end.
     fn receive(&mut self, gradients: &mut Gradients, mesh: &Mesh) {
         let Some((pack, is_final)) = self.travelling.pop_front() else { return };
         let sharding = self.sharding(pack, mesh);
@@ -86,7 +88,7 @@ impl ReduceScatter {
         }
     }
 
-    /// Among whom a pack is sharded.
+    /// Returns the group among which a bucket is sharded.
     fn sharding<'m>(&self, pack: usize, mesh: &'m Mesh) -> &'m ShardGroups {
         mesh.sharding(self.shards.packs()[pack].replication())
     }
@@ -105,7 +107,7 @@ mod tests {
 
     const RANKS: u32 = 4;
 
-    /// Values that gradients and weights had room for at most, and those of the whole model and of its largest pack.
+    /// Peak values of gradients and weights, and values of the whole model and of its largest bucket.
     struct BufferSizes {
         gradients: usize,
         weights: usize,
@@ -113,7 +115,7 @@ mod tests {
         largest: usize,
     }
 
-    /// A step of two micro-batches on one of the ranks.
+    /// Runs a step of two micro-batches on one of the ranks.
     fn rooms(zero: ZeroStage, group: loopback::ThreadRank, rank: u32) -> BufferSizes {
         let model = Mlp { inputs: 32, hidden: vec![64; 12], classes: 8, activation: MlpActivation::Relu };
         let model = Model::Mlp(model);

@@ -1,7 +1,7 @@
-//! What the ranks tell each other once a step besides gradients: losses, counts, the time, and whether to stop.
+//! Step totals: losses, counts, the time and stop requests, which the ranks exchange once a step.
 //!
-//! Every rank's row is gathered by all and added in rank order in `f64`, so that all of them reach the same sums
-//! to the last bit, and with them the same decision.
+//! Every rank's row is gathered by all and added in rank order in `f64`, so that all of them compute the
+//! same sums to the last bit, and with them the same decision.
 
 use super::CommQueue;
 use crate::ops::LossFigures;
@@ -11,43 +11,44 @@ use dtrain_protocol::communication_volume::ROW_VALUES;
 /// `f32` slots of one row: loss (2), hits (2), count (2), square (2), elapsed (2), ordered.
 const SLOTS: usize = ROW_VALUES as usize;
 
-/// One rank's row, or the sums over all ranks: `ordered` then holds when it holds for any of them.
+/// One rank's row, or the sums over all ranks: `ordered` is then true if it is for any of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTotals {
     /// Sum of the losses of this rank's samples (tokens, for a decoder), in nats.
     pub loss_sum: f64,
-    /// How many of them were classified right.
+    /// Number of correct predictions.
     pub hits: u64,
-    /// How many there were; below 2^48, as `hits`.
+    /// Number of predictions; below 2^48, like `hits`.
     pub count: u64,
     /// Square of a norm of this rank's gradients.
     pub square: f64,
-    /// Share of the time limit that has passed by the clock of rank 0, which counts for all; the others say 0.
+    /// Share of the time limit that has passed by the clock of rank 0, which counts for all; other ranks
+    /// send 0.
     pub elapsed: f64,
-    /// Somebody ordered this rank to stop.
+    /// True if the agent ordered this rank to stop.
     pub ordered: bool,
 }
 
 impl StepTotals {
-    /// Mean loss in nats; not finite when nothing was counted.
+    /// Returns the mean loss in nats; not finite if there are no predictions.
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
     pub fn loss(&self) -> f64 {
         self.loss_sum / self.count as f64
     }
 
-    /// Share that was classified right.
+    /// Returns the share of correct predictions.
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
     pub fn accuracy(&self) -> f64 {
         self.hits as f64 / self.count as f64
     }
 
-    /// The losses of some micro-batches.
+    /// Creates the totals of some micro-batches.
     pub(crate) fn of(figures: LossFigures) -> Self {
         let LossFigures { loss_sum, hits, count } = figures;
         Self { loss_sum, hits, count, ..Self::default() }
     }
 
-    /// Adds the figures of another part.
+    /// Adds the totals of another part.
     pub fn add(&mut self, other: &Self) {
         self.loss_sum += other.loss_sum;
         self.hits += other.hits;
@@ -82,7 +83,7 @@ impl StepTotals {
     }
 }
 
-/// A number as the sum of two `f32`: 48 bits of it.
+/// Splits a number into the sum of two `f32`, which keeps 48 bits of it.
 #[expect(clippy::cast_possible_truncation, reason = "the rest is carried by the second")]
 pub(super) fn halves(value: f64) -> [f32; 2] {
     let first = value as f32;
@@ -90,7 +91,7 @@ pub(super) fn halves(value: f64) -> [f32; 2] {
     [first, rest]
 }
 
-/// Begins to gather the rows; [`collect`] gives the sums.
+/// Starts to gather the rows; [`collect`] returns the sums.
 pub fn send(totals: &StepTotals, queue: &CommQueue) {
     let mut rows = vec![0.0; SLOTS * queue.ranks() as usize];
     rows[SLOTS * queue.rank() as usize..][..SLOTS].copy_from_slice(&totals.row());

@@ -1,9 +1,9 @@
-//! Matrices cut among ranks: what these ranks tell each other, and where.
+//! Tensor parallelism: matrices cut among ranks, and the communication for them.
 //!
-//! A part of a model is *entered* by layers whose weights are cut by columns, so that every rank computes columns of
-//! its own, and *left* by one whose weights are cut by rows, so that the ranks have partial sums. Outside, every rank
-//! has all of an activation, or in sequence mode its part of the sequence. The table of cuts is in
-//! `protocol/src/sharding.rs`; nothing here knows a layer.
+//! A part of a model is *entered* by layers whose weights are cut by columns, so that every rank computes
+//! its own columns, and *left* by one whose weights are cut by rows, so that the ranks have partial sums.
+//! Outside, every rank has all of an activation, or in sequence mode its part of the sequence. The sharding
+//! table is in `protocol/src/sharding.rs`; nothing here knows a layer.
 
 use super::ModelParallelGroups;
 use crate::network::{LayerContext, Weights};
@@ -14,12 +14,13 @@ use burn::tensor::Tensor;
 use dtrain_protocol::Axis;
 use dtrain_protocol::sharding::is_sharded;
 
-/// What layers cut by columns read. `[b, t, w]`, or `[b, t / n, w]` in sequence mode, → `[b, t, w]`
+/// Returns the input of column-parallel layers. `[b, t, w]`, or `[b, t / n, w]` in sequence mode, → `[b, t,
+/// w]`
 pub(crate) fn enter(partners: &ModelParallelGroups, x: Tensor<3>) -> Tensor<3> {
     if partners.sequence { gather_sequence(x, &partners.tensor) } else { copy_to(x, &partners.tensor) }
 }
 
-/// The sum of what each rank has of a result, with what is added to it once. The dual of [`enter`].
+/// Sums the partial results of the ranks, and adds bias and residual once. The dual of [`enter`].
 pub(crate) fn leave(
     partners: &ModelParallelGroups,
     partial: Tensor<3>,
@@ -33,7 +34,9 @@ pub(crate) fn leave(
     }
 }
 
-/// Layers of one input side by side, each cut by columns, plus `added`. `[b, t, w]` → `[b, t, sum of the columns held]`
+/// Computes column-parallel layers of one input, plus `added`.
+///
+/// `[b, t, w]` → `[b, t, sum of the columns held]`
 pub(crate) fn column(
     layers: &LayerContext,
     weights: &Weights<'_>,
@@ -46,7 +49,7 @@ pub(crate) fn column(
     ops::project(layers.arithmetic, enter(&layers.partners, x), matrices, biases, added)
 }
 
-/// A layer cut by rows, plus the residual. `[b, t, rows held]` → `[b, t, w]`
+/// Computes a row-parallel layer, plus the residual. `[b, t, rows held]` → `[b, t, w]`
 pub(crate) fn row(
     layers: &LayerContext,
     weights: &Weights<'_>,
@@ -64,8 +67,9 @@ pub(crate) fn row(
     leave(partners, partial, bias, Some(residual))
 }
 
-/// What the adapters of layers cut by columns add: `scale · x·A·B` of each, side by side; `None` where the layers have
-/// none. Every rank has all of `A` and columns of `B`. `[b, t, w]` → `[b, t, sum of the columns held]`
+/// Computes the LoRA adapters of column-parallel layers: `scale · x·A·B` of each, side by side; `None` if
+/// the layers have none. Every rank has all of `A` and columns of `B`. `[b, t, w]` → `[b, t, sum of the
+/// columns held]`
 pub(crate) fn column_adapters(
     layers: &LayerContext,
     weights: &Weights<'_>,
@@ -75,7 +79,8 @@ pub(crate) fn column_adapters(
 ) -> Option<Tensor<3>> {
     let down = names.iter().map(|name| weights.find_factor(&format!("{name}.lora_a")));
     let down = down.collect::<Option<Vec<_>>>()?;
-    // Outside of the cut layers every rank has the whole gradient of `x`, so `A` is applied before they are entered.
+    // Outside of the cut layers every rank has the whole gradient of `x`, so `A` is applied before they are
+    // entered.
     let low = ops::project(layers.arithmetic, x, down, Vec::new(), None) * scale;
     let low = enter(&layers.partners, low);
     let rank = low.dims()[2] / names.len();
@@ -87,8 +92,8 @@ pub(crate) fn column_adapters(
     Some(Tensor::cat(up.collect(), 2))
 }
 
-/// `residual` plus what the adapter of a layer cut by rows adds: `scale · x·A·B`. Every rank has rows of `A` and all of
-/// `B`. `x` is `[b, t, rows held]`, `residual` `[b, t, w]`.
+/// Returns `residual` plus the LoRA adapter of a row-parallel layer: `scale · x·A·B`. Every rank has rows
+/// of `A` and all of `B`. `x` is `[b, t, rows held]`, `residual` `[b, t, w]`.
 pub(crate) fn row_adapter(
     layers: &LayerContext,
     weights: &Weights<'_>,
@@ -108,7 +113,8 @@ pub(crate) fn row_adapter(
     ops::project(layers.arithmetic, low, vec![up], Vec::new(), Some(residual))
 }
 
-/// Mean cross-entropy of `logits: [n, classes held]`, of which this rank has its share of the classes.
+/// Computes the mean cross-entropy of `logits: [n, classes held]`, of which this rank has its share of the
+/// classes.
 pub(crate) fn cross_entropy(
     layers: &LayerContext,
     logits: Tensor<2>,
@@ -122,7 +128,8 @@ pub(crate) fn cross_entropy(
     ops::cross_entropy_of_part(layers.arithmetic, logits, targets, share, peers)
 }
 
-/// The part of `places`, one for each token of a sequence, whose tokens this rank has outside of the cut layers.
+/// Returns the part of `places`, one for each token of a sequence, of the tokens that this rank has outside
+/// of the cut layers.
 pub(crate) fn part_of<'a, T>(partners: &ModelParallelGroups, places: &'a [T]) -> &'a [T] {
     let ModelParallelGroups { tensor, sequence, .. } = partners;
     if !sequence {
@@ -132,8 +139,8 @@ pub(crate) fn part_of<'a, T>(partners: &ModelParallelGroups, places: &'a [T]) ->
     &places[tensor.rank() as usize * part..][..part]
 }
 
-/// In sequence mode, sums the gradients of the parameters that all ranks hold whole: each used them for its part of the
-/// sequence only. All in one message, once a step, when the replicas have summed theirs; of shards those that this rank
+/// Sums, in sequence mode, the gradients of the replicated parameters: each rank used them for its part of
+/// the sequence only. One message a step, after the reduction over replicas; of shards those that this rank
 /// owns, which are the same on all of these ranks.
 pub(crate) fn sum_parts(stage: &mut Stage, partners: &ModelParallelGroups) {
     if !partners.sequence || partners.tensor.size() == 1 {

@@ -1,4 +1,5 @@
-//! Moves the weights: every rank those that it owns, and whoever keeps whole weights gathers the others.
+//! Weight update: every rank updates the weights that it owns, and a rank with whole weights all-gathers
+//! the others.
 
 use super::{Mesh, ZeroShards, step_totals};
 use crate::optimizer::{StageOptimizer, WeightUpdate};
@@ -6,10 +7,10 @@ use crate::stage::Stage;
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};
 
-/// Packs of moved weights that may travel while the next are moved.
+/// Buckets of updated weights in flight while the next are updated.
 const AHEAD: usize = 2;
 
-/// Applies the gradients of `stage`, which are summed over the replicas.
+/// Applies the gradients of `stage`, which are reduced over the replicas.
 pub(crate) fn update(
     stage: &mut Stage,
     optimizer: &mut StageOptimizer,
@@ -50,7 +51,7 @@ pub(crate) fn update(
     Ok(())
 }
 
-/// Sums the figures of each parameter over the ranks that hold its parts.
+/// Sums the squares of each parameter over the ranks that hold its parts.
 fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Result<(), Failure> {
     for (sharding, is_its) in mesh.shardings() {
         let inside = sharding.inside();
@@ -69,7 +70,7 @@ fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Resul
     mesh.check()
 }
 
-/// One row for each rank, of which this one fills its own: every figure as two `f32`.
+/// Returns one row for each rank, of which this one fills its own: every square as two `f32`.
 fn rows(squares: &[[f64; 2]], rank: u32, ranks: u32) -> Vec<f32> {
     let own: Vec<f32> = squares.iter().flatten().flat_map(|square| step_totals::halves(*square)).collect();
     let mut rows = vec![0.0; own.len() * ranks as usize];
@@ -77,7 +78,7 @@ fn rows(squares: &[[f64; 2]], rank: u32, ranks: u32) -> Vec<f32> {
     rows
 }
 
-/// Replaces the figures of the parameters that are `cut` by the sums over all rows, in the order of ranks.
+/// Replaces the squares of the parameters that are `cut` by the sums over all rows, in the order of ranks.
 fn add(squares: &mut [[f64; 2]], rows: &[f32], cut: impl Fn(usize) -> bool) {
     let width = 4 * squares.len();
     for (index, square) in squares.iter_mut().enumerate().filter(|(index, _)| cut(*index)) {

@@ -1,11 +1,14 @@
-//! The table of shards: which part of each parameter a rank keeps the state of, and how the parts of a unit travel.
+//! ZeRO sharding: the part of each parameter whose state a rank stores, and the buckets in which the parts
+//! of a unit are sent.
 //!
 //! Every parameter is cut by itself, into as many contiguous parts as its shard group has ranks, by
-//! [`crate::comm::rank_range`]. So ranks that hold the same parameter cut it alike whatever lies beside it: a tied embedding
-//! on the first and the last stage, a norm beside matrices that tensor-parallel ranks cut unevenly.
+//! [`crate::comm::rank_range`]. So ranks that hold the same parameter cut it in the same way beside any
+//! others: a tied embedding on the first and the last stage, a norm beside matrices that tensor-parallel
+//! ranks cut unevenly.
 //!
-//! The parameters of a unit travel in one collective, as a *pack*: one block for each rank of the group, in which its
-//! parts of all parameters lie side by side. Blocks are equally long, so a shorter part is padded by one zero.
+//! The parameters of a unit are sent in one collective, as a *bucket*: one block for each rank of the
+//! group, in which its parts of all parameters are side by side. Blocks are equally long, so a shorter part
+//! is padded by one zero.
 //!
 //! ```text
 //! block of rank 0: a a a · b b    block of rank 1: a a 0 · b b    a: 5 values, b: 4 values
@@ -17,11 +20,11 @@ use dtrain_protocol::{Arrangement, Channel, Rank};
 use dtrain_recipes::ZeroStage;
 use std::ops::Range;
 
-/// The table of shards of one stage, as one rank of the shard group sees it.
+/// The shards of one stage, seen from one rank of the shard group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZeroShards {
     packs: Vec<ParameterBucket>,
-    /// Pack and place in it of each parameter.
+    /// Bucket of each parameter, and its index in it.
     homes: Vec<(usize, usize)>,
 }
 
@@ -30,27 +33,27 @@ pub struct ZeroShards {
 pub struct ParameterBucket {
     unit: usize,
     replication: Channel,
-    /// This rank's place in the shard group, and the ranks of it.
+    /// Index of this rank in the shard group.
     place: u32,
     ranks: u32,
     items: Vec<BucketEntry>,
     /// Values of one block.
     block: usize,
-    /// Where this rank's block lies among those of all packs.
+    /// Range of this rank's block among its blocks of all buckets.
     kept: Range<usize>,
 }
 
-/// A parameter in a pack.
+/// A parameter in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BucketEntry {
     parameter: usize,
     length: usize,
-    /// First value of its part in each block.
+    /// Offset of its part in each block.
     offset: usize,
 }
 
 impl ZeroShards {
-    /// The shards of `parameters` as `rank` holds them; everything where `arrangement` shards nothing.
+    /// Creates the shards of `parameters` that `rank` holds; everything if `arrangement` shards nothing.
     pub fn of(arrangement: &Arrangement, rank: Rank, parameters: &[ModelParameter]) -> Self {
         let shard = if arrangement.zero == ZeroStage::Zero0 { 1 } else { arrangement.shard };
         let arrangement = Arrangement { shard, ..*arrangement };
@@ -92,29 +95,30 @@ impl ZeroShards {
         Self { packs, homes }
     }
 
-    /// All packs, in the order of units.
+    /// Returns all buckets, in the order of units.
     pub fn packs(&self) -> &[ParameterBucket] {
         &self.packs
     }
 
-    /// Indices of the packs of a unit.
+    /// Returns the indices of the buckets of a unit.
     pub fn packs_of(&self, unit: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.packs.len()).filter(move |pack| self.packs[*pack].unit == unit)
     }
 
-    /// Index of the pack that parameter `index` travels in.
+    /// Returns the index of the bucket of parameter `index`.
     pub fn pack_of(&self, index: usize) -> usize {
         self.homes[index].0
     }
 
-    /// The part of parameter `index` whose state this rank keeps, counted from the parameter's first value.
+    /// Returns the part of parameter `index` whose state this rank stores, counted from the parameter's
+    /// first value.
     pub fn owned(&self, index: usize) -> Range<usize> {
         let (pack, item) = self.homes[index];
         let pack = &self.packs[pack];
         rank_range(pack.items[item].length, pack.place, pack.ranks)
     }
 
-    /// Where that part lies in a vector of this rank's blocks of all packs.
+    /// Returns the range of that part in a vector of this rank's blocks of all buckets.
     pub fn kept(&self, index: usize) -> Range<usize> {
         let (pack, item) = self.homes[index];
         let pack = &self.packs[pack];
@@ -122,41 +126,41 @@ impl ZeroShards {
         begin..begin + self.owned(index).len()
     }
 
-    /// Values of this rank's blocks of all packs.
+    /// Returns the values of this rank's blocks of all buckets.
     pub fn kept_length(&self) -> usize {
         self.packs.last().map_or(0, |pack| pack.kept.end)
     }
 }
 
 impl ParameterBucket {
-    /// Among which replicas its parameters are the same.
+    /// Returns the set of replicas that have the same parameters.
     pub fn replication(&self) -> Channel {
         self.replication
     }
 
-    /// Values of all blocks together.
+    /// Returns the values of all blocks together.
     pub fn length(&self) -> usize {
         self.block * self.ranks as usize
     }
 
-    /// This rank's block.
+    /// Returns the range of this rank's block in the bucket.
     pub fn own(&self) -> Range<usize> {
         let begin = self.block * self.place as usize;
         begin..begin + self.block
     }
 
-    /// Where this rank's block lies in a vector of its blocks of all packs.
+    /// Returns the range of this rank's block in a vector of its blocks of all buckets.
     pub fn kept(&self) -> Range<usize> {
         self.kept.clone()
     }
 
-    /// Indices of its parameters.
+    /// Returns the indices of the bucket's parameters.
     pub fn parameters(&self) -> impl Iterator<Item = usize> + '_ {
         self.items.iter().map(|item| item.parameter)
     }
 
-    /// The parts of parameter `index`, which must be in this pack: where each lies in the parameter, and where in
-    /// the pack.
+    /// Returns the parts of parameter `index`, which must be in this bucket: the range of each in the
+    /// parameter, and in the bucket.
     pub fn parts(&self, index: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
         let item = self.items.iter().find(|item| item.parameter == index);
         let item = item.unwrap_or_else(|| panic!("parameter {index} travels in another pack"));

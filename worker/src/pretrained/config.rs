@@ -1,38 +1,38 @@
-//! `config.json`: which models are dtrain's.
+//! Model configurations: reads and writes `config.json` of models that dtrain supports.
 
 use super::PretrainedError;
 use dtrain_recipes::{Activation, Decoder, NORM_EPSILON, Norm, Positions, ROTARY_BASE};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// An architecture of transformers that dtrain trains.
+/// A supported architecture of transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelFamily {
     /// Learned positions, layer norms, GELU, biases.
     Gpt2,
     /// Rotary positions, RMS norms, SwiGLU.
     Llama,
-    /// The same, as Mistral calls it.
+    /// Llama's architecture under the name of Mistral.
     Mistral,
-    /// The same with biases of queries, keys and values.
+    /// Llama's architecture with biases of queries, keys and values.
     Qwen2,
 }
 
-/// A model that is described by a `config.json`.
+/// A model read from a `config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pretrained {
-    /// The architecture.
+    /// Architecture.
     pub family: ModelFamily,
-    /// The model; its context is the longest.
+    /// The model, with its longest context.
     pub model: Decoder,
-    /// What differs from how it was trained, without changing what the weights compute.
+    /// Differences from the original training that do not change the computation of the weights.
     pub notes: Vec<String>,
 }
 
 impl ModelFamily {
     const ALL: [Self; 4] = [Self::Gpt2, Self::Llama, Self::Mistral, Self::Qwen2];
 
-    /// As `model_type` spells it.
+    /// Returns the value of `model_type`.
     pub fn model_type(self) -> &'static str {
         match self {
             Self::Gpt2 => "gpt2",
@@ -51,9 +51,9 @@ impl ModelFamily {
         }
     }
 
-    /// The architecture that a model is.
+    /// Returns the architecture of a model.
     ///
-    /// `Err` says what of the model no architecture has.
+    /// `Err` names the feature that no architecture has.
     pub fn of(model: &Decoder) -> Result<Self, PretrainedError> {
         let none = |what: &str| Err(PretrainedError::NoFamily(what.to_owned()));
         if model.experts.is_some() {
@@ -85,9 +85,9 @@ impl ModelFamily {
     }
 }
 
-/// Reads the text of a `config.json` at `path`.
+/// Parses the text of a `config.json` at `path`.
 ///
-/// `Err` lists what dtrain does not train.
+/// `Err` lists the unsupported features.
 pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedError> {
     let content = |detail: String| PretrainedError::Content { path: path.to_owned(), detail };
     let map: Map<String, Value> =
@@ -107,7 +107,7 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedEr
     }
 }
 
-/// The values of a `config.json`, and what is wrong with them.
+/// The values of a `config.json`, and the mistakes found in them.
 struct ConfigReader {
     map: Map<String, Value>,
     reasons: Vec<String>,
@@ -115,12 +115,12 @@ struct ConfigReader {
 }
 
 impl ConfigReader {
-    /// A value that is there and is not null.
+    /// Returns a value that is present and not null.
     fn value(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// A count of at least one; of `default`, where it is absent.
+    /// Returns a count of at least one; `default` if it is absent.
     fn count(&mut self, key: &str, default: Option<u32>) -> Option<u32> {
         let Some(value) = self.value(key) else {
             if default.is_none() {
@@ -148,7 +148,7 @@ impl ConfigReader {
         self.value(key).and_then(Value::as_bool).unwrap_or(default)
     }
 
-    /// Refuses a flag that is not `wanted`, which it is where it is absent.
+    /// Refuses a flag that is not `wanted`, which is its default.
     fn refuse_unless(&mut self, key: &str, wanted: bool) {
         if self.flag(key, wanted) != wanted {
             self.reasons.push(format!("`{key}` is {}, and dtrain has only {wanted}", !wanted));
@@ -167,7 +167,7 @@ impl ConfigReader {
         found
     }
 
-    /// Dropout changes training, not what the weights compute: it is told and left out.
+    /// Notes dropout, which dtrain lacks: it changes training, not the computation of the weights.
     fn dropout(&mut self, keys: &[(&str, f64)]) {
         for (key, default) in keys {
             let rate = self.number(key, *default);
@@ -265,7 +265,7 @@ impl ConfigReader {
         })
     }
 
-    /// Whether all linear layers have biases, and whether queries, keys and values have.
+    /// Returns whether all linear layers have biases, and whether queries, keys and values have.
     fn biases(&mut self, family: ModelFamily) -> (bool, bool) {
         if family != ModelFamily::Llama {
             return (false, family == ModelFamily::Qwen2);
@@ -279,7 +279,7 @@ impl ConfigReader {
         (mlp, attention)
     }
 
-    /// Base of the angles, which newer versions keep in `rope_parameters`.
+    /// Returns the base of the rotary angles, which newer versions store in `rope_parameters`.
     fn rotary(&mut self) -> Option<u64> {
         let rope = self.value("rope_parameters").or_else(|| self.value("rope_scaling")).cloned();
         let kind = rope.as_ref().and_then(|rope| rope.get("rope_type").or_else(|| rope.get("type")));
@@ -321,7 +321,7 @@ impl ConfigReader {
     }
 }
 
-/// The `config.json` of a model whose weights are in f32.
+/// Returns the `config.json` of a model with f32 weights.
 pub(super) fn to_config_json(family: ModelFamily, model: &Decoder) -> Value {
     let mut config = json!({
         "architectures": [family.architecture()],

@@ -1,4 +1,4 @@
-//! Writes the weights of a checkpoint for other programs.
+//! Weight export: writes the weights of a checkpoint for other programs.
 
 use super::folder::parameters;
 use super::tensor_names::{HEAD, ValueOrder, prefix, theirs};
@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// What other programs read.
+/// The file format of exported weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
     /// A folder of Hugging Face transformers; for decoders.
@@ -23,7 +23,7 @@ pub enum WeightFormat {
     Onnx,
     /// A folder of adapters of Hugging Face peft; for decoders with adapters.
     Peft,
-    /// Safetensors with the names that dtrain gives to parameters; for every model.
+    /// Safetensors with dtrain's parameter names; for every model.
     Safetensors,
 }
 
@@ -31,13 +31,15 @@ pub enum WeightFormat {
 pub(super) struct ExportedTensor {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
-    /// Parameters with their forms.
+    /// Parameters, each with the order of its values in the tensor.
     pub(super) from: Vec<(ParameterSpec, ValueOrder)>,
 }
 
-/// Writes the weights of a checkpoint of `model` into the folder `out`, which is made; gives the names of the files.
+/// Writes the weights of a checkpoint of `model` into the folder `out`, which is created; returns the names
+/// of the files.
 ///
-/// `Err` when transformers, or ONNX, have no such model, the checkpoint is damaged, or a file cannot be written.
+/// `Err` if transformers, or ONNX, have no such model, the checkpoint is damaged, or a file cannot be
+/// written.
 pub fn export(
     reader: &TensorReader,
     model: &Model,
@@ -85,7 +87,7 @@ pub fn export(
     Ok(files)
 }
 
-/// The tensors of transformers; neighbours that lie side by side there are one.
+/// Returns the tensors of transformers; neighbouring parameters that are one tensor there are joined.
 fn family_tensors(family: ModelFamily, specs: impl Iterator<Item = ParameterSpec>) -> Vec<ExportedTensor> {
     let mut all: Vec<ExportedTensor> = Vec::new();
     for spec in specs {
@@ -103,7 +105,7 @@ fn family_tensors(family: ModelFamily, specs: impl Iterator<Item = ParameterSpec
     all
 }
 
-/// Every weight of the checkpoint under its own name.
+/// Returns every weight of the checkpoint under its own name.
 fn all_tensors(reader: &TensorReader) -> Vec<ExportedTensor> {
     use crate::network::Initializer;
     let weights = reader.manifest().tensors.iter().filter(|tensor| tensor.kind == TensorKind::Parameter);
@@ -116,7 +118,7 @@ fn all_tensors(reader: &TensorReader) -> Vec<ExportedTensor> {
     weights.map(out).collect()
 }
 
-/// The values of a parameter, with the adapter at it added, where it has one: `W + alpha / rank · A·B`.
+/// Returns the values of a parameter, merged with its LoRA adapter if it has one: `W + alpha / rank · A·B`.
 fn merge_lora(
     reader: &TensorReader,
     spec: &ParameterSpec,
@@ -140,7 +142,7 @@ fn merge_lora(
     Ok(values)
 }
 
-/// All values of a parameter.
+/// Reads all values of a parameter.
 pub(super) fn read_whole(
     reader: &TensorReader,
     name: &str,

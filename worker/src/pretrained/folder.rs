@@ -1,4 +1,4 @@
-//! A folder of transformers: `config.json`, and tensors in one file or in several with an index.
+//! Folders of transformers: `config.json`, and tensors in one file or in several with an index.
 
 use super::tensor_names::{HEAD, HuggingFaceTensor, prefix, theirs};
 use super::{ModelFamily, Pretrained, PretrainedError, config, io_error};
@@ -25,22 +25,22 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct ModelFolder {
     path: PathBuf,
     pretrained: Pretrained,
-    /// The files of tensors, in the order of their names.
+    /// Tensor files, in the order of their names.
     files: Vec<(PathBuf, File)>,
     tensors: BTreeMap<String, TensorLocation>,
 }
 
-/// A tensor in a file.
+/// The position of a tensor in a file.
 #[derive(Debug)]
 struct TensorLocation {
     file: usize,
     dtype: String,
     shape: Vec<usize>,
-    /// First byte in the file.
+    /// Offset of the first byte in the file.
     begin: u64,
 }
 
-/// An entry of the header of a file of tensors.
+/// An entry in the header of a tensor file.
 #[derive(Deserialize)]
 struct TensorHeader {
     dtype: String,
@@ -54,14 +54,14 @@ struct WeightIndex {
 }
 
 impl ModelFolder {
-    /// Whether `path` is a folder with a `config.json`.
+    /// Returns `true` if `path` is a folder with a `config.json`.
     pub fn exists_at(path: &Path) -> bool {
         path.join(CONFIG).is_file()
     }
 
-    /// Opens the folder at `path` and reads what is in it, but no values.
+    /// Opens the folder at `path` and reads its configuration and headers, but no values.
     ///
-    /// `Err` when a file is missing or is not what it should be, and for a model that dtrain does not train.
+    /// `Err` if a file is missing or invalid, and for a model that dtrain does not support.
     pub fn open(path: &Path) -> Result<Self, PretrainedError> {
         let config = path.join(CONFIG);
         let text = fs::read(&config).map_err(io_error("reading", &config))?;
@@ -76,19 +76,19 @@ impl ModelFolder {
         Ok(Self { path: path.to_owned(), pretrained, files, tensors })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is in it.
+    /// Returns the model in the folder.
     pub fn pretrained(&self) -> &Pretrained {
         &self.pretrained
     }
 
-    /// Its tokenizer, as JSON, where it has one.
+    /// Returns the tokenizer, as JSON, if there is one.
     ///
-    /// `Err` when it cannot be read.
+    /// `Err` if it cannot be read.
     pub fn tokenizer(&self) -> Result<Option<Vec<u8>>, PretrainedError> {
         let path = self.path.join(TOKENIZER);
         match fs::read(&path) {
@@ -98,9 +98,9 @@ impl ModelFolder {
         }
     }
 
-    /// The blake3 of its configuration and all its tensors, in hex.
+    /// Returns the blake3 hash of the configuration and all tensors, in hex.
     ///
-    /// `Err` when a file cannot be read.
+    /// `Err` if a file cannot be read.
     pub fn digest(&self) -> Result<String, PretrainedError> {
         let mut hasher = blake3::Hasher::new();
         let files =
@@ -112,7 +112,8 @@ impl ModelFolder {
         Ok(hasher.finalize().to_hex().to_string())
     }
 
-    /// Fails unless every parameter of `model` has a tensor of its shape, and every tensor is one of a parameter.
+    /// Fails unless every parameter of `model` has a tensor of its shape, and every tensor belongs to a
+    /// parameter.
     pub fn check(&self, model: &Decoder) -> Result<(), PretrainedError> {
         let (mut reasons, mut used) = (Vec::new(), BTreeSet::new());
         for spec in parameters(model).into_iter().flatten() {
@@ -143,10 +144,10 @@ impl ModelFolder {
         Err(PretrainedError::Tensors { folder: self.path.clone(), reasons })
     }
 
-    /// Writes the parameters of `model` into the folder `partial` as files of a checkpoint, one for each part of the model,
-    /// and the tokenizer if there is one.
+    /// Writes the parameters of `model` into the folder `partial` as files of a checkpoint, one for each
+    /// part of the model, and the tokenizer if there is one.
     ///
-    /// `Err` as [`ModelFolder::check`] says, and when a file cannot be read or written.
+    /// `Err` as in [`ModelFolder::check`], and if a file cannot be read or written.
     pub fn write(&self, model: &Decoder, partial: &Path) -> Result<Vec<SavedFile>, PretrainedError> {
         self.check(model)?;
         let mut saved = Vec::new();
@@ -176,15 +177,16 @@ impl ModelFolder {
         Ok(saved)
     }
 
-    /// Names of its tensors.
+    /// Returns the names of the tensors.
     #[cfg(test)]
     pub(super) fn names(&self) -> Vec<&str> {
         self.tensors.keys().map(String::as_str).collect()
     }
 
-    /// The values of a parameter that was checked.
+    /// Returns the values of a parameter that was checked.
     ///
-    /// `Err` where the file cannot be read, and for a value that is not finite: every loss would be not a number.
+    /// `Err` if the file cannot be read, and for a value that is not finite: every loss would be
+    /// not-a-number.
     pub(super) fn values(&self, spec: &ParameterSpec) -> Result<Vec<f32>, PretrainedError> {
         let theirs = self.place(&spec.name);
         let (name, stored) = self.find(&theirs.name).expect("it was checked");
@@ -209,7 +211,7 @@ impl ModelFolder {
         theirs(self.pretrained.family, ours).expect("a family has every parameter of its models")
     }
 
-    /// The tensor called `name`, with the prefix of the family or without.
+    /// Returns the tensor called `name`, with or without the prefix of the family.
     fn find(&self, name: &str) -> Option<(&str, &TensorLocation)> {
         let long = format!("{}{name}", prefix(self.pretrained.family));
         self.tensors
@@ -219,7 +221,7 @@ impl ModelFolder {
     }
 }
 
-/// The parameters of each part, each once.
+/// Returns the parameters of each part; a shared one appears once.
 pub(super) fn parameters(model: &impl NeuralNetwork) -> Vec<Vec<ParameterSpec>> {
     let mut seen = BTreeSet::new();
     let parts = std::iter::once(ModelPart::First)
@@ -234,7 +236,7 @@ pub(super) fn parameters(model: &impl NeuralNetwork) -> Vec<Vec<ParameterSpec>> 
         .collect()
 }
 
-/// The files of tensors in a folder.
+/// Returns the names of the tensor files in a folder.
 fn weight_files(folder: &Path) -> Result<Vec<String>, PretrainedError> {
     let path = folder.join(INDEX);
     if !path.is_file() {
@@ -294,7 +296,7 @@ fn read_header(
     Ok(())
 }
 
-/// Bytes of a value, of the types that are read.
+/// Returns the bytes of a value of a supported type.
 fn width(dtype: &str) -> Option<usize> {
     match dtype {
         "F32" => Some(4),
@@ -314,7 +316,7 @@ fn floats(dtype: &str, bytes: &[u8]) -> Vec<f32> {
 }
 
 impl Pretrained {
-    /// The model with a shorter or longer context, where its positions allow that.
+    /// Returns the model with a shorter or longer context, if its positions allow that.
     pub fn with_context(&self, context: u32) -> Decoder {
         match self.family {
             ModelFamily::Gpt2 => self.model.clone(),

@@ -1,8 +1,9 @@
-//! Language models in the layout of Hugging Face transformers: in, as the weights that a training begins with, and out.
-//! Classifiers go out as ONNX.
+//! Pretrained models in the layout of Hugging Face transformers: imports them as initial weights, and
+//! exports trained ones. Classifiers are exported as ONNX.
 //!
-//! `config.rs` says which models are dtrain's, `mapping.rs` which of their tensors is which parameter. Both ways one
-//! parameter is in memory at a time, except that what is read is written a part of the model at a time.
+//! `config.rs` has the supported models, `tensor_names.rs` the names of their tensors. In both directions
+//! one parameter is in memory at a time, except that imported ones are written a part of the model at a
+//! time.
 
 mod config;
 mod export;
@@ -21,44 +22,44 @@ pub use folder::ModelFolder;
 use crate::checkpoint::CheckpointError;
 use std::path::{Path, PathBuf};
 
-/// Why a model cannot be taken in or given out.
+/// The reason why a model cannot be imported or exported.
 #[derive(Debug, thiserror::Error)]
 pub enum PretrainedError {
-    /// The file system said no.
+    /// A file operation failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was tried, such as `reading`.
+        /// The operation that failed, such as `reading`.
         action: &'static str,
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is invalid.
     #[error("{}: {detail}", path.display())]
     Content {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was expected and what was found.
+        /// The expected and the found content.
         detail: String,
     },
-    /// The model has what dtrain does not train.
+    /// The model has features that dtrain does not support.
     #[error("dtrain does not train the model of {}", path.display())]
     Untrained {
-        /// Its configuration.
+        /// Path of the configuration.
         path: PathBuf,
-        /// Each thing that dtrain does not have.
+        /// Unsupported features.
         reasons: Vec<String>,
     },
-    /// Tensors are missing, have other shapes, or have no place in the model.
+    /// Tensors are missing, have other shapes, or do not belong to the model.
     #[error("the tensors in {} are not those of the model", folder.display())]
     Tensors {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// What is wrong with each of them.
+        /// The mistake in each of them.
         reasons: Vec<String>,
     },
-    /// No architecture of transformers is this model.
+    /// No architecture of transformers has this feature of the model.
     #[error("transformers have no architecture for this model: {0}")]
     NoFamily(String),
     /// The model has no adapters.
@@ -70,7 +71,7 @@ pub enum PretrainedError {
     /// The model cannot be written as ONNX.
     #[error("only an mlp or a cnn can be written as ONNX; this model is of another kind")]
     NoOnnx,
-    /// The model is too large for one ONNX file.
+    /// The model is too large for one ONNX file; its size in bytes.
     #[error("an ONNX file has less than 2 GiB, and that of this model would have {0} bytes")]
     LongOnnx(usize),
     /// A checkpoint cannot be written or read.
@@ -79,7 +80,7 @@ pub enum PretrainedError {
 }
 
 impl PretrainedError {
-    /// What is wrong, one thing each, where there may be several.
+    /// Returns the reasons, if the error has several.
     pub fn reasons(&self) -> &[String] {
         match self {
             Self::Untrained { reasons, .. } | Self::Tensors { reasons, .. } => reasons,

@@ -1,4 +1,4 @@
-//! Adapters in the layout of Hugging Face peft.
+//! LoRA adapters in the layout of Hugging Face peft.
 
 use super::export::{ExportedTensor, read_whole, write};
 use super::folder::parameters;
@@ -12,12 +12,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What begins every name in a file of adapters.
+/// Prefix of every name in a file of adapters.
 const PREFIX: &str = "base_model.model.";
 
-/// Writes the adapters of a checkpoint of `decoder` into the folder `out`, which is made; gives the names of the files.
+/// Writes the adapters of a checkpoint of `decoder` into the folder `out`, which is created; returns the
+/// names of the files.
 ///
-/// `Err` when the model has no adapters or peft cannot have them, the checkpoint is damaged, or a file cannot be written.
+/// `Err` if the model has no adapters or peft cannot have them, the checkpoint is damaged, or a file cannot
+/// be written.
 pub(super) fn write_adapters(
     reader: &TensorReader,
     decoder: &Decoder,
@@ -26,7 +28,7 @@ pub(super) fn write_adapters(
     let lora = decoder.lora.ok_or(PretrainedError::NoAdapters)?;
     let family = ModelFamily::of(decoder)?;
     if family == ModelFamily::Gpt2 {
-        // There queries, keys and values are one layer, which has one adapter.
+        // In GPT-2 queries, keys and values are one layer, which has one adapter.
         return Err(PretrainedError::PackedAdapters);
     }
     let (mut tensors, mut modules) = (Vec::new(), BTreeSet::new());

@@ -1,28 +1,29 @@
-//! Which tensor of transformers is which parameter.
+//! Tensor names: maps dtrain's parameters to the tensors of transformers.
 
 use super::ModelFamily;
 
-/// Where the values of a parameter are in the files of transformers.
+/// The tensor of transformers that has the values of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HuggingFaceTensor {
-    /// Name of the tensor, without what begins all names of the family but that of the head.
+    /// Name of the tensor, without the family's prefix, which all names but that of the head have.
     pub(super) name: String,
-    /// How its values lie.
+    /// Order of the values.
     pub(super) form: ValueOrder,
 }
 
-/// How the values of a parameter lie in a tensor of transformers.
+/// The order of a parameter's values in a tensor of transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueOrder {
-    /// As they do here.
+    /// Same order.
     Same,
     /// Transposed: `[out, in]` in place of `[in, out]`.
     Transposed,
-    /// In the last dimension side by side with those of two others: this one of the three.
+    /// Side by side with two others in the last dimension: this one of the three.
     Third(usize),
 }
 
-/// What begins the names of a family, but that of the head. Folders of a model without its head leave it out.
+/// Returns the prefix of a family's names, except that of the head. Folders of a model without its head
+/// omit it.
 pub(super) fn prefix(family: ModelFamily) -> &'static str {
     match family {
         ModelFamily::Gpt2 => "transformer.",
@@ -30,10 +31,11 @@ pub(super) fn prefix(family: ModelFamily) -> &'static str {
     }
 }
 
-/// Name of the tensor of the head, where it is not tied.
+/// Name of the head's tensor, if it is not tied.
 pub(super) const HEAD: &str = "lm_head.weight";
 
-/// The place of the parameter called `ours`, such as `blocks.3.ffn.up.weight`; `None` for one that the family has not.
+/// Returns the tensor of the parameter `ours`, such as `blocks.3.ffn.up.weight`; `None` if the family lacks
+/// it.
 pub(super) fn theirs(family: ModelFamily, ours: &str) -> Option<HuggingFaceTensor> {
     let in_block = ours.strip_prefix("blocks.").and_then(|rest| rest.split_once('.'));
     let (layer, name) = in_block.map_or((None, ours), |(layer, name)| (Some(layer), name));
@@ -42,7 +44,7 @@ pub(super) fn theirs(family: ModelFamily, ours: &str) -> Option<HuggingFaceTenso
         ModelFamily::Gpt2 => gpt2(stem)?,
         ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 => llama(stem)?,
     };
-    // Of a linear layer a bias has one dimension, which cannot be transposed.
+    // A bias has one dimension, which cannot be transposed.
     let form = if end == "bias" && form == ValueOrder::Transposed { ValueOrder::Same } else { form };
     let layers = if family == ModelFamily::Gpt2 { "h" } else { "layers" };
     let name = match layer {
@@ -89,7 +91,7 @@ fn llama(stem: &str) -> Option<(&'static str, ValueOrder)> {
 }
 
 impl ValueOrder {
-    /// The shape there of a parameter of `shape`.
+    /// Returns the shape of the tensor for a parameter of `shape`.
     pub(super) fn shape(self, shape: &[usize]) -> Vec<usize> {
         match self {
             Self::Same => shape.to_vec(),
@@ -102,7 +104,7 @@ impl ValueOrder {
         }
     }
 
-    /// The values of a parameter of `shape` from those of the tensor, of [`ValueOrder::shape`].
+    /// Extracts the values of a parameter of `shape` from those of a tensor of [`ValueOrder::shape`].
     pub(super) fn take(self, shape: &[usize], theirs: Vec<f32>) -> Vec<f32> {
         match self {
             Self::Same => theirs,
@@ -118,7 +120,7 @@ impl ValueOrder {
         }
     }
 
-    /// Puts the values of a parameter of `shape` into those of the tensor, of [`ValueOrder::shape`].
+    /// Inserts the values of a parameter of `shape` into those of a tensor of [`ValueOrder::shape`].
     pub(super) fn put(self, shape: &[usize], ours: &[f32], theirs: &mut [f32]) {
         match self {
             Self::Same => theirs.copy_from_slice(ours),
@@ -133,7 +135,7 @@ impl ValueOrder {
     }
 }
 
-/// A matrix of `[rows, columns]`, transposed.
+/// Transposes a matrix of `[rows, columns]`.
 fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
     let mut out = vec![0.0; values.len()];
     for (row, values) in values.chunks_exact(columns).enumerate() {

@@ -51,7 +51,7 @@ fn qwen2() -> Decoder {
     Decoder { qkv_bias: Some(true), norm_epsilon: Some(1e-6), tied: true, ..llama() }
 }
 
-/// Commits what a folder was written as.
+/// Commits the files of a written folder.
 fn committed(at: &std::path::Path, saved: Vec<SavedFile>) -> TensorReader {
     let (tensors, files) = merge(saved).expect("every element once");
     let manifest = Manifest {
@@ -72,7 +72,7 @@ fn committed(at: &std::path::Path, saved: Vec<SavedFile>) -> TensorReader {
     TensorReader::open(at).expect("it was committed")
 }
 
-/// A checkpoint with every parameter of `model`, each value another.
+/// Writes a checkpoint with every parameter of `model`, each value different.
 fn checkpoint(model: &Decoder, at: &std::path::Path) -> TensorReader {
     let mut next = 0.0;
     let specs: Vec<_> = super::folder::parameters(model).into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! A replica whose passes are timed part by part.
+//! Pass benchmark: times the passes of a replica part by part.
 
 use super::synthetic::SyntheticSamples;
 use super::{REPEATS, WARM_UP};
@@ -10,18 +10,18 @@ use std::time::Instant;
 /// The only pass of a measured step.
 const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
-/// What is measured, and with whom.
+/// A replica whose passes are timed.
 pub(super) struct PassBench<'a> {
     pub(super) replica: Replica<'a>,
     pub(super) blocks: u32,
     pub(super) steps: u64,
 }
 
-/// Seconds of one pass: a step of a single micro-batch.
+/// The seconds of one pass: a step of a single micro-batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PassTimes {
     pub(super) forward: f64,
-    /// Blocks, and everything around them.
+    /// Backward of the blocks, and of everything around them.
     pub(super) backward: [f64; 2],
     pub(super) optimizer: f64,
 }
@@ -33,7 +33,7 @@ impl PassTimes {
 }
 
 impl PassBench<'_> {
-    /// The mean of `value` over the ranks: the same number for all.
+    /// Returns the mean of `value` over the ranks: the same number on all.
     pub(super) fn agree(&self, value: f64) -> Result<f64, Failure> {
         step_totals::send(
             &StepTotals { loss_sum: value, count: 1, ..StepTotals::default() },
@@ -42,7 +42,7 @@ impl PassBench<'_> {
         Ok(step_totals::collect(self.replica.mesh.world())?.loss())
     }
 
-    /// How often passes that take `one` second together fit into `seconds`: the same number for all.
+    /// Returns how many passes of `one` second fit into `seconds`: the same number on all ranks.
     pub(super) fn repeats(&mut self, seconds: f64, one: f64) -> Result<usize, Failure> {
         let fit = self.agree(seconds / one)?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
@@ -50,7 +50,8 @@ impl PassBench<'_> {
         Ok(fit.saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1))
     }
 
-    /// A step of one micro-batch, without the other ranks. Each part ends when the device has done it.
+    /// Times a step of one micro-batch, without the other ranks. The device is synchronized after each
+    /// part.
     pub(super) fn pass(&mut self, samples: &SyntheticSamples) -> PassTimes {
         let Replica { stage, optimizer, clock, .. } = &mut self.replica;
         let mut pass = PassTimes::default();

@@ -1,4 +1,4 @@
-//! Whole steps, by the interpreter that trains, while all ranks train.
+//! Full-step benchmark: whole steps, run by the training loop's executor on all ranks.
 
 use super::synthetic::SyntheticSamples;
 use super::{PassBench, median};
@@ -10,16 +10,16 @@ use dtrain_protocol::{Action, Failure, Hyperparameters, Pass, StepId, WholeStep}
 use dtrain_recipes::{Model, Schedule};
 use std::sync::Arc;
 
-/// Forward passes of a step: gradients of one are added to those of another.
+/// Micro-batches of a step: gradients of one are added to those of another.
 const MICRO_BATCHES: u32 = 2;
 
-/// Steps before anything counts.
+/// Warm-up steps that do not count.
 const WARM_UP: usize = 2;
 
-/// Fewest steps that count, and most.
+/// Fewest and most measured steps.
 const REPEATS: (usize, usize) = (3, 50);
 
-/// How the weights are moved: so little that the made-up samples teach nothing.
+/// Returns hyperparameters whose learning rate is so small that the synthetic samples change little.
 pub(super) fn training() -> Hyperparameters {
     Hyperparameters {
         batch: MICRO_BATCHES.into(),
@@ -37,8 +37,8 @@ pub(super) fn training() -> Hyperparameters {
     }
 }
 
-/// Steps of the `fastest` micro-batch (seconds of a sample, samples) that take about `seconds` together; `None` when
-/// the fewest steps that tell something would take longer. All ranks are given the same numbers.
+/// Measures steps of the `fastest` micro-batch (seconds of a sample, samples) for about `seconds`; `None`
+/// if even the fewest steps would take longer. All ranks are given the same numbers.
 pub(super) fn measure(
     bench: &mut PassBench<'_>,
     model: &Model,
@@ -75,7 +75,7 @@ pub(super) fn measure(
     Ok(Some(WholeStep { micro_batch, micro_batches: MICRO_BATCHES, seconds: median(&measured) }))
 }
 
-/// The same samples again and again, as a data set.
+/// A data set that repeats the same samples.
 struct RepeatedSamples(SyntheticSamples);
 
 impl SampleSource for RepeatedSamples {

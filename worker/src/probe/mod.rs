@@ -1,8 +1,8 @@
-//! Measures how fast this host trains a model, with the very code that trains it.
+//! Probe: measures how fast this host trains a model, with the same code that trains it.
 //!
-//! All ranks measure the same thing at the same time, so that what they take from each other (cores, caches, memory
-//! bandwidth) is in the figures. How often something is repeated follows from times that all ranks know, so they
-//! agree on it. Samples are made up; reading real ones is not measured here.
+//! All ranks measure the same thing at the same time, so that their competition for cores, caches and
+//! memory bandwidth is in the results. The number of repetitions follows from times that all ranks know, so
+//! they agree on it. Samples are synthetic; reading real ones is not measured here.
 
 mod bench;
 mod full_step;
@@ -26,31 +26,31 @@ use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Recompute
 use std::time::Instant;
 use synthetic::SyntheticSamples;
 
-/// Visits to each micro-batch: between them the others are measured, so that a slow moment of the machine does not fall on
-/// all passes of one and make another look the better choice.
+/// Visits to each micro-batch: the others are measured in between, so that a slow moment of the machine
+/// does not affect all passes of one.
 const VISITS: u32 = 2;
 
-/// Passes of a visit that do not count: caches, allocator and branch predictor settle.
+/// Unmeasured passes of a visit: caches, allocator and branch predictor warm up.
 const WARM_UP: usize = 1;
 
-/// Fewest passes of a visit that count, and most.
+/// Fewest and most measured passes of a visit.
 const REPEATS: (usize, usize) = (1, 12);
 
-/// Lengths of the all-reduces that are measured, in bytes.
+/// Lengths of the measured all-reduces, in bytes.
 const ALL_REDUCE_BYTES: [u64; 7] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// Part of the time that is kept for the collectives and the whole steps.
+/// Share of the time for the collectives and the whole steps.
 const TOGETHER: f64 = 0.5;
 
-/// Part of the time for the whole steps: the level of every prediction is theirs, and a machine that serves others too is
-/// fast and slow by turns of a second.
+/// Share of the time for the whole steps, which fix the level of every prediction: on a shared machine the
+/// speed varies within seconds.
 const WHOLE: f64 = 0.4;
 
-/// Speeds of this rank while all ranks of the request work. `announce` is for [`dtrain_protocol::RankTransport::Tls`] only, as
-/// in [`comm::join`].
+/// Measures the speeds of this rank while all ranks of the request work. `announce` is for
+/// [`dtrain_protocol::RankTransport::Tls`] only, see [`comm::join`].
 ///
-/// Always measures the first micro-batch; larger ones only as far as `budget_seconds` lasts, on which what a device needs to
-/// compile and tune its kernels for the first is added.
+/// Always measures the first micro-batch; larger ones only within `budget_seconds`, to which the time is
+/// added that a device needs to compile and tune its kernels for the first.
 pub fn rates(
     request: &ProbeRequest,
     announce: impl FnOnce(&str) -> Result<Vec<String>, CommError>,
@@ -119,7 +119,7 @@ pub fn rates(
         }
     }
     let profile: Vec<_> = subjects.iter().map(|subject| subject.point(bench.blocks)).collect();
-    // Seconds of a sample, and the micro-batch: near what will be planned.
+    // Seconds of a sample, and the micro-batch, as the planner will probably choose it.
     let mut fastest = (f64::INFINITY, 1);
     for subject in &subjects {
         let on_all = bench.agree(subject.total() / f64::from(subject.micro_batch))?;
@@ -147,8 +147,8 @@ pub fn rates(
     })
 }
 
-/// What is measured of a model, and whether that is all of it. The blocks of a decoder are alike: of one that would take long to
-/// build, one block is measured with the embedding and the head.
+/// Returns the measured part of a model, and whether it is the whole. The blocks of a decoder are alike: of
+/// a large one, one block is measured with the embedding and the head.
 fn measured(model: &Model) -> (Model, bool) {
     match model {
         Model::Decoder(decoder) if model.parameters() > WHOLE_PARAMETERS && decoder.layers > 1 => {
@@ -164,15 +164,15 @@ fn values_of(subjects: &[MeasuredMicroBatch], part: impl Fn(&MeasuredMicroBatch)
     subjects.iter().map(part).collect()
 }
 
-/// A micro-batch that is measured.
+/// A measured micro-batch.
 struct MeasuredMicroBatch {
     micro_batch: u32,
     samples: SyntheticSamples,
-    /// Seconds of a pass, about, and of the update in it: the same numbers on all ranks.
+    /// Approximate seconds of a pass, and of the update in it: the same numbers on all ranks.
     seconds: f64,
     update: f64,
-    /// How much longer the first pass took on a device, which compiles and tunes kernels in it; 0 on the host. The same number
-    /// on all ranks.
+    /// Extra seconds of the first pass on a device, which compiles and tunes kernels; 0 on the host. The
+    /// same number on all ranks.
     preparing: f64,
     /// Passes of the fastest visit.
     passes: Vec<PassTimes>,
@@ -181,14 +181,15 @@ struct MeasuredMicroBatch {
 }
 
 impl MeasuredMicroBatch {
-    /// Measures `repeats` passes side by side with the other ranks, after some that warm up; keeps those of the fastest visit.
+    /// Measures `repeats` passes at the same time as the other ranks, after some warm-up passes; stores
+    /// those of the fastest visit.
     fn visit(&mut self, bench: &mut PassBench<'_>, warm_up: usize, repeats: usize) -> Result<(), Failure> {
         bench.replica.mesh.world().barrier()?;
         let passes = (0..warm_up + repeats).map(|_| bench.pass(&self.samples));
         let passes: Vec<_> = passes.skip(warm_up).collect();
         let total = |passes: &[PassTimes]| median(&passes.iter().map(PassTimes::total).collect::<Vec<_>>());
         self.all.extend(passes.iter().map(PassTimes::total));
-        // All ranks take the same visit, as they wait for each other.
+        // All ranks choose the same visit, because they wait for each other.
         let [new, old] = [bench.agree(total(&passes))?, bench.agree(total(&self.passes))?];
         if self.passes.is_empty() || new < old {
             self.passes = passes;
@@ -200,7 +201,7 @@ impl MeasuredMicroBatch {
         median(&self.passes.iter().map(part).collect::<Vec<_>>())
     }
 
-    /// Seconds of a pass.
+    /// Returns the seconds of a pass.
     fn total(&self) -> f64 {
         self.median(PassTimes::total)
     }
@@ -209,9 +210,10 @@ impl MeasuredMicroBatch {
         spread(&self.all)
     }
 
-    /// Medians of the passes, for one block and for what surrounds the blocks.
+    /// Returns the medians of the passes, for one block and for the rest.
     ///
-    /// Forward is told apart in the ratio of backward: both do the same matrix products, backward twice as many.
+    /// Forward is divided in the ratio of backward: both do the same matrix products, backward twice as
+    /// many.
     fn point(&self, blocks: u32) -> ProfilePoint {
         let (forward, inner) = (self.median(|p| p.forward), self.median(|p| p.backward[0]));
         let outer = self.median(|p| p.backward[1]);
@@ -227,7 +229,7 @@ impl MeasuredMicroBatch {
     }
 }
 
-/// The micro-batches of a request for whose visits there is time, the first always among them.
+/// Returns the micro-batches of a request for whose visits there is time, the first always among them.
 fn affordable(
     bench: &mut PassBench<'_>,
     request: &ProbeRequest,
@@ -235,14 +237,14 @@ fn affordable(
 ) -> Result<Vec<MeasuredMicroBatch>, Failure> {
     let mut subjects: Vec<MeasuredMicroBatch> = Vec::new();
     for micro_batch in &request.micro_batches {
-        // What the visits of those before will take, and this one with its first pass at the rate of the last, whose
-        // update of the weights takes as long whatever the samples are.
+        // The time of the visits so far, and of this one with its first pass at the rate of the last, whose
+        // weight update takes the same time for any samples.
         let visits = f64::from(VISITS) * (WARM_UP + REPEATS.0) as f64;
         let before: f64 = subjects.iter().map(|subject| subject.seconds).sum();
         let this = subjects.last().map_or(0.0, |last| {
             last.update + (last.seconds - last.update) * f64::from(*micro_batch) / f64::from(last.micro_batch)
         });
-        // The kernels of the first had to be compiled whatever it took; those of other shapes may take as long.
+        // The kernels of the first had to be compiled in any case; those of other shapes may take as long.
         let [first, last] = [subjects.first(), subjects.last()]
             .map(|subject| subject.map_or(0.0, |subject| subject.preparing));
         let least = visits * (before + this) + this + last;
@@ -250,7 +252,8 @@ fn affordable(
             break;
         }
         let samples = SyntheticSamples::of(&request.model, *micro_batch);
-        // The very first pass also makes what later ones find made; on a device the first of every shape does.
+        // The very first pass also fills caches that later ones reuse; on a device the first pass of every
+        // shape does.
         let is_asynchronous = bench.replica.clock.is_asynchronous();
         let first = (is_asynchronous || subjects.is_empty()).then(|| bench.pass(&samples));
         let pass = bench.pass(&samples);
@@ -270,14 +273,15 @@ fn affordable(
     Ok(subjects)
 }
 
-/// Parameters up to which a model is measured whole: 1 GiB of weights, gradients and moments in f32.
+/// Largest number of parameters for which a model is measured whole: 1 GiB of weights, gradients and
+/// moments in f32.
 const WHOLE_PARAMETERS: u64 = 64 << 20;
 
-/// Optimizer that is timed; its learning rate is so small that the made-up samples teach nothing.
+/// The measured optimizer; its learning rate is so small that the synthetic samples change little.
 const RULE: Rule =
     Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
 
-/// Median seconds of all-reduces by length; empty for one rank.
+/// Returns the median seconds of all-reduces by length; empty for one rank.
 fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
     let mut table = Vec::new();
     for bytes in ALL_REDUCE_BYTES.iter().filter(|_| queue.ranks() > 1) {
@@ -298,7 +302,7 @@ fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
     Ok(table)
 }
 
-/// The middle value; the mean of the two in the middle when their number is even; 0 of none.
+/// Returns the median; the mean of the two middle values if their number is even; 0 of none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -310,7 +314,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Median absolute deviation over median.
+/// Returns the median absolute deviation divided by the median.
 fn spread(values: &[f64]) -> f64 {
     let middle = median(values);
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>()) / middle

@@ -1,4 +1,4 @@
-//! Made-up samples of the right shape.
+//! Synthetic samples of the right shape.
 
 use crate::data::Batch;
 use crate::stage::ModelInput;
@@ -6,7 +6,7 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{CustomModel, Decoder, InputSignature, Model};
 use std::time::Instant;
 
-/// One micro-batch of made-up samples.
+/// One micro-batch of synthetic samples.
 #[derive(Clone, Debug)]
 pub(crate) struct SyntheticSamples {
     samples: usize,
@@ -18,7 +18,7 @@ pub(crate) struct SyntheticSamples {
 }
 
 impl SyntheticSamples {
-    /// `samples` samples for `model`; empty for a foreign command, of which no stage can be built.
+    /// Creates `samples` samples for `model`; empty for a foreign command, for which no stage can be built.
     #[expect(clippy::cast_possible_truncation, reason = "below the number of classes, a u32")]
     pub(crate) fn of(model: &Model, samples: u32) -> Self {
         let samples = samples as usize;
@@ -56,7 +56,7 @@ impl SyntheticSamples {
         }
     }
 
-    /// As a stage reads them.
+    /// Returns the samples as the input of a stage.
     pub(crate) fn view(&self) -> ModelInput<'_> {
         let Self { samples, width, tokens, targets, values } = self;
         if tokens.is_empty() {
@@ -65,7 +65,7 @@ impl SyntheticSamples {
         ModelInput::Tokens { inputs: tokens, targets, samples: *samples, length: *width }
     }
 
-    /// As a data set gives them.
+    /// Returns the samples as a batch of a data set.
     pub(super) fn batch(&self) -> Batch {
         let Self { samples, width, tokens, targets, values } = self.clone();
         if tokens.is_empty() {
@@ -74,7 +74,7 @@ impl SyntheticSamples {
         Batch::Tokens { inputs: tokens, targets, samples, length: width }
     }
 
-    /// Seconds to bring the samples together in memory, as a data set does.
+    /// Returns the seconds of copying the samples into one batch, like a data set does.
     pub(super) fn seconds_to_gather(&self) -> f64 {
         let began = Instant::now();
         drop(std::hint::black_box(self.clone()));

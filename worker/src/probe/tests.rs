@@ -64,7 +64,7 @@ fn one_rank_measures_every_part_and_no_collective() {
     assert_eq!((rates.precision, rates.first_step_seconds), (Precision::F32, None), "nothing is compiled");
 }
 
-/// The clock of a device that needs five milliseconds for whatever it is asked between two waits.
+/// Uses the clock of a device that needs five milliseconds for any work between two waits.
 #[test]
 fn each_part_of_a_pass_ends_when_the_device_has_done_it() {
     const NEEDED: f64 = 0.005;
@@ -84,14 +84,15 @@ fn each_part_of_a_pass_ends_when_the_device_has_done_it() {
     })));
     let mut bench = PassBench { replica, blocks: model.blocks(), steps: 0 };
     let pass = bench.pass(&SyntheticSamples::of(&model, 2));
-    // Before the pass, and after clearing, forward, backward as a whole and the optimizer; and after each unit.
+    // Before the pass, and after clearing, forward, backward as a whole and the optimizer; and after each
+    // unit.
     assert_eq!(waits.get(), 5 + units);
     assert!(pass.forward >= NEEDED && pass.optimizer >= 2.0 * NEEDED, "{pass:?}");
     assert!(pass.backward[0] >= (units - 2) as f64 * NEEDED && pass.backward[1] >= 3.0 * NEEDED, "{pass:?}");
 }
 
-/// Mesa's device computes on other threads than the one that asks: before forward was waited for, it took the time of a few
-/// launches, thousandths of backward.
+/// Mesa's device computes on other threads than the calling one: without a wait, forward took only the time
+/// of a few launches, thousandths of backward.
 #[test]
 fn the_forward_of_a_device_takes_as_long_as_the_device_computes() {
     if crate::ops::tests::gpu().is_none() {

@@ -1,10 +1,10 @@
-//! What the agent tells this rank while it works.
+//! Orders of the agent to this rank.
 
 use crate::comm::CommError;
 use dtrain_protocol::Order;
 use std::sync::mpsc::Receiver;
 
-/// Orders as they come.
+/// The received orders.
 #[derive(Debug)]
 pub struct AgentOrders {
     inbox: Receiver<Order>,
@@ -12,12 +12,12 @@ pub struct AgentOrders {
 }
 
 impl AgentOrders {
-    /// Orders that arrive in `inbox`.
+    /// Creates the receiver of orders that arrive in `inbox`.
     pub fn of(inbox: Receiver<Order>) -> Self {
         Self { inbox, stop: false }
     }
 
-    /// Waits for the addresses of all ranks, by rank. A stop that comes first is kept for later.
+    /// Waits for the addresses of all ranks, by rank. A stop that comes first is remembered.
     pub fn peers(&mut self) -> Result<Vec<String>, CommError> {
         loop {
             match self.inbox.recv() {
@@ -32,7 +32,7 @@ impl AgentOrders {
         }
     }
 
-    /// Whether a stop was ordered by now.
+    /// Returns `true` if a stop was ordered by now.
     pub fn stop(&mut self) -> bool {
         self.stop |= self.inbox.try_iter().any(|order| order == Order::Stop);
         self.stop

@@ -1,8 +1,8 @@
-//! What there is beyond weights and moments, in checkpoints, and out of them: a loss scale, and what replicas have that are
-//! kept alike approximately.
+//! Extra state in checkpoints, beyond weights and moments: a loss scale, and the state of approximate
+//! synchronization.
 //!
-//! Whatever belongs to one replica goes on with it. With another number of replicas each begins as the first did, and
-//! owes nothing.
+//! The state of one replica is restored to it. With another number of replicas each starts with the state
+//! of the first, and with an empty residual.
 
 use super::load_checkpoint::read;
 use super::save_checkpoint::TensorSnapshot;
@@ -13,10 +13,10 @@ use crate::stage::{ModelParameter, Stage};
 use crate::train_step::Replica;
 use dtrain_protocol::{Region, ReplicaState, Slice, TensorKind};
 
-/// What a loss scale is called, as it is of no parameter.
+/// Name of the loss scale in a checkpoint: it belongs to no parameter.
 const LOSS_SCALE: &str = "all";
 
-/// What this replica writes of it. It changes at other times than weights do, so all of it is copied at once.
+/// Returns this replica's extra state, as copies: it changes at other times than weights do.
 pub(super) fn taken(replica: &Replica<'_>) -> Vec<TensorSnapshot> {
     let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
     let index = mesh.replicas().rank();
@@ -58,7 +58,7 @@ pub(super) fn taken(replica: &Replica<'_>) -> Vec<TensorSnapshot> {
     taken
 }
 
-/// The moments of replica `index`; those of the first are what any other layout goes on with.
+/// Returns the kinds of the moments of replica `index`; any other layout continues with those of the first.
 fn moments(index: u32) -> [TensorKind; 2] {
     let own = |state| TensorKind::Own { replica: index, state };
     match index {
@@ -67,7 +67,8 @@ fn moments(index: u32) -> [TensorKind; 2] {
     }
 }
 
-/// Takes up what the checkpoint has of it, when weights and moments are loaded; says what begins afresh.
+/// Loads the extra state of the checkpoint, after weights and moments; returns a notice about state that
+/// was reset.
 pub(super) fn load(
     reader: &TensorReader,
     replica: &mut Replica<'_>,
@@ -126,12 +127,13 @@ pub(super) fn load(
     }))
 }
 
-/// Whether the checkpoint has a tensor of this kind for the parameters of `stage`.
+/// Returns `true` if the checkpoint has a tensor of this kind for every parameter of `stage`.
 fn has(reader: &TensorReader, stage: &Stage, kind: TensorKind) -> bool {
     stage.parameters().iter().all(|parameter| reader.tensor(&parameter.name, kind).is_some())
 }
 
-/// Reads a value for each value of all parameters, in flat order; leaves `values` and says so when there are none.
+/// Reads a value for each value of all parameters, in flat order; returns `false` and leaves `values`
+/// unchanged if there are none.
 fn read_all(
     reader: &TensorReader,
     stage: &Stage,

@@ -1,5 +1,5 @@
-//! Goes on from a checkpoint, whatever layout wrote it: a rank reads its region of every parameter, and of the moments
-//! the part that its optimizer holds.
+//! Loading of checkpoints of any layout: a rank reads its region of every parameter, and of the moments the
+//! part that its optimizer holds.
 
 use super::extra_state;
 use crate::checkpoint::{CheckpointError, TensorReader};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Opens the checkpoint at `point`.
 ///
-/// `Err` unless it is what was committed after that step.
+/// `Err` unless it was committed after that step.
 pub(super) fn open(point: &ResumePoint) -> Result<TensorReader, Failure> {
     let reader = TensorReader::open(&point.folder).map_err(|error| failure(&point.folder, &error))?;
     let Manifest { step, cursor, .. } = *reader.manifest();
@@ -31,17 +31,17 @@ pub(super) fn open(point: &ResumePoint) -> Result<TensorReader, Failure> {
     Ok(reader)
 }
 
-/// The tokenizer that a checkpoint has, as JSON.
+/// Returns the tokenizer in a checkpoint, as JSON.
 pub(super) fn tokenizer(reader: &TensorReader) -> Result<Option<Vec<u8>>, Failure> {
     reader.file(TOKENIZER).map_err(|error| failure(reader.folder(), &error))
 }
 
-/// Puts the state of a checkpoint into `replica`; gives what of it could not be taken up, in words.
+/// Loads the state of a checkpoint into `replica`; returns a notice about state that could not be restored.
 ///
-/// A checkpoint of step 0 has the weights to begin with, and nothing else.
+/// A checkpoint of step 0 has the initial weights, and nothing else.
 ///
-/// `Err` when anything is not as it was written, lacks, or has another shape, or when the checkpoint is of another
-/// training or of other data; then the replica is unusable.
+/// `Err` if anything is damaged, missing, or has another shape, or if the checkpoint is of another training
+/// or of other data; then the replica is unusable.
 pub(super) fn load(
     reader: &TensorReader,
     assignment: &Assignment,
@@ -70,9 +70,9 @@ pub(super) fn load(
     Ok(notice.or_else(|| recorded.is_none().then(|| unknown.to_owned())))
 }
 
-/// What becomes of a rank that cannot read a checkpoint.
+/// Converts the error of a checkpoint that cannot be read.
 fn failure(folder: &Path, error: &CheckpointError) -> Failure {
-    // A disk that lost it is to blame; files, rights or memory that the system refuses say nothing of the checkpoint.
+    // A disk that lost data is to blame; refused files, rights or memory say nothing about the checkpoint.
     if error.is_of_this_process() {
         Failure::Other(error.to_string())
     } else {
@@ -80,13 +80,14 @@ fn failure(folder: &Path, error: &CheckpointError) -> Failure {
     }
 }
 
-/// The folder of the checkpoint itself, where `folder` has what was fetched of it: whoever decides knows it by that name.
+/// Returns the folder of the checkpoint itself, if `folder` has its fetched parts: the agent knows it by
+/// that name.
 fn checkpoint(folder: &Path) -> PathBuf {
     let name = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(FETCHED));
     name.map_or_else(|| folder.to_owned(), |name| folder.with_file_name(name))
 }
 
-/// The data that a checkpoint was trained on; `None` where an older program wrote it.
+/// Returns the data that a checkpoint was trained on; `None` if an older version wrote it.
 fn inputs(reader: &TensorReader) -> Result<Option<InputManifest>, Failure> {
     let json = reader.file(INPUTS).map_err(|error| failure(reader.folder(), &error))?;
     let parse = |json: Vec<u8>| {
@@ -98,7 +99,7 @@ fn inputs(reader: &TensorReader) -> Result<Option<InputManifest>, Failure> {
     json.map(parse).transpose()
 }
 
-/// How the data differs from that of the checkpoint, and what to do about it.
+/// Describes how the data differs from that of the checkpoint, with a remedy.
 fn changed_data(then: &InputManifest, data: &DataSet) -> Option<String> {
     let differences = then.differences(&data.inputs());
     (!differences.is_empty()).then(|| {
@@ -109,7 +110,8 @@ fn changed_data(then: &InputManifest, data: &DataSet) -> Option<String> {
     })
 }
 
-/// Which settings of the checkpoint give other samples than those of the assignment, and what to do about it.
+/// Describes the settings of the checkpoint that give other samples than those of the assignment, with a
+/// remedy.
 fn difference(manifest: &Manifest, assignment: &Assignment) -> Option<String> {
     let training = &assignment.training;
     let batch = manifest.cursor.checked_div(manifest.step.0);
@@ -123,8 +125,8 @@ fn difference(manifest: &Manifest, assignment: &Assignment) -> Option<String> {
         .then(|| format!("{}; resume with its settings, or start a new trial", differs.join("; ")))
 }
 
-/// Puts the weights of a checkpoint into `stage`. Adapters that a checkpoint of step 0 lacks, as it is that of a model
-/// without adapters, stay as they are.
+/// Loads the weights of a checkpoint into `stage`. Adapters that a checkpoint of step 0 lacks, because its
+/// model has none, keep their initial values.
 pub(crate) fn weights(reader: &TensorReader, stage: &mut Stage) -> Result<(), CheckpointError> {
     let begins = reader.manifest().step == StepId(0);
     let has_frozen = !stage.frozen_parameters().is_empty();
@@ -163,7 +165,7 @@ fn moments(
     Ok(())
 }
 
-/// Elements `range` of what this rank holds of `parameter`, or of one of its moments.
+/// Reads elements `range` of this rank's region of `parameter`, or of one of its moments.
 pub(super) fn read(
     reader: &TensorReader,
     parameter: &ModelParameter,

@@ -1,4 +1,4 @@
-//! Which samples a rank reads, in order.
+//! Micro-batch loader (sampler): the samples that a rank reads, in order.
 
 use crate::data::{Batch, Prefetch, SampleSource};
 use dtrain_protocol::shuffle::shuffled_sample;
@@ -6,7 +6,8 @@ use dtrain_protocol::{Action, Assignment, Failure, StepId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The micro-batches of this rank after `begin` steps, without end, each read while the one before is computed.
+/// The micro-batches of this rank after `begin` steps, without end, each read while the one before is
+/// computed.
 #[derive(Debug)]
 pub(crate) struct MicroBatchLoader(Prefetch);
 
@@ -16,7 +17,7 @@ impl MicroBatchLoader {
         Self::of(train, numbers)
     }
 
-    /// The micro-batches with these sample numbers.
+    /// Creates a loader of the micro-batches with these sample numbers.
     pub(crate) fn of(
         source: Arc<dyn SampleSource>,
         numbers: impl Iterator<Item = Vec<u64>> + Send + 'static,
@@ -24,7 +25,7 @@ impl MicroBatchLoader {
         Self(Prefetch::new(source, numbers))
     }
 
-    /// The next micro-batch.
+    /// Returns the next micro-batch.
     pub(crate) fn next(&mut self) -> Result<Batch, Failure> {
         match self.0.next() {
             Some(Ok(batch)) => Ok(batch),
@@ -34,7 +35,7 @@ impl MicroBatchLoader {
     }
 }
 
-/// Numbers of the samples of each forward pass of this rank that reads any, of `samples` that there are.
+/// Iterates over the sample numbers of each forward pass of a rank that reads any, out of `samples`.
 fn numbers(assignment: &Assignment, samples: u64, begin: StepId) -> impl Iterator<Item = Vec<u64>> + use<> {
     let Assignment { training, model, chunks, step, .. } = assignment;
     let (batch, seed, share) = (training.batch, training.seed, training.share.clone());

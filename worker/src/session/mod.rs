@@ -1,7 +1,7 @@
-//! One attempt of one rank, from the assignment to the last event.
+//! Session: one attempt of one rank, from the assignment to the last event.
 //!
-//! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
-//! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
+//! Decides nothing: the assignment says what a step does, and when to save, validate and stop; all ranks
+//! agree on flags that are raised on the way (an order, the clock) before any of them acts.
 
 mod agent_orders;
 mod extra_state;
@@ -47,10 +47,10 @@ use std::sync::Arc;
 use time_limit::RunClock;
 use validate::{ValidationHooks, ValidationId, ValidationOutcome, validate};
 
-/// Takes the events of a rank, from any of its threads.
+/// Receives the events of a rank, from any of its threads.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// Does what `assignment` says; the last event told is `Finished`. An `Err` is told by the caller.
+/// Runs `assignment`; the last event is `Finished`. The caller reports an `Err`.
 pub fn attempt(assignment: &Assignment, orders: &mut AgentOrders, tell: &EventSink) -> Result<(), Failure> {
     check_ability(assignment)?;
     let waits = WaitPolicy::new(assignment.waits);
@@ -58,7 +58,7 @@ pub fn attempt(assignment: &Assignment, orders: &mut AgentOrders, tell: &EventSi
     attempt_with(assignment, join, &waits.progress, Slowdown::default(), orders, tell)
 }
 
-/// As [`attempt`], among ranks that are joined already: `group` has all of them.
+/// Runs [`attempt`] among joined ranks: `group` has all of them.
 pub fn attempt_among(
     assignment: &Assignment,
     group: Box<dyn ProcessGroup>,
@@ -68,7 +68,7 @@ pub fn attempt_among(
     attempt_slowed(assignment, group, Slowdown::default(), orders, tell)
 }
 
-/// As [`attempt_among`], with passes that take at least as long as `slowdown` says.
+/// Runs [`attempt_among`] with passes slowed down to `slowdown`.
 pub fn attempt_slowed(
     assignment: &Assignment,
     group: Box<dyn ProcessGroup>,
@@ -80,7 +80,7 @@ pub fn attempt_slowed(
     attempt_anyway(assignment, group, slowdown, orders, tell)
 }
 
-/// As [`attempt_slowed`], also what no planner would ask for.
+/// Runs [`attempt_slowed`] with any arrangement, also those that no planner chooses.
 fn attempt_anyway(
     assignment: &Assignment,
     group: Box<dyn ProcessGroup>,
@@ -92,7 +92,7 @@ fn attempt_anyway(
     attempt_with(assignment, |_| mesh, &WorkCounter::default(), slowdown, orders, tell)
 }
 
-/// As [`attempt`], with the ranks joined by `join`, to which `progress` is shown.
+/// Runs [`attempt`] with the ranks joined by `join`, which advances `progress`.
 fn attempt_with(
     assignment: &Assignment,
     join: impl FnOnce(&mut AgentOrders) -> Result<Mesh, Failure>,
@@ -145,7 +145,8 @@ fn attempt_with(
         Some(saved) => load_checkpoint::load(saved, assignment, &data, &mut replica)?,
         None => None,
     };
-    // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
+    // All ranks leave this together once they are loaded: no first step waits for another rank's slow
+    // start.
     replica.mesh.world().barrier()?;
     let begin = first_step(assignment);
     tell(ready_event(assignment, &replica, &data, begin, notice));
@@ -182,7 +183,7 @@ fn join(
     mesh.map_err(|error| error.failure())
 }
 
-/// Opens the data, with the tokenizer that `saved` has.
+/// Opens the data, with the tokenizer in `saved`.
 fn open_data(
     assignment: &Assignment,
     saved: Option<&TensorReader>,
@@ -200,8 +201,8 @@ fn open_data(
     opened.map_err(|error| Failure::Data(error.to_string()))
 }
 
-/// Where what is computed once from data is kept: `cache` in the state folder, when `checkpoints` is
-/// `<state>/trials/<trial>/checkpoints`, so that the trials share it; otherwise `cache` beside `checkpoints`.
+/// Returns the cache folder of tokenizers and tokens: `cache` in the state folder, shared by the trials, if
+/// `checkpoints` is `<state>/trials/<trial>/checkpoints`; otherwise `cache` beside `checkpoints`.
 pub(crate) fn cache(checkpoints: &Path) -> PathBuf {
     let above: Vec<_> = checkpoints.ancestors().skip(1).take(3).collect();
     let folder = match above.as_slice() {
@@ -230,11 +231,11 @@ fn ready_event(
     }
 }
 
-/// Trains until one of the conditions of the assignment holds, and reports the last checkpoint before the end.
+/// Trains until a condition of the assignment holds, and reports the last checkpoint before the end.
 ///
-/// A checkpoint that is still being written when all ranks fail alike, such as by a loss that is not finite, is finished
-/// first: training can resume from it. After the loss of a peer it is not, as its part of the checkpoint may be missing
-/// and the other ranks must not wait.
+/// If all ranks fail alike, such as by a loss that is not finite, a checkpoint in progress is finished
+/// first: training can resume from it. After the loss of a peer it is not, as its part of the checkpoint
+/// may be missing and the other ranks must not wait.
 fn train(
     assignment: &Assignment,
     replica: &mut Replica<'_>,
@@ -254,7 +255,7 @@ fn train(
     Ok(())
 }
 
-/// Steps until one of the conditions of the assignment holds: the last step, and which condition.
+/// Runs steps until a condition of the assignment holds; returns the last step, and the condition.
 fn steps(
     assignment: &Assignment,
     replica: &mut Replica<'_>,
@@ -316,7 +317,7 @@ fn steps(
             compared = step;
             replica_check::check(replica, assignment, step)?;
         }
-        // What is sent for something else than steps is not counted.
+        // Only bytes sent for steps are counted.
         sent = replica.mesh.bytes_sent();
         if is_saved {
             let on_failure = if reason.is_some() { OnFailure::Retry } else { OnFailure::Continue };
@@ -326,7 +327,7 @@ fn steps(
     Ok((step, reason.expect("the loop ends with a reason")))
 }
 
-/// Validates: why training ends after that, which would end for `reason` otherwise.
+/// Validates, and returns the reason for the end of training, which is `reason` otherwise.
 fn reason_after(
     replica: &mut Replica<'_>,
     valid: &dyn SampleSource,
@@ -345,7 +346,7 @@ fn reason_after(
     })
 }
 
-/// What is trained to its end is what the replicas have in common, so they meet once more.
+/// Makes a last outer step: the result of training is the weights that the replicas share.
 fn outer_step(replica: &mut Replica<'_>) -> Result<(), Failure> {
     let Replica { stage, reduction, outer, mesh, .. } = replica;
     match outer.as_mut().filter(|outer| outer.has_diverged()) {
@@ -354,23 +355,23 @@ fn outer_step(replica: &mut Replica<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Steps that were completed before this attempt.
+/// Returns the steps that were completed before this attempt.
 fn first_step(assignment: &Assignment) -> StepId {
     assignment.resume.as_ref().map_or(StepId(0), |point| point.step)
 }
 
-/// Whether something done every `every` steps is due after `step`; 0 means never.
+/// Returns `true` if an action that runs every `every` steps is due after `step`; 0 means never.
 fn is_due(step: StepId, every: u64) -> bool {
     every > 0 && step.0.is_multiple_of(every)
 }
 
-/// Whether a validation meets the target.
+/// Returns `true` if a validation reaches the target.
 fn reaches_target(target: &MetricTarget, totals: &StepTotals) -> bool {
     target.is_reached(Metric::ValidLoss.name(), totals.loss())
         || target.is_reached(Metric::ValidAccuracy.name(), totals.accuracy())
 }
 
-/// What is held until the next step.
+/// Returns the bytes that are kept between steps.
 fn held_bytes(replica: &mut Replica<'_>) -> ResidentBytes {
     ResidentBytes {
         weights: replica.stage.value_bytes(),

@@ -1,38 +1,41 @@
-//! How many batches are computed before the updates of earlier ones are made (stale synchronous training).
+//! Staleness: batches that are computed before the updates of earlier ones are made (stale synchronous
+//! training).
 //!
-//! With `sync.staleness` above 0 a rank computes the gradients of that many further batches before it needs the sum of the oldest.
-//! There is no parameter server: a server applies whichever gradient arrives first, so no run can be repeated, and one host carries the
-//! traffic of all. Here all replicas sum the same gradients in the same order, late. A rank that is slow for less than `staleness` steps
-//! delays nobody, and the same run gives the same bits, also after a kill. Where state is read, no batch is ahead.
+//! With `sync.staleness` above 0 a rank computes the gradients of that many further batches before it needs
+//! the sum of the oldest. There is no parameter server: a server applies gradients in the order of arrival,
+//! so no run can be repeated, and one host carries all traffic. Here all replicas sum the same gradients in
+//! the same order, late. A rank that is slow for less than `staleness` steps delays no other, and the same
+//! run gives the same bits, also after a kill. No batch is ahead when state is read.
 
 use super::is_due;
 use dtrain_protocol::{Assignment, StepId};
 
 /// Batches whose gradients are computed and whose update is not made yet.
 ///
-/// All ranks reach the same numbers. Where state is looked at, at a validation, a save and the end, nothing is ahead:
-/// a run that goes on from a checkpoint does what one that was never stopped does.
+/// All ranks compute the same numbers. At a validation, a save and the end, nothing is ahead: a run that
+/// resumes from a checkpoint equals one that was never stopped.
 #[derive(Debug)]
 pub(super) struct PendingUpdates {
-    /// How many there may be beside the one that is due.
+    /// Limit on further batches beside the one that is due.
     staleness: u64,
     computed: u64,
 }
 
 impl PendingUpdates {
-    /// Of `replicas` that are kept alike as `assignment` tells; one alone has nobody to wait for.
+    /// Creates the counter for `replicas` with the staleness of `assignment`; a single replica waits for no
+    /// other.
     pub(super) fn of(assignment: &Assignment, replicas: u32) -> Self {
         let staleness = if replicas > 1 { assignment.arrangement.sync.staleness.into() } else { 0 };
         Self { staleness, computed: 0 }
     }
 
-    /// Whether no update is owed.
+    /// Returns `true` if no update is pending.
     pub(super) fn is_level(&self) -> bool {
         self.computed == 0
     }
 
-    /// Batches to compute before the update after `done` steps, which then counts as made; none any more where the
-    /// run `ends`.
+    /// Returns the batches to compute before the update after `done` steps, which then counts as made; none
+    /// if the run `ends`.
     pub(super) fn advance(&mut self, assignment: &Assignment, done: StepId, ends: bool) -> u64 {
         let window = self.staleness + 1;
         let level = (1..window).find(|later| is_looked_at(assignment, StepId(done.0 + later)));
@@ -44,7 +47,7 @@ impl PendingUpdates {
     }
 }
 
-/// Whether somebody looks at the state after `step`.
+/// Returns `true` if the state after `step` is read: by a validation, a save or the end.
 fn is_looked_at(assignment: &Assignment, step: StepId) -> bool {
     let Assignment { validate_every, save_every, until, .. } = assignment;
     is_due(step, *validate_every) || is_due(step, *save_every) || until.steps == Some(step)
@@ -55,7 +58,8 @@ mod tests {
     use super::*;
     use crate::session::tests::world::assignment;
 
-    /// Updates from `begin` on, each with how many it was behind the newest gradient; the run ends after `last`.
+    /// Returns for each update from `begin` on the batches that it is behind the newest gradient; the run
+    /// ends after `last`.
     fn walk(assignment: &Assignment, staleness: u64, begin: u64, last: u64) -> Vec<u64> {
         let mut ahead = PendingUpdates { staleness, computed: 0 };
         let mut behind = Vec::new();
@@ -64,7 +68,7 @@ mod tests {
             assert!(fresh <= staleness + 1);
             behind.push(ahead.computed);
             if is_looked_at(assignment, StepId(done + 1)) {
-                assert!(ahead.is_level(), "somebody looks after step {}", done + 1);
+                assert!(ahead.is_level(), "the state is read after step {}", done + 1);
             }
         }
         while !ahead.is_level() {

@@ -1,4 +1,5 @@
-//! Whether replicas still hold the same weights: a bit that flips in the memory of one is a failure that nobody sees.
+//! Replica check: compares the weights of replicas, because a bit flip in the memory of one would stay
+//! unnoticed.
 
 use crate::stage::Stage;
 use crate::train_step::Replica;
@@ -8,13 +9,13 @@ use dtrain_recipes::ZeroStage;
 /// Steps between two comparisons; a checkpoint is due then.
 pub(super) const EVERY: u64 = 100;
 
-/// `f32` slots of a digest: each holds 16 bits, exactly.
+/// Length of a digest in `f32` slots: each holds 16 bits, exactly.
 const SLOTS: usize = 4;
 
 /// Compares the weights of all replicas before they are saved. `Err` names those that differ from most.
 ///
-/// Called by all ranks at the same step, with nothing on its way. Weights that are sharded, or that replicas move apart, are
-/// not compared: nobody holds the same.
+/// Called by all ranks at the same step, with nothing in flight. Weights that are sharded, or that replicas
+/// update locally, are not compared: no two ranks hold the same.
 pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId) -> Result<(), Failure> {
     let Assignment { arrangement, rank, .. } = assignment;
     let queue = replica.mesh.replicas();
@@ -34,7 +35,7 @@ pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId
     }
 }
 
-/// Weights in 64 bits.
+/// Returns a 64-bit digest of the weights.
 fn digest(stage: &Stage) -> [f32; SLOTS] {
     let mut hash = blake3::Hasher::new();
     for (index, parameter) in stage.parameters().iter().enumerate() {
@@ -45,7 +46,7 @@ fn digest(stage: &Stage) -> [f32; SLOTS] {
     [0, 2, 4, 6].map(|at| f32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]])))
 }
 
-/// Who differs: the fewest that can be left out so that the rest are alike; all when no half is. `None` when all are alike.
+/// Returns the ranks that differ from the majority; all if there is no majority. `None` if all are equal.
 fn differing(rows: &[&[f32]]) -> Option<Vec<usize>> {
     let alike = |row: &[f32]| rows.iter().filter(|other| **other == row).count();
     let most = *rows.iter().max_by_key(|row| alike(row))?;

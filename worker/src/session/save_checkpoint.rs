@@ -1,13 +1,13 @@
-//! Writes checkpoints while training goes on.
+//! Asynchronous checkpoints: writes them while training goes on.
 //!
-//! At a step boundary a rank takes hold of its share of the state as it is, and goes on. A thread copies what it took
-//! while the next step computes its gradients, and then writes the copy; weights and moments wait for the copy before they
-//! change, and for nothing else. At most one checkpoint is being written: a second save waits for the first. What several
-//! ranks hold alike they write in equal parts, every element exactly once. It does not commit: that is for whoever sees
-//! all ranks.
+//! At a step boundary a rank takes a snapshot of its share of the state, and goes on. A thread copies it
+//! while the next step computes its gradients, and then writes the copy; weights and moments wait for the
+//! copy before they change, and for nothing else. At most one checkpoint is being written: a second save
+//! waits for the first. State that several ranks hold is written in equal parts, every element exactly
+//! once. The leader, which sees all ranks, commits.
 //!
-//! Hashing and writing bypass the page cache. Memory is bounded by one copy, which the planner counts. State on a GPU, and what
-//! approximate synchronisation keeps, is copied at once.
+//! Hashing and writing bypass the page cache. Memory is bounded by one copy, which the planner counts.
+//! State on a GPU, and that of approximate synchronization, is copied at once.
 
 use super::{AgentOrders, EventSink, extra_state};
 use crate::checkpoint::{self, CheckpointError, NamedPiece, TensorShard};
@@ -26,39 +26,39 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long after a last save that failed the next try begins.
+/// Time between a failed last save and the next try.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Where a rank's checkpoints go.
+/// Writes a rank's checkpoints to their folder.
 #[derive(Debug)]
 pub(super) struct CheckpointSaver {
     folder: PathBuf,
     attempt: dtrain_protocol::AttemptId,
     rank: Rank,
     arrangement: Arrangement,
-    /// Files that say what was trained on; rank 0 writes them.
+    /// Files that describe the training data; rank 0 writes them.
     inputs: Arc<[(&'static str, Vec<u8>)]>,
-    /// Gives back the memory that it copied into, and why it could not write.
+    /// Thread that writes; returns its copy's memory for reuse, and the error if it failed.
     writing: Option<JoinHandle<(Vec<Vec<f32>>, Option<String>)>>,
-    /// Why the last save failed.
+    /// Error of the last save.
     failure: Option<String>,
     /// Memory of the last copy, for the next one.
     room: Vec<Vec<f32>>,
 }
 
-/// What follows where a checkpoint cannot be written.
+/// The reaction to a checkpoint that cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnFailure {
     /// Training continues without it.
     Continue,
     /// Training is over: [`CheckpointSaver::insist`] tries again.
     Retry,
-    /// The same, and it was reported.
+    /// Training is over, and a failed try was reported already.
     RetrySilently,
 }
 
 impl OnFailure {
-    /// What `SaveFailed` says of it; `None` where it is not reported.
+    /// Returns the value that `SaveFailed` reports; `None` if it is not reported.
     fn retries(self) -> Option<bool> {
         match self {
             Self::Continue => Some(false),
@@ -94,7 +94,8 @@ impl CheckpointSaver {
         }
     }
 
-    /// Takes the state after `step` and begins to write it; `Saved` or `SaveFailed` is reported when it is done.
+    /// Takes a snapshot of the state after `step` and starts to write it; the end is reported as `Saved` or
+    /// `SaveFailed`.
     pub(super) fn save(
         &mut self,
         replica: &mut Replica<'_>,
@@ -137,7 +138,8 @@ impl CheckpointSaver {
         self.writing = Some(thread.expect("a process may start a thread"));
     }
 
-    /// Waits until the last save is done and reported. A panic of its thread was reported on standard error already.
+    /// Waits until the last save is done and reported. A panic of its thread was reported on standard error
+    /// already.
     pub(super) fn wait(&mut self) {
         if let Some(writing) = self.writing.take() {
             let panicked = |_| (Vec::new(), Some("the thread that saves panicked".to_owned()));
@@ -145,10 +147,10 @@ impl CheckpointSaver {
         }
     }
 
-    /// Waits until the state after `step`, the last one, is saved, and tries again while it cannot be: what was learned
-    /// is not dropped because a disk is full.
+    /// Waits until the state after `step`, the last one, is saved, and retries after a failure: a full disk
+    /// must not destroy the result.
     ///
-    /// `Err` when a stop is ordered meanwhile.
+    /// `Err` if a stop is ordered meanwhile.
     pub(super) fn insist(
         &mut self,
         replica: &mut Replica<'_>,
@@ -156,7 +158,7 @@ impl CheckpointSaver {
         orders: &mut AgentOrders,
         tell: &EventSink,
     ) -> Result<(), Failure> {
-        // The stop that ended training does not mean this.
+        // The stop that ended training does not end this wait.
         let was_stopped = reason == StopReason::Ordered;
         self.wait();
         while let Some(reason) = self.failure.take() {
@@ -174,8 +176,8 @@ impl CheckpointSaver {
     }
 }
 
-/// What a checkpoint says of the data, as files: [`INPUTS`], [`TOKENIZER`] where text has one, and [`PREPROCESSING`] where
-/// rows have one.
+/// Returns the files of a checkpoint that describe the data: [`INPUTS`], [`TOKENIZER`] if text has one, and
+/// [`PREPROCESSING`] if rows have one.
 pub(super) fn inputs(data: &DataSet) -> Vec<(&'static str, Vec<u8>)> {
     let json = serde_json::to_vec(&data.inputs()).expect("inputs have string keys only");
     let tokenizer = data.tokenizer.as_ref().and_then(crate::data::TextTokenizer::json);
@@ -186,7 +188,7 @@ pub(super) fn inputs(data: &DataSet) -> Vec<(&'static str, Vec<u8>)> {
     std::iter::once((INPUTS, json)).chain(tokenizer).chain(preprocessing).collect()
 }
 
-/// Writes what a rank has of a checkpoint; the file with its tensors is the first.
+/// Writes a rank's files of a checkpoint; the file with its tensors is the first.
 fn write_files(
     folder: &Path,
     rank: Rank,
@@ -206,7 +208,7 @@ impl TensorSnapshot {
     }
 }
 
-/// What was taken, as copies; those of the save before give the room for them.
+/// Copies the snapshots, into the memory of an earlier save.
 fn copies(taken: Vec<TensorSnapshot>, room: Vec<Vec<f32>>) -> Vec<TensorSnapshot> {
     let mut room = room.into_iter();
     let copy = |taken: TensorSnapshot| {
@@ -226,9 +228,9 @@ pub(crate) struct CopyCompletion {
 #[derive(Debug, Default)]
 struct CopyState {
     has_ended: bool,
-    /// Since when the owner waits.
+    /// Start of the owner's wait.
     waits_since: Option<Instant>,
-    /// How long it waited.
+    /// Time that the owner waited.
     stalled: Duration,
 }
 
@@ -242,7 +244,7 @@ impl CopyCompletion {
         drop(self.ended.wait_while(progress, |progress| !progress.has_ended));
     }
 
-    /// How long the owner waited, once it has ended.
+    /// Returns the time that the owner waited, once the copying has ended.
     fn stalled(&self) -> Duration {
         self.progress().stalled
     }
@@ -252,7 +254,7 @@ impl CopyCompletion {
     }
 }
 
-/// Ends a copying when it is dropped, in a panic too.
+/// Ends the copying when it is dropped, in a panic too.
 struct CopyEndGuard<'a>(&'a CopyCompletion);
 
 impl Drop for CopyEndGuard<'_> {
@@ -264,7 +266,8 @@ impl Drop for CopyEndGuard<'_> {
     }
 }
 
-/// What this rank writes of weights and moments. A tied embedding is written by the first stage.
+/// Returns snapshots of this rank's share of weights and moments. A tied embedding is written by the first
+/// stage.
 fn take_snapshots(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<TensorSnapshot> {
     let Replica { stage, optimizer, outer, .. } = replica;
     let parameters = stage.parameters();
@@ -276,7 +279,7 @@ fn take_snapshots(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) 
     };
     let mut held: Vec<_> = parameters.iter().enumerate().map(held).collect();
     held.extend(stage.frozen_parameters().iter().map(|parameter| {
-        // A tied embedding, again.
+        // The second copy of a tied embedding.
         let is_again = parameter.name == "embedding.weight" && !stage.has_embedding();
         let length = if is_again { 0 } else { parameter.range.len() as u64 };
         TensorShard { range: 0..length, holders: ranks_holding(&parameter.name, &arrangement.layout, rank) }

@@ -1,14 +1,14 @@
-//! The time of a run that a limit ends.
+//! Time limit of a run.
 //!
-//! Validations and the last checkpoint count towards the limit. How far the training is, and with it the learning rate, follows the
-//! time of the steps alone: it does not jump at a validation. What is left for steps is what is left of the limit without the
-//! validations that are still due, by what the last one took; where that was planned wrongly, the rest of the training goes faster
-//! or slower to its end.
+//! Validations and the last checkpoint count towards the limit. Progress, and with it the learning rate,
+//! follows the time of the steps alone: it does not jump at a validation. The time left for steps is the
+//! rest of the limit without the validations that are still due, each estimated by the last one; after a
+//! wrong estimate, progress is faster or slower for the rest of the training.
 
 use dtrain_protocol::{Assignment, StepId};
 use std::time::Instant;
 
-/// A validation may take this much longer than the last one.
+/// Factor by which a validation may take longer than the last one.
 const MARGIN: f64 = 1.1;
 
 /// Seconds after the limit at which the validation at the end uses no further samples.
@@ -18,25 +18,26 @@ const GRACE: f64 = 1.0;
 #[derive(Debug)]
 pub(super) struct RunClock {
     began: Instant,
-    /// Seconds from the beginning to the limit, but for the last checkpoint; `None` without a limit.
+    /// Seconds from the beginning to the limit, without the last checkpoint; `None` without a limit.
     left: Option<f64>,
     every: u64,
     /// Share of the training that has passed.
     share: f64,
-    /// When that was, in seconds from the beginning.
+    /// Time of that share, in seconds from the beginning.
     at: f64,
-    /// Seconds since then that were no training.
+    /// Seconds since then that were not training.
     paused: f64,
     /// Seconds of a step.
     step: f64,
-    /// Whether the first step is over, which takes longer than others: kernels are compiled, and memory is made.
+    /// True after the first step, which takes longer than others: kernels are compiled, and memory is
+    /// allocated.
     is_warm: bool,
     /// Seconds of a validation.
     validation: f64,
 }
 
 impl RunClock {
-    /// Begins now.
+    /// Starts the clock.
     pub(super) fn of(assignment: &Assignment) -> Self {
         let until = &assignment.until;
         Self {
@@ -52,8 +53,8 @@ impl RunClock {
         }
     }
 
-    /// Share of the training that has passed where the step after `done` steps begins, 0 to 1; `None` without a limit. With 1 that
-    /// step is the last.
+    /// Returns the share of the training that has passed when the step after `done` steps begins, 0 to 1;
+    /// `None` without a limit. With 1 that step is the last.
     pub(super) fn share(&mut self, done: StepId) -> Option<f64> {
         self.share_at(done, self.began.elapsed().as_secs_f64())
     }
@@ -76,7 +77,7 @@ impl RunClock {
         Some(self.share)
     }
 
-    /// Seconds that are left for steps.
+    /// Returns the seconds left for steps.
     fn training_left(&self, done: StepId, now: f64) -> f64 {
         let left = self.left.unwrap_or(f64::INFINITY) - now - MARGIN * self.validation;
         let round = self.seconds_of(self.every);
@@ -97,13 +98,13 @@ impl RunClock {
         steps as f64 * self.step
     }
 
-    /// Whether a validation that is due is made when so many seconds are left until the one at the end begins: some more training
-    /// has to follow.
+    /// Returns `true` if a due validation is made when `left` seconds remain until the one at the end: some
+    /// more training must follow.
     fn is_worth(&self, left: f64) -> bool {
         left >= self.validation + 0.25 * self.seconds_of(self.every)
     }
 
-    /// Takes note of a validation that took so many seconds; of one that was not finished only the time counts.
+    /// Records a validation of this many seconds; for an unfinished one only the time counts.
     pub(super) fn validated(&mut self, seconds: f64, is_whole: bool) {
         self.paused += seconds;
         if is_whole {
@@ -111,8 +112,8 @@ impl RunClock {
         }
     }
 
-    /// Whether a validation must end, or must not begin: the one at the end when the time is over, another one where it would leave
-    /// no time for the one at the end.
+    /// Returns `true` if a validation must end, or must not begin: the one at the end when the time is
+    /// over, another one if it would leave no time for the one at the end.
     pub(super) fn is_over(&self, is_last: bool, has_begun: bool) -> bool {
         self.is_over_at(self.began.elapsed().as_secs_f64(), is_last, has_begun)
     }
@@ -132,7 +133,8 @@ impl RunClock {
 mod tests {
     use super::*;
 
-    /// A run of 100 s with steps of a second and a validation of `validation` seconds after every tenth.
+    /// Creates the clock of a run of 100 s with steps of a second and a validation of `validation` seconds
+    /// after every tenth.
     fn clock(validation: f64) -> RunClock {
         RunClock {
             began: Instant::now(),
@@ -147,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Goes through the run when each validation takes `seconds`: the share at each step, and when it ends.
+    /// Simulates the run when each validation takes `seconds`: returns the share at each step, and the end.
     fn run(mut clock: RunClock, seconds: f64) -> (Vec<f64>, f64) {
         let (mut now, mut shares) = (0.001, Vec::new());
         for done in 0.. {
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_slow_first_step_does_not_end_a_run() {
-        // What was planned, and no plan.
+        // With a planned step time, and without.
         for step in [1.0, 0.0] {
             let mut clock = RunClock { step, ..clock(1.0) };
             let mut now = 0.001;

@@ -1,7 +1,8 @@
-//! The figures of a model on samples it was never trained on.
+//! Validation: the figures of a model on samples it was never trained on.
 //!
-//! A validation may be long. So the ranks agree a few times a second, between micro-batches, whether it goes on: an order to stop
-//! ends it, and so does a time limit. What they agree on is the same on all, as at the end of a step.
+//! A validation may be long. So the ranks agree a few times a second, between micro-batches, whether it
+//! goes on: an order to stop ends it, and so does a time limit. The decision is the same on all, as at the
+//! end of a step.
 
 use super::time_limit::RunClock;
 use super::{AgentOrders, EventSink};
@@ -15,31 +16,31 @@ use dtrain_protocol::{Event, Failure, Neighbor, Pass, StepId};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Seconds from one agreement to the next, about.
+/// Approximate seconds between two agreements.
 const AGREE_SECONDS: f64 = 0.25;
 
-/// What may end a validation, and who hears how far it is.
+/// The orders and the clock that may end a validation, and the receiver of its progress.
 pub(super) struct ValidationHooks<'a> {
     pub(super) orders: &'a mut AgentOrders,
     pub(super) clock: &'a mut RunClock,
     pub(super) tell: &'a EventSink,
 }
 
-/// Which validation it is.
+/// The identity of a validation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValidationId {
     /// Steps completed.
     pub(super) step: StepId,
-    /// The most samples that it uses.
+    /// Limit on the samples that it uses.
     pub(super) samples: u64,
-    /// Whether it is the one at the end.
+    /// True for the one at the end.
     pub(super) is_last: bool,
 }
 
-/// What came of a validation; the same on all ranks.
+/// The outcome of a validation; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ValidationOutcome {
-    /// Figures of all samples; at the end of a run of as many as there was time for.
+    /// Figures of all samples; at the end of a run, of as many as time allowed.
     Figures(StepTotals),
     /// There are no samples, or there was no time for all of them.
     Nothing,
@@ -47,8 +48,8 @@ pub(super) enum ValidationOutcome {
     Stopped,
 }
 
-/// Loss and accuracy over the first samples of `valid`, of which every replica takes its part, and tells them. Replicas that moved
-/// apart show the weights of their last meeting.
+/// Computes loss and accuracy over the first samples of `valid`, of which every replica takes its part, and
+/// reports them. Local replicas use the weights of their last outer step.
 pub(super) fn validate(
     replica: &mut Replica<'_>,
     valid: &dyn SampleSource,
@@ -71,7 +72,7 @@ pub(super) fn validate(
     Ok(validated)
 }
 
-/// The figures with the weights as they are.
+/// Computes the figures with the current weights.
 fn figures(
     replica: &mut Replica<'_>,
     valid: &dyn SampleSource,
@@ -88,7 +89,8 @@ fn figures(
     let mine = replica_range(samples, reader, readers);
     let mut measured = DeferredLossFigures::default();
     let mut agreement = ContinueVote { began, told: 0.0, next: 0 };
-    // Replicas that hold parts of one model go through it together: all do as many passes as the largest part takes.
+    // Replicas that hold parts of one model pass through it together: all do as many passes as the largest
+    // part takes.
     for pass in 0..samples.div_ceil(readers.into()).div_ceil(micro_batch) {
         if pass == agreement.next {
             let done = (pass * micro_batch * u64::from(readers)).min(samples);
@@ -128,7 +130,7 @@ fn figures(
     Err(Failure::NotFinite { step: which.step, figure: "the validation loss".into() })
 }
 
-/// Says that the figures are not those of all samples.
+/// Reports that the figures are not those of all samples.
 fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &EventSink) {
     if replica.mesh.world().rank() == 0 {
         tell(Event::Notice(format!(
@@ -137,24 +139,25 @@ fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &EventSink
     }
 }
 
-/// What the ranks agreed on.
+/// The decision of the ranks.
 enum RankDecision {
     GoOn,
     Stop,
     TimeIsOver,
 }
 
-/// When the ranks agree whether a validation goes on.
+/// The agreements of the ranks to continue a validation.
 struct ContinueVote {
     began: Instant,
-    /// When rank 0 last told how far it is, in seconds from the beginning.
+    /// Time of rank 0's last progress report, in seconds from the beginning.
     told: f64,
-    /// The pass before which they agree next.
+    /// Pass before which they agree next.
     next: u64,
 }
 
 impl ContinueVote {
-    /// Rank 0 decides how long until the next one, and whether the time is over; any rank may have the order to stop.
+    /// Runs an agreement. Rank 0 decides the time until the next one, and whether the time is over; any
+    /// rank may have the order to stop.
     fn reach(
         &mut self,
         replica: &mut Replica<'_>,
@@ -162,7 +165,7 @@ impl ContinueVote {
         (done, of): (u64, u64),
         watching: &mut ValidationHooks<'_>,
     ) -> Result<RankDecision, Failure> {
-        // A device has only begun what it was asked.
+        // A device may have only queued its work.
         replica.clock.wait();
         let world = replica.mesh.world();
         let seconds = self.began.elapsed().as_secs_f64();
@@ -171,7 +174,7 @@ impl ContinueVote {
         let own = StepTotals {
             ordered: watching.orders.stop(),
             elapsed: if is_first { seconds } else { 0.0 },
-            // No rank counts anything yet.
+            // A flag in the count: no rank counts anything yet.
             count: u64::from(is_over),
             ..StepTotals::default()
         };
@@ -192,7 +195,8 @@ impl ContinueVote {
     }
 }
 
-/// Passes until the next agreement, after `done` passes took `seconds`: at most as many as were done.
+/// Returns the passes until the next agreement, after `done` passes took `seconds`: at most as many as were
+/// done.
 fn passes(done: u64, seconds: f64) -> u64 {
     #![expect(clippy::cast_precision_loss, reason = "counts of passes are far below 2^52")]
     #![expect(
@@ -203,7 +207,7 @@ fn passes(done: u64, seconds: f64) -> u64 {
     ((done as f64 * AGREE_SECONDS / seconds.max(1e-9)) as u64).clamp(1, done.max(1))
 }
 
-/// Takes `batch` through the chunks of this rank, each when its turn comes, as all stages of the pipeline do.
+/// Passes `batch` through the chunks of this rank, each in its turn, like all stages of the pipeline.
 fn through(replica: &mut Replica<'_>, batch: &Batch) -> ForwardOutput {
     let Replica { stage, messages, .. } = replica;
     let mut last = None;
@@ -223,7 +227,7 @@ fn through(replica: &mut Replica<'_>, batch: &Batch) -> ForwardOutput {
     last.expect("a stage has a chunk")
 }
 
-/// The part of `0..samples` that replica `replica` of `replicas` takes.
+/// Returns the part of `0..samples` that replica `replica` of `replicas` takes.
 fn replica_range(samples: u64, replica: u32, replicas: u32) -> Range<u64> {
     let (replica, replicas) = (u64::from(replica), u64::from(replicas));
     samples * replica / replicas..samples * (replica + 1) / replicas

@@ -1,11 +1,13 @@
-//! The part of a model that one rank holds: forward and backward of micro-batches, part by part.
+//! Stage: the part of a model that one rank holds, with forward and backward of micro-batches, part by
+//! part.
 //!
-//! Every part is an autodiff graph of its own; the backward pass hands the gradient from one to the next. So
-//! gradients of a part are final while earlier parts still compute, activations can be dropped and computed
-//! again, and a pipeline cuts where it likes. It sums gradients, and does not apply them.
+//! Every part is an autodiff graph of its own; the backward pass hands the gradient from one to the next.
+//! So gradients of a part are final while earlier parts still compute, activations can be dropped and
+//! recomputed, and a pipeline can cut anywhere. A stage sums gradients, and does not apply them.
 //!
-//! Parameters are flat tensors of our own instead of `burn-nn` layers, because the optimizer, the buckets and the checkpoints need
-//! contiguous ranges. Initial weights are a function of the seed, the name and the place in the whole tensor, never of the layout.
+//! Parameters are flat tensors instead of `burn-nn` layers, because the optimizer, the buckets and the
+//! checkpoints need contiguous ranges. Initial weights are a function of the seed, the name and the index
+//! in the whole tensor, never of the layout.
 
 mod parameters;
 mod pass;
@@ -33,16 +35,16 @@ use pass::SavedForBackward;
 use sharded::ShardedWeights;
 use values::tensor;
 
-/// What a forward pass reads.
+/// The samples of a forward pass.
 #[derive(Clone, Copy, Debug)]
 pub enum ModelInput<'a> {
-    /// Sequences of tokens with, for each token, the one that follows; `samples · length` each.
+    /// Token sequences with the next token of each token; `samples · length` each.
     Tokens {
-        /// Tokens.
+        /// Input tokens.
         inputs: &'a [u32],
-        /// The token after each.
+        /// Next token of each input.
         targets: &'a [u32],
-        /// Sequences.
+        /// Number of sequences.
         samples: usize,
         /// Tokens of a sequence.
         length: usize,
@@ -51,9 +53,9 @@ pub enum ModelInput<'a> {
     Rows {
         /// `samples · width` values.
         values: &'a [f32],
-        /// A class for each row.
+        /// Class of each row.
         classes: &'a [u32],
-        /// Rows.
+        /// Number of rows.
         samples: usize,
         /// Values of a row.
         width: usize,
@@ -61,12 +63,12 @@ pub enum ModelInput<'a> {
 }
 
 impl ModelInput<'static> {
-    /// What a chunk in the middle of the model reads besides its activation.
+    /// The input of a chunk in the middle of the model, which reads no samples.
     pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
 }
 
 impl<'a> ModelInput<'a> {
-    /// Those of `batch`.
+    /// Borrows the samples of `batch`.
     pub(crate) fn of(batch: &'a Batch) -> Self {
         match batch {
             Batch::Tokens { inputs, targets, samples, length } => {
@@ -78,7 +80,7 @@ impl<'a> ModelInput<'a> {
         }
     }
 
-    /// A copy without what is to be predicted.
+    /// Copies the inputs, without the targets.
     fn inputs(&self) -> Batch {
         match *self {
             Self::Tokens { inputs, samples, length, .. } => {
@@ -90,7 +92,7 @@ impl<'a> ModelInput<'a> {
         }
     }
 
-    /// What is to be predicted.
+    /// Returns the targets: next tokens or classes.
     fn targets(&self) -> &'a [u32] {
         match self {
             Self::Tokens { targets, .. } => targets,
@@ -99,51 +101,51 @@ impl<'a> ModelInput<'a> {
     }
 }
 
-/// What a stage gives for a micro-batch.
+/// The output of a stage for a micro-batch.
 #[derive(Clone, Debug)]
 pub enum ForwardOutput {
-    /// What the next stage reads.
+    /// Activation for the next stage.
     Activation(Tensor<3>),
     /// Figures of the last stage.
     Loss(DeferredLossFigures),
 }
 
-/// Why a stage cannot be built.
+/// The reason why a stage cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    /// This program cannot build the network.
+    /// The program cannot build the network.
     #[error(transparent)]
     Unbuilt(#[from] ModelBuildError),
-    /// The blocks are not blocks of the model.
+    /// The blocks exceed those of the model.
     #[error("blocks {start}..{end} were assigned, but the model has {found}")]
     Blocks {
         /// First block.
         start: u32,
         /// One after the last block.
         end: u32,
-        /// Blocks of the model.
+        /// Number of blocks of the model.
         found: u32,
     },
 }
 
-/// What of a model a rank holds, and how it computes with it.
+/// The part of a model that a rank holds, and the arrangement of its computation.
 #[derive(Clone, Debug)]
 pub struct ModelShard<'a> {
     /// The model.
     pub model: &'a Model,
-    /// The runs of blocks, in the order of the model.
+    /// Ranges of blocks of the chunks, in the order of the model.
     pub chunks: &'a [Range<u32>],
-    /// Seed of the first weights.
+    /// Seed of the initial weights.
     pub seed: u64,
-    /// How the work is arranged among all ranks.
+    /// Arrangement of the work among all ranks.
     pub arrangement: Arrangement,
     /// This rank.
     pub rank: Rank,
-    /// The ranks that take part in its passes.
+    /// Groups that take part in this rank's passes.
     pub partners: ModelParallelGroups,
 }
 
-/// The part of a model that one rank holds.
+/// A built part of a model, with its weights and gradients.
 pub struct Stage {
     network: Box<dyn NeuralNetwork>,
     model: Model,
@@ -152,32 +154,34 @@ pub struct Stage {
     recompute: Recompute,
     recompute_every: u32,
     units: Vec<ParameterGroup>,
-    /// The blocks of each chunk.
+    /// Blocks of each chunk.
     blocks: Vec<Range<u32>>,
-    /// The units of each chunk.
+    /// Units of each chunk.
     chunks: Vec<Range<usize>>,
     parameters: Vec<ModelParameter>,
-    /// Parameters that training leaves as they begin, whole on every replica.
+    /// Frozen parameters, whole on every replica.
     frozen: Vec<ModelParameter>,
     shards: Arc<ZeroShards>,
-    /// Whole parameters; of sharded weights only those that are gathered now, and the others have no elements.
+    /// Whole parameters; of sharded weights only those that are gathered now, and the others have no
+    /// elements.
     values: Vec<Tensor<1>>,
     frozen_values: Vec<Tensor<1>>,
-    /// The owned values, where weights are sharded.
+    /// Owned values, if weights are sharded.
     sharded: Option<ShardedWeights>,
     gradients: Gradients,
     kept: BTreeMap<Pass, Vec<SavedForBackward>>,
-    /// Whether gradients of weights are left for [`Stage::backward_weights`].
+    /// True if weight gradients are deferred to [`Stage::backward_weights`].
     splits: bool,
-    /// What was left of each pass, part by part, last to first.
+    /// Deferred weight gradients of each pass, part by part, last to first.
     left: BTreeMap<Pass, Vec<(usize, DeferredWeightGrads)>>,
     host: bool,
 }
 
 impl Stage {
-    /// Builds the blocks `blocks` of `model`, uncut, with their first weights, a function of `seed` and names alone.
+    /// Builds the blocks `blocks` of `model`, uncut, with initial weights that depend on `seed` and names
+    /// alone.
     ///
-    /// The stage begins with the embedding when `blocks` starts at 0, and ends with the head when it ends with
+    /// The stage begins with the embedding if `blocks` starts at 0, and ends with the head if it ends with
     /// the model. A tied head of a stage without the embedding has its own copy called `embedding.weight`.
     pub fn build(
         model: &Model,
@@ -192,7 +196,8 @@ impl Stage {
         Self::of(&ModelShard { model, chunks: &[blocks], seed, arrangement, rank: Rank(0), partners }, device)
     }
 
-    /// Builds what `holding` says, cut as its arrangement tells, with the same first weights as the uncut model.
+    /// Builds the part `holding`, cut according to its arrangement, with the same initial weights as the
+    /// uncut model.
     pub fn of(holding: &ModelShard<'_>, device: &Device) -> Result<Self, StageError> {
         let precision = holding.arrangement.precision;
         let by = Implementation::of(device, precision);
@@ -257,43 +262,43 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The parameters that are trained, in flat order.
+    /// Returns the trained parameters, in flat order.
     pub fn parameters(&self) -> &[ModelParameter] {
         &self.parameters
     }
 
-    /// The parameters that are frozen, in flat order.
+    /// Returns the frozen parameters, in flat order.
     pub fn frozen_parameters(&self) -> &[ModelParameter] {
         &self.frozen
     }
 
-    /// Which parts of them this rank owns.
+    /// Returns the shards of the parameters that this rank owns.
     pub fn shards(&self) -> &Arc<ZeroShards> {
         &self.shards
     }
 
-    /// The model this is a part of.
+    /// Returns the whole model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Number of parts; [`ModelParameter::unit`] counts them from 0.
+    /// Returns the number of units; [`ModelParameter::unit`] counts them from 0.
     pub fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// Whether the values lie in host memory.
+    /// Returns `true` if the values are in host memory.
     pub fn is_on_host(&self) -> bool {
         self.host
     }
 
-    /// The device the values lie on.
+    /// Returns the device of the values.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The parameter that a tied head shares with the embedding, when this stage holds only one of the two:
-    /// its gradient must be summed over the first and the last stage.
+    /// Returns the parameter that a tied head shares with the embedding, if this stage holds only one of
+    /// the two: its gradient must be summed over the first and the last stage.
     pub fn tied_across_stages(&self) -> Option<usize> {
         let Model::Decoder(decoder) = &self.model else { return None };
         let has = |part| self.units.iter().any(|unit| unit.part == part);
@@ -303,29 +308,30 @@ impl Stage {
         self.parameters.iter().position(|parameter| parameter.name == "embedding.weight")
     }
 
-    /// Whether it begins with the first part of the model.
+    /// Returns `true` if the stage includes the first part of the model.
     pub fn has_embedding(&self) -> bool {
         self.blocks.iter().any(|blocks| blocks.start == 0)
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> u32 {
         u32::try_from(self.chunks.len()).expect("chunks are few")
     }
 
-    /// Whether chunk `chunk` is the first of the model.
+    /// Returns `true` if chunk `chunk` is the first of the model.
     pub fn is_first(&self, chunk: u32) -> bool {
         self.blocks[chunk as usize].start == 0
     }
 
-    /// Whether a forward through chunk `chunk` reads samples: at the beginning of the model, or targets at its end.
+    /// Returns `true` if a forward through chunk `chunk` reads samples: inputs at the beginning of the
+    /// model, or targets at its end.
     pub fn reads_samples(&self, chunk: u32) -> bool {
         let blocks = &self.blocks[chunk as usize];
         blocks.start == 0 || blocks.end == self.model.blocks()
     }
 
-    /// Shape of the activation that chunk `chunk` reads from the chunk before, or of the gradient it reads from the
-    /// chunk after, for `samples` samples.
+    /// Returns the shape of the activation that chunk `chunk` receives from the chunk before, or of the
+    /// gradient from the chunk after, for `samples` samples.
     pub fn message_shape(&self, chunk: u32, from: Neighbor, samples: usize) -> [usize; 3] {
         let blocks = &self.blocks[chunk as usize];
         let boundary = match from {
@@ -339,18 +345,18 @@ impl Stage {
         [samples, rows / parts, width]
     }
 
-    /// Whether the gradients are tensors of a device, rather than values in host memory.
+    /// Returns `true` if the gradients are tensors of a device, rather than values in host memory.
     pub fn has_gradient_tensors(&self) -> bool {
         self.gradients.are_tensors()
     }
 
-    /// The gradients summed so far.
+    /// Returns the gradients summed so far.
     pub fn gradients(&mut self) -> &mut Gradients {
         &mut self.gradients
     }
 }
 
-/// The parts of `blocks` with their parameters, first to last.
+/// Returns the parts of `blocks` with their parameters, first to last.
 fn parts(network: &dyn NeuralNetwork, blocks: Range<u32>) -> Vec<(ModelPart, Vec<ParameterSpec>)> {
     let first = (blocks.start == 0).then_some(ModelPart::First);
     let last = (blocks.end == network.blocks()).then_some(ModelPart::Head);

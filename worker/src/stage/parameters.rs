@@ -1,4 +1,4 @@
-//! Which parameters a stage has, and which part uses which.
+//! Parameters of a stage, and the parts that use them.
 
 use crate::network::{Initializer, ModelPart, ParameterSpec};
 use dtrain_protocol::{Coord, Layout, Region, sharding};
@@ -9,28 +9,28 @@ use std::ops::Range;
 pub struct ModelParameter {
     /// Global name, such as `blocks.3.ffn.up.weight`.
     pub name: String,
-    /// Dimensions of what this rank holds of it, row-major.
+    /// Dimensions of the region that this rank holds, row-major.
     pub shape: Vec<usize>,
-    /// Where that lies in the whole parameter.
+    /// Region of the whole parameter that this rank holds.
     pub region: Region,
-    /// Whether weight decay applies: matrices, but not norms and biases.
+    /// True if weight decay applies: to matrices, not to norms and biases.
     pub has_weight_decay: bool,
-    /// The part of this stage it belongs to; of a tied embedding the first.
+    /// Index of the unit of this stage that it belongs to; of a tied embedding the first.
     pub unit: usize,
-    /// Its place in the flat order of all trained parameters of this stage, or of all frozen ones.
+    /// Range in the flat order of all trained parameters of this stage, or of all frozen ones.
     pub range: Range<usize>,
 }
 
 /// A part with the parameters it uses.
 pub(super) struct ParameterGroup {
     pub(super) part: ModelPart,
-    /// Place among the blocks of its chunk; 0 for what is no block.
+    /// Index among the blocks of its chunk; 0 for other parts.
     pub(super) place: u32,
     /// Short name and index of each trained parameter.
     pub(super) uses: Vec<(String, usize)>,
-    /// Those of each frozen parameter.
+    /// Short name and index of each frozen parameter.
     pub(super) frozen: Vec<(String, usize)>,
-    /// Whether gradients flow into its input: false when nothing before it is trained.
+    /// True if the input needs a gradient: false if nothing before it is trained.
     pub(super) input_tracked: bool,
 }
 
@@ -43,15 +43,15 @@ pub(super) struct ChunkParameters {
     pub(super) frozen: FlatParameters,
 }
 
-/// Parameters in flat order, with how each begins.
+/// Parameters in flat order, with their initial values.
 #[derive(Default)]
 pub(super) struct FlatParameters {
     pub(super) parameters: Vec<ModelParameter>,
     pub(super) initials: Vec<Initializer>,
 }
 
-/// Numbers the parameters of all parts of all chunks, cut for the rank at `coord`; a name that was seen before (a
-/// tied embedding) is the same parameter.
+/// Numbers the parameters of all parts of all chunks, cut for the rank at `coord`; a repeated name (a tied
+/// embedding) is the same parameter.
 pub(super) fn assemble(
     chunks: Vec<Vec<(ModelPart, Vec<ParameterSpec>)>>,
     layout: &Layout,
@@ -83,7 +83,7 @@ pub(super) fn assemble(
 }
 
 impl FlatParameters {
-    /// The number of a parameter of a unit.
+    /// Returns the number of a parameter of a unit.
     fn number(&mut self, spec: &ParameterSpec, unit: usize, (layout, coord): (&Layout, Coord)) -> usize {
         if let Some(known) = self.parameters.iter().position(|parameter| parameter.name == spec.name) {
             return known;

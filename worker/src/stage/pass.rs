@@ -1,4 +1,4 @@
-//! Passes through the chunks of a stage: forward, backward, and forward without keeping anything.
+//! Passes through the chunks of a stage: forward, backward, recompute, and inference.
 
 use super::parameters::ParameterGroup;
 use super::{ForwardOutput, ModelInput, Stage};
@@ -10,21 +10,21 @@ use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
 use dtrain_recipes::Recompute;
 
-/// What a part gives.
+/// The output of a part.
 pub(super) enum PartOutput {
-    /// The next activation, and what adds to the mean loss beside the cross-entropy: a tensor of one element.
+    /// Next activation, and an addition to the mean loss beside the cross-entropy: a tensor of one element.
     Activation(Tensor<3>, Option<Tensor<1>>),
-    /// The mean loss as a tensor of one element, and figures for people.
+    /// Mean loss as a tensor of one element, and its figures.
     Loss(Tensor<1>, DeferredLossFigures),
 }
 
-/// What backward needs of one part for one micro-batch.
+/// The data of one part that backward needs for one micro-batch.
 pub(super) enum SavedForBackward {
-    /// The graph.
+    /// The autodiff graph.
     Graph(Box<AutodiffGraph>),
-    /// Only the input; the graph is made again.
+    /// Only the input; the graph is recomputed.
     Input(Tensor<3>),
-    /// Only the samples; the graph is made again.
+    /// Only the samples; the graph is recomputed.
     Samples(Batch),
 }
 
@@ -32,14 +32,14 @@ pub(super) struct AutodiffGraph {
     leaves: Vec<Tensor<1>>,
     input: Option<Tensor<3>>,
     output: PartOutput,
-    /// Where its backward leaves gradients of weights.
+    /// Queue for the deferred weight gradients of its backward.
     later: DeferredWeightGrads,
 }
 
 impl Stage {
-    /// Forward of a pass: `input` is the activation of the chunk before, `None` on the first.
+    /// Runs the forward of a pass: `input` is the activation of the chunk before, `None` on the first.
     ///
-    /// Keeps what [`Stage::backward`] needs. The last chunk of the model gives the loss.
+    /// Saves the data that [`Stage::backward`] needs. The last chunk of the model returns the loss.
     pub fn forward(
         &mut self,
         pass: Pass,
@@ -79,12 +79,13 @@ impl Stage {
         flow.map_or(ForwardOutput::Loss(figures), ForwardOutput::Activation)
     }
 
-    /// Backward of a pass, whose forward must have run; adds to [`Stage::gradients`].
+    /// Runs the backward of a pass, whose forward must have run; adds to [`Stage::gradients`].
     ///
-    /// On the last chunk of the model `upstream` is `None`, and what is added is `weight` times the gradient of the
-    /// micro-batch's mean loss. Elsewhere `upstream` is what the next chunk returned, which carries the weight
-    /// already; what blocks add to the loss counts as much. `done` is told each part as soon as its gradients of this micro-batch are added, last
-    /// part first. Returns the gradient for the chunk before, `None` on the first.
+    /// On the last chunk of the model `upstream` is `None`, and `weight` times the gradient of the
+    /// micro-batch's mean loss is added. Elsewhere `upstream` is the gradient that the next chunk returned,
+    /// which includes the weight already; additions of blocks to the loss count as much. `done` is called
+    /// for each part as soon as its gradients of this micro-batch are added, last part first. Returns the
+    /// gradient for the chunk before, `None` on the first.
     pub fn backward(
         &mut self,
         pass: Pass,
@@ -101,8 +102,8 @@ impl Stage {
         upstream
     }
 
-    /// The part of [`Stage::backward`] that the chunk before waits for. What it leaves, matrices of linear layers when
-    /// the schedule wants them late, is for [`Stage::backward_weights`].
+    /// Runs the part of [`Stage::backward`] that the chunk before waits for. It defers the gradients of
+    /// linear layers' matrices to [`Stage::backward_weights`] if the schedule wants that.
     pub fn backward_input(
         &mut self,
         pass: Pass,
@@ -117,9 +118,10 @@ impl Stage {
         upstream
     }
 
-    /// The rest of backward of a pass; `done` is told each part, as by [`Stage::backward`].
+    /// Runs the rest of a pass's backward; `done` is called for each part, as in [`Stage::backward`].
     ///
-    /// On a stage with several passes on their way, gradients of a part are final only after the last of these.
+    /// On a stage with several passes in flight, gradients of a part are final only after the last of
+    /// these.
     pub fn backward_weights(&mut self, pass: Pass, done: &mut dyn FnMut(usize, &mut Gradients)) {
         let left = self.left.remove(&pass);
         let left = left.unwrap_or_else(|| panic!("gradients of weights of {pass:?} without its backward"));
@@ -129,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// What was kept of a pass, with the units it belongs to, last to first.
+    /// Returns the saved data of a pass, with the units it belongs to, last to first.
     fn take_saved(&mut self, pass: Pass) -> impl Iterator<Item = (usize, SavedForBackward)> + use<> {
         let kept = self.kept.remove(&pass);
         let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
@@ -137,7 +139,8 @@ impl Stage {
         (first..).zip(kept).collect::<Vec<_>>().into_iter().rev()
     }
 
-    /// Backward of one unit: adds gradients but those it leaves, and replaces `upstream` by the gradient of the input.
+    /// Runs the backward of one unit: adds gradients except deferred ones, and replaces `upstream` by the
+    /// gradient of the input.
     fn backward_part(
         &mut self,
         index: usize,
@@ -148,7 +151,7 @@ impl Stage {
         let is_first = self.chunks.iter().any(|units| units.start == index);
         let next = (!is_first).then(|| index - 1);
         match kept {
-            // It holds its weights.
+            // The graph holds its weights.
             SavedForBackward::Graph(_) => self.prefetch(next),
             SavedForBackward::Input(_) | SavedForBackward::Samples(_) => self.unshard(index, next),
         }
@@ -169,7 +172,7 @@ impl Stage {
                 }
             }
         };
-        // Without trained parameters before it, a part gets no gradient and needs none.
+        // If no part before it is trained, a part gets no gradient and needs none.
         if let Some(scalar) = scalar.filter(Tensor::is_tracked) {
             let mut found = scalar.backward();
             drop(scalar);
@@ -184,14 +187,14 @@ impl Stage {
         later
     }
 
-    /// Computes and adds the gradients that the backward of a unit left.
+    /// Computes and adds the deferred gradients of a unit.
     fn run_deferred_weight_grads(&mut self, index: usize, later: &DeferredWeightGrads) {
         for (place, gradient) in later.compute() {
             self.gradients.add(self.units[index].uses[place].1, gradient);
         }
     }
 
-    /// Forward through chunk `chunk` without keeping anything: for validation.
+    /// Runs the forward through chunk `chunk` without saving anything, for validation.
     pub fn infer(&mut self, chunk: u32, input: Option<Tensor<3>>, samples: &ModelInput<'_>) -> ForwardOutput {
         let units = self.chunks[chunk as usize].clone();
         let mut flow = input;
@@ -208,7 +211,7 @@ impl Stage {
         ForwardOutput::Activation(flow.expect("a stage has a part"))
     }
 
-    /// Loss of `samples` on a stage that holds the whole model.
+    /// Returns the loss of `samples` on a stage that holds the whole model.
     pub fn evaluate(&mut self, samples: &ModelInput<'_>) -> LossFigures {
         match self.infer(0, None, samples) {
             ForwardOutput::Loss(figures) => figures.read(),
@@ -216,24 +219,26 @@ impl Stage {
         }
     }
 
-    /// Scores of the token after `tokens`, by a stage that holds a whole decoder. At most `context` tokens.
+    /// Returns the logits of the token after `tokens`, on a stage that holds a whole decoder. At most
+    /// `context` tokens.
     pub fn logits_last(&self, tokens: &[u32]) -> Vec<f32> {
         let samples = ModelInput::Tokens { inputs: tokens, targets: &[], samples: 1, length: tokens.len() };
         self.score(&samples, |x| x.narrow(1, tokens.len() - 1, 1))
     }
 
-    /// Begins to keep keys and values of tokens for [`Stage::logits_next`]; of those of an earlier text nothing is left.
+    /// Starts a new KV cache for [`Stage::logits_next`].
     pub fn begin_generation(&mut self) {
         *self.layers.key_values() = Some(KvCache::default());
     }
 
-    /// No longer keeps keys and values.
+    /// Drops the KV cache.
     pub fn end_generation(&mut self) {
         *self.layers.key_values() = None;
     }
 
-    /// As [`Stage::logits_last`], of `tokens` that follow those of the calls since [`Stage::begin_generation`]: any number in
-    /// the first call, then one. At most `context` tokens in all.
+    /// Returns the logits like [`Stage::logits_last`], for `tokens` that follow those of the calls since
+    /// [`Stage::begin_generation`]: any number in the first call, then one. At most `context` tokens in
+    /// all.
     pub fn logits_next(&mut self, tokens: &[u32]) -> Vec<f32> {
         let logits = self.logits_last(tokens);
         if let Some(key_values) = &mut *self.layers.key_values() {
@@ -242,13 +247,13 @@ impl Stage {
         logits
     }
 
-    /// Scores of every prediction for `samples`, by a stage that holds the whole model; targets are not read.
-    /// `[predictions, classes]`
+    /// Returns the scores of every prediction for `samples`, on a stage that holds the whole model; targets
+    /// are not read. `[predictions, classes]`
     pub fn scores(&self, samples: &ModelInput<'_>) -> Vec<f32> {
         self.score(samples, |x| x)
     }
 
-    /// Scores of what `choose` takes of the last activation.
+    /// Returns the scores of the part of the last activation that `choose` selects.
     fn score(&self, samples: &ModelInput<'_>, choose: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Vec<f32> {
         let (head, before) = self.units.split_last().expect("a stage has a part");
         let mut flow = None;
@@ -264,9 +269,9 @@ impl Stage {
         scores.into_data().try_to_vec().expect("scores are f32")
     }
 
-    /// Whether the graph of `unit` is dropped and made again. What `Recompute::Selective` drops, attention drops
-    /// itself. A graph holds its weights, so where these are sharded only that of the head stays, whose backward comes
-    /// next.
+    /// Returns `true` if the graph of `unit` is dropped and recomputed. `Recompute::Selective` is handled
+    /// inside attention. A graph holds its weights, so of sharded ones only that of the head stays, whose
+    /// backward comes next.
     fn recomputes(&self, unit: &ParameterGroup) -> bool {
         let blocks = match self.recompute {
             Recompute::None | Recompute::Selective => false,
@@ -303,7 +308,7 @@ impl Stage {
         AutodiffGraph { leaves, input, output, later }
     }
 
-    /// The weights of `unit`: `leaves`, or else the values without autodiff.
+    /// Returns the weights of `unit`: `leaves`, otherwise the values without autodiff.
     pub(super) fn weights<'a>(
         &'a self,
         unit: &'a ParameterGroup,

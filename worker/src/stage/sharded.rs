@@ -1,6 +1,7 @@
-//! Weights that are sharded: a rank keeps its own blocks, and the values of a unit exist only while it computes.
+//! Sharded weights (ZeRO 3): a rank stores its own blocks, and the values of a unit exist only while it
+//! computes.
 //!
-//! [`Stage::unshard`] gathers them just before, and begins to gather those of the unit that computes next;
+//! [`Stage::unshard`] gathers them just before, and starts to gather those of the unit that computes next;
 //! [`Stage::reshard`] frees them. A tied embedding is gathered for every unit that uses it.
 
 use super::Stage;
@@ -13,31 +14,31 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// This rank's blocks of all packs, and what is gathered now.
+/// This rank's blocks of all buckets, and the state of gathering.
 pub(super) struct ShardedWeights {
     shards: Arc<ZeroShards>,
     gatherer: AllGatherQueue,
-    /// Of experts that are spread.
+    /// Queue for distributed experts.
     expert_gatherer: Option<AllGatherQueue>,
-    /// The owned parts of all parameters, as [`ZeroShards::kept`] tells.
+    /// Owned parts of all parameters, at the ranges of [`ZeroShards::kept`].
     own: Arc<Vec<f32>>,
-    /// Packs that each unit uses.
+    /// Buckets that each unit uses.
     needs: Vec<Vec<usize>>,
-    /// Whether the values of each pack are here.
+    /// True for each bucket whose values are gathered.
     gathered: Vec<bool>,
-    /// Packs in flight.
+    /// Buckets in flight.
     in_flight: VecDeque<usize>,
-    /// Packs that came and were unpacked, to be used again.
+    /// Unpacked buffers, for reuse.
     spare: Vec<Vec<f32>>,
 }
 
 impl ShardedWeights {
-    /// Bytes of the owned values.
+    /// Returns the bytes of the owned values.
     pub(super) fn bytes(&self) -> u64 {
         4 * self.own.capacity() as u64
     }
 
-    /// Room for the blocks of all packs, all zeros.
+    /// Creates the blocks of all buckets, all zeros.
     pub(super) fn new(
         shards: &Arc<ZeroShards>,
         partners: &ModelParallelGroups,
@@ -51,7 +52,7 @@ impl ShardedWeights {
             packs
         };
         Self {
-            gatherer: gatherer.expect("who shards weights has somebody to gather them from"),
+            gatherer: gatherer.expect("sharded weights have a queue to gather them"),
             expert_gatherer: partners.expert_weights.clone(),
             own: Arc::new(vec![0.0; shards.kept_length()]),
             needs: units.iter().map(needs).collect(),
@@ -62,24 +63,24 @@ impl ShardedWeights {
         }
     }
 
-    /// The owned part of parameter `index`.
+    /// Returns the owned part of parameter `index`.
     pub(super) fn own(&self, index: usize) -> &[f32] {
         &self.own[self.shards.kept(index)]
     }
 
-    /// Elements `range` of the owned part of parameter `index`, as they are now.
+    /// Takes a snapshot of elements `range` of the owned part of parameter `index`.
     pub(super) fn snapshot(&self, index: usize, range: Range<usize>) -> Snapshot {
         let begin = self.shards.kept(index).start;
         Snapshot::Vector(Arc::clone(&self.own), begin + range.start..begin + range.end)
     }
 
-    /// As [`ShardedWeights::own`], to be changed. Nothing may be gathered or in flight.
+    /// Returns the owned part of parameter `index` for modification. Nothing may be gathered or in flight.
     pub(super) fn own_mut(&mut self, index: usize) -> &mut [f32] {
         assert!(self.in_flight.is_empty() && !self.gathered.contains(&true), "weights change between passes");
         &mut Arc::make_mut(&mut self.own)[self.shards.kept(index)]
     }
 
-    /// Begins to gather what `unit` uses, unless it is here or in flight.
+    /// Starts to gather the buckets of `unit`, unless they are gathered or in flight.
     fn start_gather(&mut self, unit: usize) {
         for pack in self.needs[unit].clone() {
             if self.gathered[pack] || self.in_flight.contains(&pack) {
@@ -96,7 +97,7 @@ impl ShardedWeights {
         }
     }
 
-    /// Waits for the oldest pack in flight, if `unit` still lacks any.
+    /// Waits for the oldest bucket in flight, if `unit` still lacks any.
     fn wait_for(&mut self, unit: usize) -> Option<(usize, Vec<f32>)> {
         if self.needs[unit].iter().all(|pack| self.gathered[*pack]) {
             return None;
@@ -106,7 +107,7 @@ impl ShardedWeights {
         Some((pack, self.gatherer(pack).receive(self.shards.packs()[pack].length())))
     }
 
-    /// Who gathers a pack.
+    /// Returns the queue that gathers a bucket.
     fn gatherer(&self, pack: usize) -> &AllGatherQueue {
         let is_of_experts = self.shards.packs()[pack].replication() == Channel::ExpertReplicas;
         self.expert_gatherer.as_ref().filter(|_| is_of_experts).unwrap_or(&self.gatherer)
@@ -114,7 +115,7 @@ impl ShardedWeights {
 }
 
 impl Stage {
-    /// Gathers the values that `unit` uses, where they are sharded, and begins to gather those of `next`.
+    /// Gathers the values that `unit` uses, if they are sharded, and starts to gather those of `next`.
     pub(super) fn unshard(&mut self, unit: usize, next: Option<usize>) {
         let Some(mut sharded) = self.sharded.take() else { return };
         sharded.start_gather(unit);
@@ -131,14 +132,14 @@ impl Stage {
         self.prefetch(next);
     }
 
-    /// Begins to gather the values that `unit` uses, where they are sharded.
+    /// Starts to gather the values that `unit` uses, if they are sharded.
     pub(super) fn prefetch(&mut self, unit: Option<usize>) {
         if let (Some(sharded), Some(unit)) = (&mut self.sharded, unit) {
             sharded.start_gather(unit);
         }
     }
 
-    /// Frees the values that `unit` used, where they are sharded.
+    /// Frees the values that `unit` used, if they are sharded.
     pub(super) fn reshard(&mut self, unit: usize) {
         let Some(sharded) = &mut self.sharded else { return };
         for pack in &sharded.needs[unit] {
@@ -149,7 +150,7 @@ impl Stage {
         }
     }
 
-    /// Values that this rank has room for: those it owns, and those that are gathered now.
+    /// Returns the values that this rank has allocated: those it owns, and those that are gathered now.
     pub fn room(&self) -> usize {
         let gathered = self.values.iter().map(|values| values.dims()[0]).sum::<usize>();
         let sharded = self.sharded.iter().flat_map(|sharded| sharded.spare.iter().chain([&*sharded.own]));

@@ -1,4 +1,4 @@
-//! Reading and changing the values of a stage.
+//! Reading and updating the values of a stage.
 
 use super::sharded::ShardedWeights;
 use super::{ModelParameter, Stage};
@@ -9,20 +9,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Stage {
-    /// Values of parameter `index`; only where all of them are here at all times, so not with zero 3.
+    /// Returns the values of parameter `index`; not with ZeRO 3, where they are not always gathered.
     pub fn values(&self, index: usize) -> Vec<f32> {
         self.values[index].to_data().try_to_vec().expect("weights are f32")
     }
 
-    /// Bytes of the values that are here: all, or the owned ones and those that are gathered now.
+    /// Returns the bytes of the values on this rank: all, or the owned and the gathered ones.
     pub fn value_bytes(&self) -> u64 {
         let here = self.values.iter().chain(&self.frozen_values);
         let here = here.map(|values| values.shape().num_elements()).sum::<usize>();
         4 * here as u64 + self.sharded.as_ref().map_or(0, ShardedWeights::bytes)
     }
 
-    /// Replaces the values of parameter `index`, of which a shard keeps its part; panics when their number is not
-    /// the parameter's.
+    /// Replaces the values of parameter `index`, of which a shard stores its part; panics on a wrong
+    /// number.
     pub fn set_values(&mut self, index: usize, values: Vec<f32>) {
         let wanted = self.parameters[index].range.len();
         assert_eq!(values.len(), wanted, "values of `{}`", self.parameters[index].name);
@@ -32,20 +32,20 @@ impl Stage {
         }
     }
 
-    /// Replaces the values of frozen parameter `index`; panics when their number is not the parameter's.
+    /// Replaces the values of frozen parameter `index`; panics on a wrong number.
     pub fn set_frozen(&mut self, index: usize, values: Vec<f32>) {
         let ModelParameter { name, range, .. } = &self.frozen[index];
         assert_eq!(values.len(), range.len(), "values of `{name}`");
         self.frozen_values[index] = tensor(values, &self.device);
     }
 
-    /// Elements `range` of frozen parameter `index`.
+    /// Takes a snapshot of elements `range` of frozen parameter `index`.
     pub(crate) fn frozen_snapshot(&self, index: usize, range: Range<usize>) -> Snapshot {
         Snapshot::tensor(&self.frozen_values[index], range, self.host)
     }
 
-    /// Copies the values of a flat range, which may begin and end inside parameters, into `out`. With zero 3 the range
-    /// must lie inside what this rank owns.
+    /// Copies the values of a flat range, which may begin and end inside parameters, into `out`. With ZeRO
+    /// 3 the range must lie inside the owned part.
     pub fn copy_values(&self, range: Range<usize>, out: &mut [f32]) {
         assert_eq!(range.len(), out.len(), "a copy is as long as its range");
         for (index, parameter) in self.parameters.iter().enumerate() {
@@ -64,7 +64,8 @@ impl Stage {
         }
     }
 
-    /// Elements `range` of parameter `index`, as they are now. With zero 3 the range must lie inside what this rank owns.
+    /// Takes a snapshot of elements `range` of parameter `index`. With ZeRO 3 the range must lie inside the
+    /// owned part.
     pub(crate) fn snapshot(&self, index: usize, range: Range<usize>) -> Snapshot {
         match &self.sharded {
             Some(sharded) => sharded.snapshot(index, shift(&range, self.shards.owned(index).start)),
@@ -72,7 +73,8 @@ impl Stage {
         }
     }
 
-    /// Changes the owned values of parameter `index`, given their gradient. Off the host they come here and go back.
+    /// Updates the owned values of parameter `index`, given their gradient. Values of a device are copied
+    /// to the host and back.
     pub(crate) fn update(&mut self, index: usize, change: impl FnOnce(&mut [f32], &[f32])) {
         let owned = self.shards.owned(index);
         if let Some(sharded) = &mut self.sharded {
@@ -84,7 +86,7 @@ impl Stage {
         }
     }
 
-    /// This rank's block of a pack of values, in a pack whose other blocks are still to come.
+    /// Returns a bucket of values with this rank's block filled in.
     pub(crate) fn pack_values(&self, pack: usize) -> Vec<f32> {
         let table = &self.shards.packs()[pack];
         let mut packed = vec![0.0; table.length()];
@@ -98,7 +100,7 @@ impl Stage {
         packed
     }
 
-    /// Replaces the values of a pack by those that were gathered.
+    /// Replaces the values of a bucket by the gathered ones.
     pub(crate) fn unpack_values(&mut self, pack: usize, packed: &[f32]) {
         let shards = Arc::clone(&self.shards);
         let table = &shards.packs()[pack];
@@ -108,13 +110,13 @@ impl Stage {
         }
     }
 
-    /// Replaces parameter `index` by a function of its value and gradient; only off the host.
+    /// Replaces parameter `index` by a function of its value and gradient; only on a device.
     pub(crate) fn update_tensor(
         &mut self,
         index: usize,
         change: impl FnOnce(Tensor<1>, Tensor<1>) -> Tensor<1>,
     ) {
-        // Taken out, so that it may be changed in place; the last one stands in meanwhile.
+        // Taken out, so that it may be changed in place; the last one is in its place meanwhile.
         let value = self.values.swap_remove(index);
         let gradient = self.gradients.tensor(index).unwrap_or_else(|| value.zeros_like());
         self.values.push(change(value, gradient));
@@ -123,11 +125,11 @@ impl Stage {
     }
 }
 
-/// `values` after `change`: in place on the host, and through a copy elsewhere.
+/// Returns `values` after `change`: in place on the host, through a copy elsewhere.
 fn changed(values: Tensor<1>, host: bool, change: impl FnOnce(&mut [f32])) -> Tensor<1> {
     if host {
         let mut values = values.try_into_primitive::<Flex>().expect("the values are on the host");
-        // Copies when a graph still holds the old values, and only then.
+        // Copies only if a graph still holds the old values.
         change(values.storage_mut());
         return Tensor::from_primitive::<Flex>(values);
     }

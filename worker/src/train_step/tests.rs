@@ -1,4 +1,4 @@
-//! A step with a loss scale moves the weights as one without, or not at all.
+//! A step with a loss scale updates the weights like one without, or not at all.
 
 use super::*;
 use crate::comm::loopback;
@@ -53,7 +53,7 @@ const PASS: Pass = Pass { micro: 0, chunk: 0 };
 const ACTIONS: [Action; 4] =
     [Action::Forward(PASS), Action::Backward(PASS), Action::ReduceGradients, Action::UpdateWeights];
 
-/// A replica without a checkpoint or any other optional part.
+/// Creates a replica without a checkpoint or any other optional part.
 pub(crate) fn replica<'a>(
     stage: Stage,
     mesh: Mesh,
@@ -78,7 +78,7 @@ pub(crate) fn replica<'a>(
     }
 }
 
-/// Norm and weights after each of `steps` steps from a loss scale of `scale`.
+/// Returns norm and weights after each of `steps` steps from a loss scale of `scale`.
 fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, Failure> {
     let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: MlpActivation::Relu });
     let (training, until, arrangement) = (training(), RunUntil::default(), Arrangement::SINGLE);
@@ -115,7 +115,7 @@ fn a_device_is_waited_for_at_the_borders_of_phases_in_some_steps() {
     let mut replica = replica(stage, mesh, &arrangement, (&training, &until), None);
     let waits = std::rc::Rc::new(std::cell::Cell::new(0));
     let counter = std::rc::Rc::clone(&waits);
-    // A device that takes ten milliseconds for everything that it is asked between two waits.
+    // A device that takes ten milliseconds for all work between two waits.
     replica.clock = DeviceClock::with(Some(Box::new(move || {
         counter.set(counter.get() + 1);
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -133,7 +133,7 @@ fn a_device_is_waited_for_at_the_borders_of_phases_in_some_steps() {
         shares.push(times.forward / times.step);
     }
     assert!(shares[2..].iter().all(|share| (share - shares[1]).abs() < 1e-9), "{shares:?}");
-    // Room for gradients, samples, forward, backward, gradients, their sum, the update.
+    // Clearing gradients, samples, forward, backward, gradients, their sum, the update.
     let each = waited[0];
     assert!(each >= 6, "{waited:?}");
     assert_eq!(waited, [each, 2 * each, 2 * each, 2 * each]);
@@ -149,7 +149,7 @@ fn a_loss_scale_changes_no_bit() {
 #[test]
 fn a_loss_scale_that_is_too_large_is_halved_and_nothing_moves() {
     let wanted = run(None, 1).expect("all is finite").remove(0);
-    // Under it the squares of the gradients are beyond f32.
+    // With it the squares of the gradients overflow f32.
     let found = run(Some(2f32.powi(67)), 12).expect("a smaller scale helps");
     let good = found.iter().position(|(norm, _)| norm.is_some()).expect("some scale is small enough");
     assert!(good > 0, "the first is too large: {found:?}");

@@ -1,4 +1,4 @@
-//! Every way a checkpoint can be damaged.
+//! Damaged checkpoints of every kind.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_flipped_bit_is_always_found_and_named() {
         bytes[at] ^= 1 << (position % 8);
         fs::write(&path, &bytes).expect("written");
         let reader = TensorReader::open(folder.path()).expect("the length is right");
-        // The first tensor lies in the other file, which is whole.
+        // The first tensor is in the other file, which is intact.
         assert!(read(&reader, &tensors[0], 0..3000).is_ok(), "byte {at}");
         match read(&reader, &tensors[1], 10..20) {
             Err(CheckpointError::Corrupt { tensor, file, offset: 0, .. }) => {
@@ -55,7 +55,7 @@ fn what_was_not_fetched_is_never_taken_for_zeros_nor_for_damage() {
     write(&folder, &tensors, 1);
     let path = folder.join("rank-00000.safetensors");
     let bytes = fs::read(&path).expect("read");
-    // As a file is of which only the second chunk was not fetched.
+    // Like a file of which only the second chunk was not fetched.
     let chunk = CHUNK_BYTES as usize;
     let holed = [&bytes[..chunk], &vec![0; chunk][..], &bytes[2 * chunk..]].concat();
     fs::write(&path, holed).expect("written");
@@ -67,7 +67,8 @@ fn what_was_not_fetched_is_never_taken_for_zeros_nor_for_damage() {
     assert!(file == "rank-00000.safetensors" && error.is_of_this_process(), "the checkpoint is not to blame");
 }
 
-/// Writes a small checkpoint, damages it, and expects that it cannot be opened, with `expected` in the message.
+/// Writes a small checkpoint, damages it, and expects that it cannot be opened, with `expected` in the
+/// message.
 fn check_refused(expected: &str, damage: impl FnOnce(&Path)) {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), &model(), 2);
@@ -77,7 +78,7 @@ fn check_refused(expected: &str, damage: impl FnOnce(&Path)) {
     assert!(error.contains(expected), "expected `{expected}` in: {error}");
 }
 
-/// The same, with a damaged manifest that `COMMIT` vouches for: the reader itself must notice.
+/// Expects an error for a damaged manifest with a valid `COMMIT`: the reader itself must notice.
 fn check_lie(expected: &str, lie: impl FnOnce(&mut Manifest)) {
     check_refused(expected, |folder| {
         let json = fs::read(folder.join("manifest.json")).expect("read");
@@ -150,7 +151,8 @@ fn a_lying_manifest_is_refused() {
     check_lie("twice", |manifest| manifest.tensors.push(manifest.tensors[0].clone()));
 }
 
-/// Replaces the head of a rank's file and vouches for it, as an attacker could; reading `x` must fail cleanly.
+/// Replaces the header of a rank's file and commits it, as an attacker could; reading `x` must fail
+/// cleanly.
 fn check_head(expected: &str, head: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let tensor = whole("x", TensorKind::Parameter, &[1000]);
@@ -204,8 +206,8 @@ fn what_is_not_there_is_missing_rather_than_zero() {
         reader.read(name, TensorKind::Parameter, &wanted, &mut room).map_err(|error| error.to_string())
     };
     assert!(ask("b.bias", &[3]).is_ok());
-    let error = "the checkpoint has no nobody of shape [1]: no such tensor";
-    assert_eq!(ask("nobody", &[1]), Err(error.into()));
+    let error = "the checkpoint has no absent of shape [1]: no such tensor";
+    assert_eq!(ask("absent", &[1]), Err(error.into()));
     let error = "the checkpoint has no b.bias of shape [4]: it has shape [3] there";
     assert_eq!(ask("b.bias", &[4]), Err(error.into()));
 }

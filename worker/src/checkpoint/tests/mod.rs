@@ -1,4 +1,4 @@
-//! Small checkpoints: what some ranks wrote is read by others.
+//! Small checkpoints: some ranks write, others read.
 
 mod damage;
 mod reshard;
@@ -41,7 +41,7 @@ fn model() -> Vec<Whole> {
     all
 }
 
-/// Every rank saves its share; the result is committed. Does what the agent does.
+/// Saves every rank's share and commits the result, as the agent does.
 fn write(folder: &Path, tensors: &[Whole], ranks: u32) -> Vec<SavedFile> {
     let holders: Vec<_> = (0..ranks).map(Rank).collect();
     let held =
@@ -51,7 +51,7 @@ fn write(folder: &Path, tensors: &[Whole], ranks: u32) -> Vec<SavedFile> {
     for rank in &holders {
         let mut shares = write_shares(&held, *rank);
         if rank.0 == 0 {
-            // A tensor without elements is in nobody's share, and still has a name.
+            // A tensor without elements is in no rank's share, and still has a name.
             let empty = (0..tensors.len()).filter(|index| tensors[*index].values.is_empty());
             shares.extend(empty.map(|index| (index, 0..0)));
         }
@@ -67,7 +67,7 @@ fn write(folder: &Path, tensors: &[Whole], ranks: u32) -> Vec<SavedFile> {
     saved
 }
 
-/// A range of a whole tensor.
+/// Returns a range of a whole tensor.
 fn range_of(tensor: &Whole, range: Range<u64>) -> Slice {
     Slice::of(Region::whole(&tensor.shape), range)
 }

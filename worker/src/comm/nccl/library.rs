@@ -1,18 +1,19 @@
-//! The functions of NCCL that are called, loaded when they are first wanted.
+//! The functions of NCCL that dtrain calls, loaded when they are first needed.
 //!
 //! Signatures and numbers are those of `nccl.h` 2.14 and later
-//! (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>). The library is looked for under the name in NVIDIA's
-//! packages, `libnccl.so.2`, and as `libnccl.so`.
+//! (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>). The library is searched under
+//! the name in NVIDIA's packages, `libnccl.so.2`, and as `libnccl.so`.
 
 use libloading::Library as Loaded;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Names under which the library is looked for.
+/// Names under which the library is searched.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// The oldest release whose communicators return before a call is done, so that a peer that is gone stops nobody: 2.14.
+/// The oldest supported release, 2.14: its communicators return before a call is done, so that a lost peer
+/// blocks no rank.
 const OLDEST: u32 = 21_400;
 
 /// `ncclSuccess`.
@@ -31,12 +32,14 @@ pub(super) type Comm = *mut c_void;
 /// `cudaStream_t`.
 pub(super) type CudaStreamPtr = *mut c_void;
 
-/// `ncclUniqueId`: the address at which the ranks of a communicator meet. As words, so that it travels like any values.
+/// `ncclUniqueId`: the address at which the ranks of a communicator meet. Stored as words, so that it
+/// travels like any values.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct UniqueId(pub(super) [u32; 32]);
 
-/// `ncclConfig_t` as of 2.14. Later releases have more fields, and take what a caller of an older one lacks from their defaults.
+/// `ncclConfig_t` as of 2.14. Later releases have more fields, and use defaults for those that an older
+/// caller lacks.
 #[repr(C)]
 pub(super) struct CommunicatorConfig {
     size: usize,
@@ -46,7 +49,7 @@ pub(super) struct CommunicatorConfig {
 }
 
 impl CommunicatorConfig {
-    /// Calls return before they are done.
+    /// Creates a configuration in which calls return before they are done.
     pub(super) fn non_blocking() -> Self {
         Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: OLDEST, blocking: 0 }
     }
@@ -58,9 +61,9 @@ type AllReduceFn =
 type AllGatherFn =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CudaStreamPtr) -> c_int;
 
-/// The functions. Each returns `SUCCESS`, `IN_PROGRESS` or an error.
+/// The loaded functions of NCCL. Each returns `SUCCESS`, `IN_PROGRESS` or an error.
 pub(super) struct Library {
-    /// As `ncclGetVersion` says it: 22703 for 2.27.3.
+    /// Version as `ncclGetVersion` encodes it: 22703 for 2.27.3.
     pub(super) version: u32,
     pub(super) get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
     pub(super) comm_init_rank_config:
@@ -79,13 +82,13 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// The library of this process, loaded once; `Err` says why there is none.
+    /// Returns the library of this process, loaded once; `Err` says why there is none.
     pub(super) fn get() -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         LIBRARY.get_or_init(Self::load).as_ref().map_err(String::as_str)
     }
 
-    /// The library in a file.
+    /// Loads the library from a file.
     pub(super) fn at(path: &Path) -> Result<Self, String> {
         // SAFETY: the initialisers of NVIDIA's library may run in any thread.
         Self::of(unsafe { Loaded::new(path) }.map_err(|error| error.to_string())?)
@@ -104,7 +107,7 @@ impl Library {
     }
 
     fn of(loaded: Loaded) -> Result<Self, String> {
-        /// A function of the library.
+        /// Returns a function of the library.
         ///
         /// # Safety
         ///
@@ -145,7 +148,7 @@ impl Library {
     }
 }
 
-/// A version in words: 2.27.3 for 22703.
+/// Formats a version: 2.27.3 for 22703.
 pub(super) fn version_text(version: u32) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }

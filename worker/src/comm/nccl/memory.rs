@@ -1,4 +1,4 @@
-//! Memory of a GPU that NCCL works on, and the event behind the kernels that write it.
+//! GPU memory that NCCL works on, and the event behind the kernels that write it.
 
 use super::super::CommError;
 use burn::backend::Cube;
@@ -17,15 +17,15 @@ use std::fmt::Display;
 type Server = <CudaRuntime as Runtime>::Server;
 type Resource = <<Server as ServerStorage>::Storage as ComputeStorage>::Resource;
 
-/// Values that are to be summed, and when they are there: made by the thread that queued the kernels which write them, for another
-/// one, which calls NCCL.
+/// Values that are to be reduced, and the event after which they are written. Made by the thread that
+/// queued the kernels which write them, for the thread that calls NCCL.
 pub(in crate::comm) struct PendingBuffer {
     pub(super) memory: CudaBuffer,
     pub(super) written: WriteEvent,
 }
 
 impl PendingBuffer {
-    /// Of `values` of CUDA, for which this thread queued all kernels.
+    /// Wraps `values` of CUDA, for which this thread queued all kernels.
     pub(in crate::comm) fn of(values: Tensor<1>) -> Result<Self, CommError> {
         let memory = CudaBuffer::of(values)?;
         let written = memory.written();
@@ -39,17 +39,18 @@ impl PendingBuffer {
     }
 }
 
-/// Values of a tensor of CUDA that nobody else has, one after another.
+/// Contiguous values of a CUDA tensor that this process uses nowhere else.
 ///
-/// As long as it lives CubeCL neither frees the memory nor hands it out again nor moves it, so that its address holds. A tensor alone
-/// keeps its memory, but CubeCL may move it when the device is nearly full.
+/// While it lives CubeCL neither frees the memory nor reuses nor moves it, so that its address holds. A
+/// tensor alone keeps its memory, but CubeCL may move it when the device is nearly full.
 pub(super) struct CudaBuffer {
     tensor: FloatTensor<Cube>,
     resource: ManagedResource<Resource>,
 }
 
 impl CudaBuffer {
-    /// That of `values`, for which this thread queued all kernels. They need not be there yet.
+    /// Takes the memory of `values`, for which this thread queued all kernels. They need not be written
+    /// yet.
     pub(super) fn of(values: Tensor<1>) -> Result<Self, CommError> {
         let tensor =
             values.try_into_primitive::<Cube>().map_err(|error| unreadable(&format!("{error:?}")))?;
@@ -61,7 +62,7 @@ impl CudaBuffer {
         Ok(Self { tensor, resource })
     }
 
-    /// The place behind everything that this thread has queued so far.
+    /// Returns an event behind everything that this thread has queued so far.
     pub(super) fn written(&self) -> WriteEvent {
         WriteEvent(self.tensor.client.sync())
     }
@@ -70,7 +71,7 @@ impl CudaBuffer {
         self.resource.resource().ptr as *mut c_void
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub(super) fn length(&self) -> usize {
         self.tensor.meta.num_elements()
     }
@@ -84,17 +85,17 @@ impl CudaBuffer {
     }
 }
 
-/// An event that CubeCL recorded on the stream of a thread, and that any thread may wait for.
+/// An event that CubeCL recorded on the stream of a thread; any thread may wait for it.
 pub(super) struct WriteEvent(DynFut<Result<(), ServerError>>);
 
 impl WriteEvent {
-    /// Waits until the GPU has come to it.
+    /// Waits until the GPU has reached the event.
     pub(super) fn wait(self) -> Result<(), CommError> {
         cubecl::future::block_on(self.0).map_err(|error| unreadable(&error))
     }
 }
 
-/// Whether these values lie on a GPU of CUDA.
+/// Returns `true` if these values are on a CUDA GPU.
 pub(in crate::comm) fn is_of_cuda(values: &Tensor<1>) -> bool {
     let tensor = values.clone().try_into_primitive::<Cube>();
     tensor.is_ok_and(|tensor| tensor.client.service_id().service == TypeId::of::<Server>())

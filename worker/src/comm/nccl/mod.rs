@@ -1,14 +1,15 @@
 //! NCCL: collectives among NVIDIA's GPUs, from the memory of one to that of another.
 //!
-//! The ranks meet through the group that they have already: it carries the identifier of each communicator. Values are summed in
-//! whatever order NCCL chooses, so that the last bits of a sum may differ from those of the groups on the host.
+//! The existing host group carries the identifier of each communicator. NCCL chooses the order of a sum, so
+//! that its last bits may differ from those of the groups on the host.
 //!
-//! CubeCL has a stream for each thread and shows none of them, but it records an event on the stream of a thread, and any thread may
-//! wait for that. So the thread that queued the kernels which write some values takes their address and such an event before it queues
-//! anything else, and the thread that calls NCCL, mostly another one, waits for the event: for those kernels and none that follow. The
-//! collective then runs on a stream of the communicator, beside the kernels of other threads. The host waits for its end as well, so
-//! that whoever gets the result may queue kernels that read it. CubeCL holds the memory from the moment its address is taken until the
-//! collective has ended, and after a failure for good.
+//! CubeCL has a stream for each thread and shows none of them, but it records an event on the stream of a
+//! thread, and any thread may wait for that. So the thread that queued the kernels which write some values
+//! takes their address and such an event before it queues anything else, and the thread that calls NCCL,
+//! mostly another one, waits for the event: for those kernels and none that follow. The collective then
+//! runs on a stream of the communicator, beside the kernels of other threads. The host waits for its end as
+//! well, so that any thread may queue kernels that read the result. CubeCL holds the memory from the moment
+//! its address is taken until the collective has ended, and after a failure for good.
 
 #![expect(unsafe_code, reason = "NCCL is a C library, and reads the memory of a device by its address")]
 
@@ -34,21 +35,21 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Looks at a collective that long before it sleeps between two looks.
+/// Time for which a collective is polled without sleeping.
 const SPIN: Duration = Duration::from_micros(200);
-/// Time between two looks at a collective that takes longer.
+/// Sleep between two polls of a collective that takes longer.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// The version of the NCCL in a file, such as `2.27.3`; `Err` says why it cannot be used.
+/// Returns the version of the NCCL library in a file, such as `2.27.3`; `Err` says why it cannot be used.
 pub fn version_at(path: &Path) -> Result<String, String> {
     let library = Library::at(path)?;
     let words = library::version_text(library.version);
-    // It may have started something: it is not unloaded.
+    // The library may have started threads: it is not unloaded.
     std::mem::forget(library);
     Ok(words)
 }
 
-/// What a rank needs to found communicators.
+/// The prerequisites of a rank for creating communicators.
 pub(super) struct CommunicatorBootstrap {
     library: &'static Library,
     context: Arc<CudaContext>,
@@ -56,8 +57,8 @@ pub(super) struct CommunicatorBootstrap {
 }
 
 impl CommunicatorBootstrap {
-    /// For the rank at `placement`, when all ranks of `group`, which call this together, have NCCL and want it. `None` where GPUs
-    /// are not CUDA's, or any rank is without.
+    /// Prepares the rank at `placement`, if all ranks of `group`, which call this together, have NCCL and
+    /// want it. `None` if the GPUs are not NVIDIA's, or any rank lacks NCCL.
     pub(super) fn agree(
         group: &mut dyn ProcessGroup,
         placement: &Placement,
@@ -86,7 +87,7 @@ impl CommunicatorBootstrap {
         Ok(Some(Self { library, context, limit: waits.idle() }))
     }
 
-    /// The communicator of the ranks of `group`, which call this together.
+    /// Creates the communicator of the ranks of `group`, which call this together.
     pub(super) fn create(&self, group: &mut dyn ProcessGroup) -> Result<GpuCommunicator, CommError> {
         const OPERATION: &str = "the start of NCCL";
         let library = self.library;
@@ -106,7 +107,8 @@ impl CommunicatorBootstrap {
         let (ranks, rank) = (group.size(), group.rank());
         let [c_ranks, c_rank] = [ranks, rank].map(rank_of);
         let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), CommunicatorConfig::non_blocking());
-        // SAFETY: the pointers are to values that live until the call returns, and the context of the GPU is this thread's.
+        // SAFETY: the pointers are to values that live until the call returns, and the context of the GPU
+        // is this thread's.
         let code =
             unsafe { (library.comm_init_rank_config)(&raw mut comm, c_ranks, id, c_rank, &raw mut config) };
         let communicator =
@@ -116,12 +118,12 @@ impl CommunicatorBootstrap {
     }
 }
 
-/// The GPUs of a group of ranks. An `Err` of an operation ends it.
+/// A NCCL communicator between the GPUs of a group of ranks. An `Err` of an operation ends it.
 pub(super) struct GpuCommunicator {
     library: &'static Library,
     comm: Comm,
     stream: Arc<CudaStream>,
-    /// Recorded behind every collective.
+    /// Event recorded behind every collective.
     done: CudaEvent,
     ranks: u32,
     rank: u32,
@@ -133,12 +135,12 @@ pub(super) struct GpuCommunicator {
 unsafe impl Send for GpuCommunicator {}
 
 impl GpuCommunicator {
-    /// Bytes that this rank gave to others: as of the groups on the host.
+    /// Returns the bytes that this rank sent, counted as in the groups on the host.
     pub(super) fn bytes_sent(&self) -> u64 {
         self.sent
     }
 
-    /// The sum of `values` over the ranks.
+    /// Returns the sum of `values` over the ranks.
     pub(super) fn all_reduce(&mut self, values: PendingBuffer) -> Result<Tensor<1>, CommError> {
         let (library, comm) = (self.library, self.comm);
         // SAFETY: the memory is this call's until it returns, and has that many values.
@@ -151,7 +153,7 @@ impl GpuCommunicator {
         Ok(memory.tensor())
     }
 
-    /// This rank's part of the sum of `values` over the ranks, which divide them evenly.
+    /// Returns this rank's part of the sum of `values` over the ranks, which divide them evenly.
     pub(super) fn reduce_scatter(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
         let PendingBuffer { memory, written } = PendingBuffer::of(values)?;
         let part = memory.length() / self.ranks as usize;
@@ -168,11 +170,11 @@ impl GpuCommunicator {
         Ok(memory.tensor().slice([own]))
     }
 
-    /// The parts of all ranks, in their order, of which this one gives `part`; all have its length.
+    /// Returns the parts of all ranks in rank order; this rank contributes `part`, and all have its length.
     pub(super) fn all_gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, CommError> {
         let whole = Tensor::empty([part.dims()[0] * self.ranks as usize], &part.device());
         let both = (CudaBuffer::of(part)?, CudaBuffer::of(whole)?);
-        // Kernels that are queued may still use what is now the room of the whole.
+        // Queued kernels may still use the memory that the result now has.
         let written = both.1.written();
         let (library, comm) = (self.library, self.comm);
         // SAFETY: as above.
@@ -184,7 +186,7 @@ impl GpuCommunicator {
         Ok(whole.tensor())
     }
 
-    /// Sends values to one rank and receives as many as `recv` says from one, both at once.
+    /// Sends values to one rank and fills `recv` with values from one, both at once.
     pub(super) fn exchange(
         &mut self,
         send: Option<(u32, Tensor<1>)>,
@@ -221,14 +223,15 @@ impl GpuCommunicator {
         Ok(recv.map(|(_, memory)| memory.tensor()))
     }
 
-    /// Counts what one of `n` ranks sends for a collective over `bytes`: all but its own part.
+    /// Adds the bytes that one of `n` ranks sends for a collective over `bytes`: all but its own part.
     fn count(&mut self, bytes: u64) {
         let ranks = u64::from(self.ranks);
         self.sent += bytes * (ranks - 1) / ranks;
     }
 
-    /// Starts a collective on `memory`, once its values are written, and gives the memory back when the collective is done. That of a
-    /// collective which failed is never freed, because the GPU may still work on it: the process ends with the attempt.
+    /// Starts a collective on `memory`, once its values are written, and returns the memory when the
+    /// collective is done. After a failure the memory is never freed, because the GPU may still work on it:
+    /// the process ends with the attempt.
     fn run<M>(
         &mut self,
         operation: &'static str,
@@ -247,7 +250,7 @@ impl GpuCommunicator {
         Ok(ManuallyDrop::into_inner(memory))
     }
 
-    /// Returns when a call that gave `code` is accepted.
+    /// Waits until NCCL accepts a call that returned `code`.
     fn wait_accepted(&self, operation: &'static str, code: c_int) -> Result<(), CommError> {
         match code {
             SUCCESS => Ok(()),
@@ -256,7 +259,7 @@ impl GpuCommunicator {
         }
     }
 
-    /// Asks `is_done` again and again; gives up when a rank failed or time is over.
+    /// Polls `is_done`; `Err` if a rank failed or the time limit has passed.
     fn wait(
         &self,
         operation: &'static str,
@@ -285,7 +288,7 @@ impl GpuCommunicator {
         }
     }
 
-    /// `SUCCESS` or `IN_PROGRESS`; an `Err` where a call that had returned failed.
+    /// Returns `SUCCESS` or `IN_PROGRESS`; `Err` if a call that had returned failed later.
     fn state(&self, operation: &'static str) -> Result<c_int, CommError> {
         let mut state = SUCCESS;
         // SAFETY: the communicator lives as long as `self`.
@@ -297,7 +300,7 @@ impl GpuCommunicator {
         }
     }
 
-    /// Ends what the communicator does; the other ranks see it.
+    /// Aborts the communicator, which the other ranks notice, and returns `error`.
     fn abort(&self, error: CommError) -> CommError {
         if !self.comm.is_null() {
             // SAFETY: after this only `drop` follows, which frees nothing: the process ends with the attempt.
@@ -307,7 +310,7 @@ impl GpuCommunicator {
     }
 }
 
-/// A rank, as NCCL counts them.
+/// Converts a rank to NCCL's type.
 fn rank_of(rank: u32) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }

@@ -1,4 +1,5 @@
-//! NCCL with one rank: every call on real memory, on a host with one GPU. Each gives a rank its own values back.
+//! Self-check of NCCL with one rank: every call on real memory, on a host with one GPU. Each call returns
+//! the rank's own values.
 
 use super::{CommunicatorBootstrap, GpuCommunicator, Library, PendingBuffer, driver};
 use crate::comm::CommError;
@@ -8,14 +9,14 @@ use cudarc::driver::CudaContext;
 use dtrain_protocol::device_check::NcclCall;
 use std::time::{Duration, Instant};
 
-/// A call that takes longer has failed.
+/// Time limit of a call.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Values of each call: no multiple of anything that a GPU likes.
+/// Values in each call: odd, so that no alignment helps.
 const VALUES: usize = 1_000_003;
 
-/// The calls in their order, the last of which aborts the communicator. A call that NCCL refuses ends them. An `Err` where there is
-/// no communicator.
+/// Runs all calls in order, the last of which aborts the communicator. Stops at a call that NCCL refuses.
+/// `Err` if no communicator can be created.
 pub(crate) fn calls(index: u32, device: &Device) -> Result<Vec<NcclCall>, CommError> {
     let library =
         Library::get().map_err(|reason| CommError::Link(format!("NCCL cannot be used: {reason}")))?;
@@ -51,19 +52,19 @@ pub(crate) fn calls(index: u32, device: &Device) -> Result<Vec<NcclCall>, CommEr
 /// A collective of this rank alone.
 type SelfCollective = fn(&mut GpuCommunicator, Tensor<1>) -> Result<Tensor<1>, CommError>;
 
-/// The sum over one rank.
+/// Reduces the values over one rank.
 fn summed(communicator: &mut GpuCommunicator, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
     communicator.all_reduce(PendingBuffer::of(values)?)
 }
 
-/// A message of this rank to itself.
+/// Sends the values from this rank to itself.
 fn to_itself(communicator: &mut GpuCommunicator, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
     let room = Tensor::zeros([values.dims()[0]], &values.device());
     let received = communicator.exchange(Some((0, values)), Some((0, room)))?;
     received.ok_or_else(|| CommError::Link("nothing was received".to_owned()))
 }
 
-/// One call. An `Err` where NCCL refuses it.
+/// Runs one call and compares its values. `Err` if NCCL refuses it.
 fn check_call(
     name: &str,
     communicator: &mut GpuCommunicator,
@@ -79,7 +80,7 @@ fn check_call(
     Ok(NcclCall { call: name.to_owned(), values: VALUES as u64, seconds, agrees: detail.is_none(), detail })
 }
 
-/// The first value that did not come back.
+/// Describes the first value that did not come back unchanged.
 fn difference(found: &[f32], given: &[f32]) -> Option<String> {
     if found.len() != given.len() {
         return Some(format!("{} values came back of {}", found.len(), given.len()));

@@ -1,4 +1,4 @@
-//! The collectives, out of rounds.
+//! Collectives of shared memory, made of rounds.
 
 use super::SharedMemory;
 use super::rounds::RoundKind;
@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl SharedMemory {
-    /// One round in which all ranks show all of `values` and each adds for itself.
+    /// All-reduces a small buffer in one round: every rank publishes all of `values`, and each adds for
+    /// itself.
     fn all_reduce_small(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length) = (self.round, values.len());
         self.shown(length, self.size() - 1);
@@ -17,7 +18,7 @@ impl SharedMemory {
         self.consume_sum(RoundKind::AllReduce, length, round, 0..length, values)
     }
 
-    /// Shows the parts of `values` that others own, then adds up the own one.
+    /// Reduce-scatter of one piece: publishes the parts of `values` that others own, then sums the own one.
     fn scatter_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length) = (self.round, values.len());
         let mine = rank_range(length, self.index, self.size());
@@ -29,7 +30,7 @@ impl SharedMemory {
         self.consume_sum(RoundKind::ReduceScatter, length, round, mine.clone(), &mut values[mine])
     }
 
-    /// Shows the own part of `values`, then copies those of the others.
+    /// All-gather of one piece: publishes the own part of `values`, then copies those of the others.
     fn gather_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length, size) = (self.round, values.len(), self.size());
         let mine = rank_range(length, self.index, size);
@@ -61,7 +62,8 @@ impl ProcessGroup for SharedMemory {
         if values.len() <= SMALL_VALUES {
             return self.all_reduce_small(values);
         }
-        // Piece by piece, so that what one half wrote is still in the cache when the other half needs it.
+        // Piece by piece, so that the output of one half is still in the cache when the other half needs
+        // it.
         for piece in values.chunks_mut(SLOT_VALUES) {
             self.scatter_piece(piece)?;
             self.gather_piece(piece)?;

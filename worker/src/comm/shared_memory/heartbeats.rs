@@ -1,4 +1,4 @@
-//! Heartbeats through the mapping.
+//! Heartbeats through the shared mapping.
 
 use super::memory_map::MemoryMap;
 use crate::comm::heartbeat::{HeartbeatThread, Liveness};
@@ -7,11 +7,11 @@ use dtrain_protocol::{Rank, shared_memory_layout};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Offsets inside the control block of the first channel: beats so far, and what the last one said.
+/// Offsets inside the control block of the first channel: beats so far, and the content of the last one.
 const BEATS: u64 = 384;
 const IDLE: u64 = 392;
 
-/// Begins to beat. All ranks have joined.
+/// Starts the heartbeats. All ranks have joined.
 pub(super) fn start(
     mapping: &Arc<MemoryMap>,
     seat: &RankId,

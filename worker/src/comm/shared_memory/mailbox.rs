@@ -1,4 +1,4 @@
-//! Messages from one rank to another, through two mails that are filled and taken in turn.
+//! Messages from one rank to another, through two buffers that are filled and emptied in turn.
 
 use super::SharedMemory;
 use super::memory_map::MemoryMap;
@@ -15,7 +15,7 @@ const LENGTH: u64 = 8;
 const TAKEN: u64 = 128;
 
 impl SharedMemory {
-    /// Moves both messages through their mails, whichever can move.
+    /// Moves both messages through their buffers, whichever can move.
     pub(super) fn mails(
         &self,
         send: Option<Outgoing<'_>>,
@@ -62,13 +62,13 @@ impl SharedMemory {
     }
 }
 
-/// One message on its way from one rank to another, in pieces of one mail.
+/// One message on its way from one rank to another, in pieces of one buffer.
 struct Mailbox<'a> {
     mapping: &'a MemoryMap,
     from: u32,
     to: u32,
     length: usize,
-    /// Values moved so far, and whether the (possibly empty) last piece was.
+    /// Values moved so far; `done` tells that the (possibly empty) last piece was moved too.
     moved: usize,
     done: bool,
 }
@@ -96,7 +96,7 @@ impl<'a> Mailbox<'a> {
         self.counter(SENT).load(Ordering::Acquire) > self.counter(TAKEN).load(Ordering::Relaxed)
     }
 
-    /// The piece that is due.
+    /// Returns the range of the next piece.
     fn piece(&self) -> Range<usize> {
         self.moved..(self.moved + MAIL_VALUES).min(self.length)
     }
@@ -110,13 +110,13 @@ impl<'a> Mailbox<'a> {
         self.done = self.moved == self.length;
     }
 
-    /// Puts the next piece, if there is room.
+    /// Writes the next piece, if a buffer is free.
     fn put(&mut self, values: &[f32]) -> bool {
         if self.done || !self.has_room() {
             return false;
         }
         let (piece, sent) = (self.piece(), self.counter(SENT).load(Ordering::Relaxed));
-        // SAFETY: only this rank writes this mail, and the receiver has taken its last content.
+        // SAFETY: only this rank writes this buffer, and the receiver has emptied it.
         let mail = unsafe { self.mapping.values_mut(self.offset(sent), piece.len()) };
         mail.copy_from_slice(&values[piece.clone()]);
         self.counter(LENGTH + 8 * (sent % 2)).store((self.length - piece.start) as u64, Ordering::Relaxed);
@@ -125,7 +125,8 @@ impl<'a> Mailbox<'a> {
         true
     }
 
-    /// Takes the next piece, if it has come. `Err` says how the message differs from what is due.
+    /// Reads the next piece, if it has arrived. `Err` says in what the message differs from the expected
+    /// one.
     fn take(&mut self, values: &mut [f32]) -> Result<bool, String> {
         if self.done || !self.has_come() {
             return Ok(false);
@@ -135,7 +136,7 @@ impl<'a> Mailbox<'a> {
         if left != (self.length - piece.start) as u64 {
             return Err(format!("expected {} values, received {left}", self.length - piece.start));
         }
-        // SAFETY: the sender does not write this mail until it is taken.
+        // SAFETY: the sender does not write this buffer until it is emptied.
         let mail = unsafe { self.mapping.values(self.offset(taken), piece.len()) };
         values[piece.clone()].copy_from_slice(mail);
         self.counter(TAKEN).store(taken + 1, Ordering::Release);

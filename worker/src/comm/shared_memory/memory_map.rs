@@ -1,4 +1,4 @@
-//! The mapping itself: counters and values at their places, and the processes that share it.
+//! The shared mapping: access to its counters and values, and the processes that share it.
 
 use super::spin_wait::SpinWait;
 use crate::comm::{CommError, RankId, WaitPolicy};
@@ -18,16 +18,17 @@ pub(super) const PROCESS: u64 = 264;
 pub(super) struct MemoryMap {
     pub(super) raw: MmapRaw,
     pub(super) ranks: u32,
-    /// How often to look at a counter before giving the core away.
+    /// Spins on a counter before the core is yielded.
     pub(super) spins: u32,
-    /// Handles of the peers' processes, by rank; `None` for this process.
+    /// Process handles of the peers, by rank; `None` for this process.
     pub(super) processes: Vec<Option<OwnedFd>>,
 }
 
 impl MemoryMap {
-    /// Says that this rank is there, and waits until all ranks of the attempt are.
+    /// Announces this rank, and waits until all ranks of the attempt have joined.
     ///
-    /// Nobody's heart beats yet. The agent sees when a process ends, and some open their devices for long.
+    /// There are no heartbeats yet. The agent notices a process that ends, and some ranks open their
+    /// devices for long.
     pub(super) fn wait_for_all(&mut self, seat: &RankId, waits: &WaitPolicy) -> Result<(), CommError> {
         let field = |rank, field| shared_memory_layout::control_offset(seat.ranks, 0, rank) + field;
         let own = u64::from(getpid().as_raw_nonzero().get().unsigned_abs());
@@ -55,8 +56,8 @@ impl MemoryMap {
     }
 
     pub(super) fn counter(&self, offset: u64) -> &AtomicU64 {
-        // SAFETY: offsets come from `protocol::mapping`, whose areas lie inside the mapping (its length is checked
-        // in `open`), are aligned to 8 bytes, and are used as atomics by everybody.
+        // SAFETY: offsets come from `protocol::mapping`, whose areas lie inside the mapping (its length is
+        // checked in `open`), are aligned to 8 bytes, and are used as atomics by every process.
         unsafe { AtomicU64::from_ptr(self.raw.as_mut_ptr().add(at(offset)).cast()) }
     }
 
@@ -68,14 +69,15 @@ impl MemoryMap {
     }
 
     /// # Safety
-    /// Nobody else reads or writes these values while the result lives.
+    /// No other code reads or writes these values while the result lives.
     #[expect(clippy::mut_from_ref, reason = "the memory is not reached through self")]
     pub(super) unsafe fn values_mut(&self, offset: u64, length: usize) -> &mut [f32] {
         // SAFETY: as above, and the caller is alone.
         unsafe { std::slice::from_raw_parts_mut(self.raw.as_mut_ptr().add(at(offset)).cast(), length) }
     }
 
-    /// Whether the process of `rank` has ended, even when nobody has collected its exit status yet.
+    /// Returns `true` if the process of `rank` has ended, even before its parent has collected the exit
+    /// status.
     pub(super) fn has_ended(&self, rank: u32) -> bool {
         let Some(process) = &self.processes[rank as usize] else { return false };
         let mut handles = [PollFd::new(process, PollFlags::IN)];
@@ -88,7 +90,7 @@ pub(super) fn at(offset: u64) -> usize {
     usize::try_from(offset).expect("the whole mapping has an address")
 }
 
-/// A handle by which the end of a peer's process is seen.
+/// Opens a handle that tells when a peer's process ends.
 fn open_process(peer: Rank, process: u64) -> Result<OwnedFd, CommError> {
     let lost = |detail: String| CommError::PeerLost { peer, operation: "joining", detail };
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);

@@ -1,14 +1,14 @@
-//! Collectives between processes of one host, through a mapping that all of them inherit.
+//! Shared memory: collectives between processes of one host, through a mapping that all of them inherit.
 //!
-//! Work goes in rounds that every rank of the group counts alike. In a round a rank writes into one of its two
-//! slots, says so by raising `ready`, reads the others' slots when they are ready, and says so by raising `done`. A
-//! slot is written again only when every other rank is done with its last content, so with two slots a rank can fill
-//! the next round while the others still read this one. Large buffers go through in pieces of one slot; the slots of
-//! a few ranks stay in the shared cache.
+//! Work goes in rounds that every rank of the group counts alike. In a round a rank writes into one of its
+//! two slots, raises `ready`, reads the others' slots when they are ready, and raises `done`. A slot is
+//! written again only when every other rank is done with its last content, so with two slots a rank can
+//! fill the next round while the others still read this one. Large buffers go through in pieces of one
+//! slot; the slots of a few ranks stay in the shared cache.
 //!
-//! Where things lie is told by [`dtrain_protocol::shared_memory_layout`]. Ranks that wait spin briefly, then give the core
-//! away, then sleep for a sixteenth of the time waited so far: with more ranks than cores a waiting rank must not
-//! take the time of the one that it waits for.
+//! [`dtrain_protocol::shared_memory_layout`] defines all offsets. A rank that waits spins briefly, then
+//! yields the core, then sleeps for a sixteenth of the time waited so far: with more ranks than cores a
+//! waiting rank must not take the time of the one that it waits for.
 
 #![expect(unsafe_code, reason = "memory that several processes write has no safe view")]
 
@@ -31,8 +31,8 @@ use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Offsets inside a control block. `ready` and the tags are written by the owner before the others read; `done` is
-/// written by the owner after it has read.
+/// Offsets inside a control block. `ready` and the tags are written by the owner before the others read;
+/// `done` is written by the owner after it has read.
 const READY: u64 = 0;
 const TAGS: u64 = 8;
 const DONE: u64 = 128;
@@ -46,16 +46,16 @@ pub struct SharedMemory {
     channel: u64,
     /// Ranks of the attempt that are in this group, ascending.
     members: Vec<u32>,
-    /// Index of this rank among them.
+    /// Index of this rank in `members`.
     index: u32,
-    /// Rounds begun.
+    /// Number of rounds begun.
     round: u64,
-    /// Bytes that others read from this rank.
+    /// Bytes that other ranks read from this one.
     sent: u64,
 }
 
 impl SharedMemory {
-    /// Takes over the inherited `descriptor`, and waits for all ranks of the seat's attempt to do the same.
+    /// Maps the inherited `descriptor`, and waits for all ranks of the seat's attempt to do the same.
     ///
     /// The descriptor must be one that this process was given for this purpose: it is closed here.
     pub fn inherit(
@@ -67,7 +67,8 @@ impl SharedMemory {
         if descriptor < 3 {
             return Err(CommError::Link(format!("descriptor {descriptor} is a standard stream")));
         }
-        // SAFETY: the assignment hands this descriptor over to this call alone; were it not open, `fstat` says so.
+        // SAFETY: the assignment hands this descriptor over to this call alone; were it not open, `fstat`
+        // says so.
         let file = unsafe { File::from_raw_fd(descriptor) };
         Self::open(&file, bytes, seat, waits)
     }
@@ -113,7 +114,7 @@ impl SharedMemory {
         group
     }
 
-    /// Offset of a counter of member `index`.
+    /// Returns the offset of a counter of member `index`.
     fn control(&self, index: u32, field: u64) -> u64 {
         shared_memory_layout::control_offset(self.mapping.ranks, self.channel, self.members[index as usize])
             + field
@@ -123,7 +124,7 @@ impl SharedMemory {
         self.mapping.counter(self.control(index, field))
     }
 
-    /// This rank's slot for round `round`.
+    /// Returns this rank's slot for round `round`.
     #[expect(clippy::mut_from_ref, reason = "the memory is not reached through self; see the safety note")]
     fn own_slot(&self, round: u64, length: usize) -> &mut [f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
@@ -133,12 +134,12 @@ impl SharedMemory {
             self.members[self.index as usize],
             round % 2,
         );
-        // SAFETY: only this rank writes its own slot, through a group that is borrowed mutably or being made, and
-        // only after all others were done with its last content.
+        // SAFETY: only this rank writes its own slot, through a group that is borrowed mutably or being
+        // created, and only after all others were done with its last content.
         unsafe { self.mapping.values_mut(slot, length) }
     }
 
-    /// Slot of member `index` for round `round`.
+    /// Returns the slot of member `index` for round `round`.
     fn slot(&self, index: u32, round: u64, length: usize) -> &[f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
         let slot = shared_memory_layout::slot_offset(
@@ -164,8 +165,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Fails when member `index`, which is waited for since `begun`, is gone or is to be waited for no longer, unless `came`
-    /// tells that it did its part.
+    /// `Err` if member `index`, awaited since `begun`, is gone or must no longer be waited for, unless
+    /// `came` returns `true`: it did its part.
     fn is_there(
         &self,
         index: u32,
@@ -194,12 +195,12 @@ impl SharedMemory {
         (1..size).map(move |distance| (index + distance) % size)
     }
 
-    /// Counts that `readers` others read `length` values of this rank.
+    /// Counts the bytes that `readers` other ranks read of `length` values of this rank.
     fn shown(&mut self, length: usize, readers: u32) {
         self.sent += 4 * length as u64 * u64::from(readers);
     }
 
-    /// Tells the others that this rank will not come again.
+    /// Tells the other ranks that this one has left the group.
     fn break_off(&self) {
         self.counter(self.index, LEFT).store(1, Ordering::Release);
     }
@@ -224,7 +225,7 @@ mod tests {
             File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
         file.set_len(shared_memory_layout::mapping_bytes(2)).expect("length");
         let mut peer = std::process::Command::new("sleep").arg("60").spawn().expect("started");
-        // What rank 1 would write when it joins.
+        // The fields that rank 1 would write when it joins.
         for (field, value) in [(PROCESS, u64::from(peer.id())), (JOINED, 8)] {
             file.write_at(&value.to_le_bytes(), shared_memory_layout::control_offset(2, 0, 1) + field)
                 .expect("written");
@@ -238,7 +239,7 @@ mod tests {
         )
         .expect("joined");
         peer.kill().expect("killed");
-        let error = group.all_reduce(&mut [1.0; 5]).expect_err("nobody is there");
+        let error = group.all_reduce(&mut [1.0; 5]).expect_err("the peer is gone");
         assert!(matches!(&error, CommError::PeerLost { peer: Rank(1), .. }), "{error}");
         assert!(error.to_string().contains("its process ended"), "{error}");
         peer.wait().expect("collected");

@@ -1,4 +1,4 @@
-//! Rounds: a rank shows its slot, and reads those of the others.
+//! Rounds: a rank publishes its slot, and reads those of the others.
 
 use super::memory_map::at;
 use super::{DONE, READY, SharedMemory, TAGS};
@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl SharedMemory {
-    /// Begins a round: `write` fills this rank's slot. `tag` is what all ranks must agree on.
+    /// Begins a round: `write` fills this rank's slot. The operation and the length form the tag on which
+    /// all ranks must agree.
     pub(super) fn publish(
         &mut self,
         operation: RoundKind,
@@ -30,7 +31,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Waits until member `other` has published `round` too.
+    /// Waits until member `other` has published `round` as well.
     fn await_peer(
         &self,
         operation: RoundKind,
@@ -48,7 +49,7 @@ impl SharedMemory {
         Err(CommError::OutOfStep { peer, operation: operation.name(), detail })
     }
 
-    /// Ends round `round`: `read` sees the slot of each other rank as soon as it is there.
+    /// Ends round `round`: `read` gets the slot of each other rank as soon as it is ready.
     pub(super) fn consume(
         &mut self,
         operation: RoundKind,
@@ -64,7 +65,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Ends round `round` by adding every rank's `range` of its slot in rank order; `own` holds this rank's.
+    /// Ends round `round` by adding the `range` of every rank's slot in rank order; `own` holds this
+    /// rank's.
     pub(super) fn consume_sum(
         &mut self,
         operation: RoundKind,
@@ -77,7 +79,7 @@ impl SharedMemory {
             self.await_peer(operation, length, round, other).inspect_err(|_| self.break_off())?;
         }
         if let [first, second] = self.members[..] {
-            // Addition of two is the same in both orders, so the sum can be made in place.
+            // Addition of two values is commutative, so the sum can be made in place.
             debug_assert!(first < second);
             let theirs = &self.slot(1 - self.index, round, length)[range];
             own.iter_mut().zip(theirs).for_each(|(own, value)| *own += value);
@@ -107,7 +109,7 @@ impl SharedMemory {
     }
 }
 
-/// What a round is for; part of the tag that all ranks must agree on.
+/// The operation that a round belongs to; part of the tag that all ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundKind {
     AllReduce,
@@ -125,7 +127,7 @@ impl RoundKind {
         NAMES[self as usize]
     }
 
-    /// Operation and length in one word; never zero.
+    /// Packs operation and length into one word; never zero.
     fn tag(self, length: usize) -> u64 {
         ((length as u64) << 4) | (self as u64 + 1)
     }

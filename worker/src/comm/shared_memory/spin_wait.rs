@@ -1,8 +1,8 @@
-//! Waiting for a peer that may have no core.
+//! Spin, yield and sleep while waiting for a peer that may have no core.
 
 use std::time::{Duration, Instant};
 
-/// How long a rank has waited, and what it does in the meantime.
+/// The state of one wait, from which the next pause follows: spin, yield or sleep.
 pub(super) struct SpinWait {
     spins: u32,
     begun: Option<Instant>,
@@ -13,7 +13,7 @@ impl SpinWait {
         Self { spins, begun: None }
     }
 
-    /// Lets a little time pass; true when it is time to ask whether the peer is still there.
+    /// Pauses briefly; returns `true` when it is time to check that the peer is still alive.
     pub(super) fn pause(&mut self) -> bool {
         if self.spins > 0 {
             self.spins -= 1;

@@ -1,5 +1,5 @@
-//! Heartbeats between hosts, on connections of their own: those of the collectives may be full, or hold a message that
-//! nobody reads yet.
+//! Heartbeats between hosts, on connections of their own: those of the collectives may be full, or hold a
+//! message that is not read yet.
 
 use super::super::heartbeat::Liveness;
 use super::peer::PeerConnection;
@@ -8,13 +8,13 @@ use rustls::Connection;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-/// A connection with one rank on which nothing but beats travel: each is one number `u64`, little-endian.
+/// A connection with one rank that carries only beats: each is one `u64`, little-endian.
 #[derive(Debug)]
 pub(super) struct HeartbeatConnection {
     rank: Rank,
     tls: Connection,
     socket: TcpStream,
-    /// The bytes of a beat that came so far.
+    /// The bytes of a beat received so far.
     word: [u8; 8],
     have: usize,
 }
@@ -25,7 +25,7 @@ impl HeartbeatConnection {
         Self { rank, tls, socket, word: [0; 8], have: 0 }
     }
 
-    /// Takes in what came, then sends a beat. An `Err` says that the connection is over.
+    /// Receives the beats that arrived, then sends one. `Err` if the connection is closed.
     fn beat(&mut self, pulse: &Liveness) -> io::Result<()> {
         while self.fill()? {
             self.tls.process_new_packets().map_err(io::Error::other)?;
@@ -33,14 +33,14 @@ impl HeartbeatConnection {
                 pulse.record_beat(self.rank, idle);
             }
         }
-        // Who takes nothing for long is not sent more than what already waits.
+        // To a peer that reads nothing for long, no beats are queued beyond the one that waits.
         if !self.tls.wants_write() {
             self.tls.writer().write_all(&pulse.idle().to_le_bytes())?;
         }
         self.flush()
     }
 
-    /// Reads from the socket without waiting; false when nothing is there.
+    /// Reads from the socket without blocking; `false` if it has no data.
     fn fill(&mut self) -> io::Result<bool> {
         match self.tls.read_tls(&mut self.socket) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -51,7 +51,7 @@ impl HeartbeatConnection {
         }
     }
 
-    /// The next whole beat.
+    /// Returns the next complete beat.
     fn take(&mut self) -> io::Result<Option<u64>> {
         match self.tls.reader().read(&mut self.word[self.have..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -79,8 +79,8 @@ impl HeartbeatConnection {
     }
 }
 
-/// One beat on all lines. A line that is over is dropped, and its rank silent from then on: what else is known of it, the
-/// connections of the collectives tell.
+/// Sends and receives one beat on all connections. A closed connection is dropped, and its rank is silent
+/// from then on; the connections of the collectives report more.
 pub(super) fn beat(lines: &mut Vec<HeartbeatConnection>, pulse: &Liveness) {
     lines.retain_mut(|line| line.beat(pulse).is_ok());
 }

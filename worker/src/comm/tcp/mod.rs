@@ -1,9 +1,10 @@
-//! Collectives between hosts: one TLS 1.3 connection for each pair of ranks.
+//! TCP: collectives between hosts, over one TLS 1.3 connection for each pair of ranks.
 //!
-//! Both ends show a certificate of the attempt's own authority whose name is that of the rank they claim to be; a
-//! connection that cannot is closed before a byte of payload is read. Messages move through all connections at the
-//! same time, whichever can move, so that ranks that all send first do not wait for each other. Every message
-//! goes straight to the rank it is for: bytes are those of a ring, and the latency is one step in place of `n - 1`.
+//! Both ends show a certificate of the attempt's own authority whose name is that of the rank they claim to
+//! be; a connection that cannot is closed before a byte of payload is read. Messages move through all
+//! connections at the same time, whichever can move, so that ranks that all send first do not wait for each
+//! other. Every message goes straight to its receiver: bytes are those of a ring, and the latency is one
+//! step in place of `n - 1`.
 
 mod heartbeats;
 mod peer;
@@ -22,18 +23,18 @@ use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Longer buffers go piece by piece, so that adding needs little memory; in values.
+/// Values in one piece of a long buffer; pieces limit the memory needed for summing.
 const PIECE_VALUES: usize = 1 << 20;
 
-/// Stands for the connections of heartbeats, where others have the number of their channel.
+/// Channel number in the handshake of a heartbeat connection.
 const HEARTBEATS: u8 = u8::MAX;
 
-/// A bound address that nobody is answered on yet.
+/// A bound address on which no connection is accepted yet.
 #[derive(Debug)]
 pub struct Listener(TcpListener);
 
 impl Listener {
-    /// Binds a free port of `address`, a host name or number without a port; returns `host:port` beside it.
+    /// Binds a free port of `address`, a host name or number without a port; also returns `host:port`.
     pub fn bind(address: &str) -> Result<(Self, String), CommError> {
         let failed = |error| CommError::Link(format!("listening on {address}: {error}"));
         let listener = TcpListener::bind((address, 0)).map_err(failed)?;
@@ -44,7 +45,7 @@ impl Listener {
 
     /// Connects with all ranks of the attempt; `peers` has their addresses, by rank.
     ///
-    /// A lower rank connects to a higher one. Returns when every connection is up and proven.
+    /// A lower rank connects to a higher one. Returns when every connection is open and authenticated.
     pub fn connect(
         self,
         seat: &RankId,
@@ -73,11 +74,12 @@ pub struct Tcp {
     heart: Arc<HeartbeatThread>,
     /// Ranks of the attempt that are in this group, ascending.
     members: Vec<u32>,
-    /// Index of this rank among them.
+    /// Index of this rank in `members`.
     index: u32,
-    /// Connections by index; `None` for this rank.
+    /// Connections by index in the group; `None` for this rank.
     peers: Vec<Option<PeerConnection>>,
-    /// Room for what others send to be summed. Kept, because fresh memory costs a page fault for each page.
+    /// Buffer for received values that are to be summed. Reused, because fresh memory costs a page fault
+    /// for each page.
     scratch: Vec<f32>,
     sent: u64,
 }
@@ -99,7 +101,7 @@ impl Tcp {
         (1..size).map(move |distance| (index + distance) % size)
     }
 
-    /// Moves all messages; `sends` and `receives` are by index, an empty message is a message.
+    /// Moves all messages; `sends` and `receives` are by index, and an empty message is sent as well.
     fn transfer<'a>(
         &mut self,
         operation: &'static str,
@@ -120,9 +122,9 @@ impl Tcp {
         peer::move_all(&mut pairs, operation, self.heart.pulse())
     }
 
-    /// Sends `piece(p)` of `values` to every rank `p`, and sums what all send for the own piece into it.
+    /// Sends `piece(p)` of `values` to every rank `p`, and adds the received pieces to the own one.
     ///
-    /// Who owns an empty piece gets no message.
+    /// A rank that owns an empty piece gets no message.
     fn sum_pieces(
         &mut self,
         operation: &'static str,

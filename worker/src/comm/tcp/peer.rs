@@ -1,7 +1,7 @@
-//! One connection, and how messages move through several of them at the same time.
+//! One TCP connection, and the simultaneous transfer of messages through several of them.
 //!
-//! `[u64 attempt][u64 sequence][u64 bytes][payload]`, little-endian. All three numbers are known to the receiver before,
-//! and compared before a byte of payload is read.
+//! `[u64 attempt][u64 sequence][u64 bytes][payload]`, little-endian. The receiver knows all three numbers
+//! in advance, and compares them before it reads a byte of payload.
 
 use super::super::CommError;
 use super::super::heartbeat::Liveness;
@@ -13,27 +13,27 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Bytes of the head of a message.
+/// Bytes of the header of a message.
 const HEAD: usize = 24;
 
-/// Time after which a rank that waits for what moves asks whether to wait on.
+/// Time between two checks that a wait should go on.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Bytes taken from the socket at once.
+/// Bytes read from the socket at once.
 const READ: usize = 256 << 10;
 
-/// A proven connection with one rank.
+/// An authenticated connection with one rank.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     rank: Rank,
     attempt: AttemptId,
     tls: Connection,
     socket: TcpStream,
-    /// What came from the socket and was not decrypted yet: `cipher[begin..end]`.
+    /// Received bytes that are not decrypted yet: `cipher[begin..end]`.
     cipher: Vec<u8>,
     begin: usize,
     end: usize,
-    /// Messages sent and received.
+    /// Number of messages sent and received.
     sent: u64,
     received: u64,
 }
@@ -49,7 +49,7 @@ pub(super) struct MessagePair<'a> {
 struct OutboundMessage<'a> {
     head: Option<[u8; HEAD]>,
     payload: &'a [u8],
-    /// Bytes of head and payload that were handed to the connection.
+    /// Bytes of header and payload handed to the connection.
     done: usize,
 }
 
@@ -57,7 +57,7 @@ struct OutboundMessage<'a> {
 struct InboundMessage<'a> {
     head: [u8; HEAD],
     payload: &'a mut [u8],
-    /// Bytes of head and payload that came.
+    /// Bytes of header and payload received.
     done: usize,
 }
 
@@ -80,8 +80,8 @@ impl<'a> MessagePair<'a> {
     }
 }
 
-/// Moves all messages, whichever can move, until all are done, or `pulse` says of one whose turn it is that it is to be
-/// waited for no longer.
+/// Moves all messages, whichever can move, until all are done; `Err` if `pulse` gives up a peer that is
+/// waited for.
 pub(super) fn move_all(
     pairs: &mut [(&mut PeerConnection, MessagePair<'_>)],
     operation: &'static str,
@@ -109,7 +109,7 @@ pub(super) fn move_all(
     }
 }
 
-/// Waits until a socket that is waited for can move, or it is time to look again.
+/// Waits until an awaited socket can move, or it is time for the next check.
 fn sleep_until_ready(pairs: &[(&mut PeerConnection, MessagePair<'_>)]) -> io::Result<()> {
     let mut sockets = Vec::with_capacity(pairs.len());
     for (peer, transfer) in pairs {
@@ -126,8 +126,8 @@ fn sleep_until_ready(pairs: &[(&mut PeerConnection, MessagePair<'_>)]) -> io::Re
     }
 }
 
-/// Lets the kernels talk while a rank computes for long: so that nothing in between forgets the connection, and one that
-/// was forgotten ends.
+/// Enables TCP keep-alive: while a rank computes for long, routers keep the connection, and a dead one
+/// ends.
 fn enable_keepalive(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(30))?;
@@ -149,12 +149,12 @@ impl PeerConnection {
         Ok(Self { rank, attempt, tls, socket, cipher, begin: 0, end: 0, sent: 0, received: 0 })
     }
 
-    /// Gives up the messages, for one that has not had any.
+    /// Dissolves a connection that has carried no messages.
     pub(super) fn into_parts(self) -> (Rank, Connection, TcpStream) {
         (self.rank, self.tls, self.socket)
     }
 
-    /// Moves what can be moved without waiting; returns the bytes that moved.
+    /// Moves as many bytes as possible without blocking; returns their number.
     fn advance(
         &mut self,
         transfer: &mut MessagePair<'_>,
@@ -174,7 +174,7 @@ impl PeerConnection {
         Ok(sent + received)
     }
 
-    /// Encrypts and sends.
+    /// Encrypts and sends the next bytes of the message.
     fn push(&mut self, send: Option<&mut OutboundMessage<'_>>) -> io::Result<usize> {
         let mut moved = 0;
         if let Some(send) = send {
@@ -197,7 +197,7 @@ impl PeerConnection {
         Ok(moved + self.flush()?)
     }
 
-    /// Sends what is encrypted; returns how much the socket took.
+    /// Sends encrypted bytes; returns the number that the socket took.
     fn flush(&mut self) -> io::Result<usize> {
         let mut moved = 0;
         while self.tls.wants_write() {
@@ -236,7 +236,7 @@ impl PeerConnection {
         }
     }
 
-    /// Takes decrypted bytes into head and payload.
+    /// Copies decrypted bytes into header and payload.
     fn drain(&mut self, receive: &mut InboundMessage<'_>) -> Result<usize, PullError> {
         let mut moved = 0;
         loop {

@@ -1,7 +1,7 @@
-//! Brings the ranks together.
+//! Rendezvous: connects and authenticates the ranks of an attempt.
 //!
-//! After the handshake the connecting rank says `[magic, attempt, channel, rank]`; the accepting one compares that with
-//! the certificate and answers with the magic. Neither sends anything else before.
+//! After the handshake the connecting rank sends `[magic, attempt, channel, rank]`; the accepting one
+//! compares that with the certificate and answers with the magic. Neither sends anything else before.
 
 use super::super::{CommError, RankId};
 use super::peer::PeerConnection;
@@ -17,19 +17,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Time a stranger has to prove who it is.
+/// Time limit for an unauthenticated peer to complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Strangers that may prove themselves at the same time.
+/// Limit on the number of unauthenticated peers at the same time.
 const STRANGERS: usize = 256;
 
-/// Bytes that wait in one connection to be sent.
+/// Limit on the encrypted bytes queued in one connection.
 const SEND_BUFFER: usize = 256 << 10;
 
-/// First word of a greeting.
+/// First word of a greeting: identifies the protocol and its version.
 const MAGIC: u64 = 0x6474_7261_696e_0001;
 
-/// What is needed to connect with any rank of the attempt.
+/// The address, credentials and open connections of this rank, from which it connects with any rank of the
+/// attempt.
 #[derive(Debug)]
 pub(super) struct PeerConnector {
     listener: TcpListener,
@@ -38,16 +39,17 @@ pub(super) struct PeerConnector {
     tls: Tls,
     pub(super) deadline: Duration,
     lobby: Mutex<AcceptedPeers>,
-    /// Connections that are being proven.
+    /// Peers whose handshake is in progress.
     strangers: Arc<UnauthenticatedPeers>,
 }
 
-/// Those who came by themselves.
+/// Peers that have connected to this rank, and the last refusal.
 #[derive(Debug, Default)]
 struct AcceptedPeers {
-    /// Proven connections that were not asked for yet, by channel and rank: a rank may be ahead of this one.
+    /// Authenticated connections that this rank has not asked for yet, by channel and rank: a peer may be
+    /// ahead of this rank.
     proven: BTreeMap<(u8, u32), PeerConnection>,
-    /// Why the last one was turned away.
+    /// The reason of the last refusal.
     refusal: Option<String>,
 }
 
@@ -71,7 +73,7 @@ impl PeerConnector {
         })
     }
 
-    /// Connections with `members` for one channel, by index; `None` at `index`, which is this rank.
+    /// Returns connections with `members` for one channel, by index; `None` at `index`, which is this rank.
     pub(super) fn connect(
         self: &Arc<Self>,
         channel: u8,
@@ -92,7 +94,7 @@ impl PeerConnector {
         })
     }
 
-    /// Connects to a higher rank; tries again while nobody listens there.
+    /// Connects to a higher rank; retries while that rank does not listen yet.
     fn call(&self, channel: u8, peer: Rank, end: Instant) -> Result<PeerConnection, CommError> {
         loop {
             let error = match self.call_once(channel, peer) {
@@ -133,9 +135,9 @@ impl PeerConnector {
         }
     }
 
-    /// Accepts until all of `lower` are connected for `channel`, or `is_over` says that they need not be.
+    /// Accepts connections until all of `lower` are connected for `channel`, or `is_over` returns `true`.
     ///
-    /// Strangers are turned away on threads of their own, so that a silent one disturbs nobody.
+    /// Handshakes run on threads of their own, so that a silent peer delays no other.
     fn accept_all(
         self: &Arc<Self>,
         channel: u8,
@@ -174,7 +176,7 @@ impl PeerConnector {
         self.lobby.lock().expect("no thread panics while it holds the lobby")
     }
 
-    /// Keeps a proven connection. The first of a rank counts; a second would be an echo.
+    /// Stores an authenticated connection. The first one of a rank counts; a second is dropped.
     fn sort_in(&self, known: PendingPeer, result: Result<((u8, u32), PeerConnection), String>) {
         drop(known);
         let mut lobby = self.lobby();
@@ -186,7 +188,7 @@ impl PeerConnector {
         }
     }
 
-    /// Learns who connected, and proves it.
+    /// Runs the handshake with a peer that connected, and checks the rank that it claims to be.
     fn greet(&self, socket: TcpStream) -> io::Result<((u8, u32), PeerConnection)> {
         socket.set_nonblocking(false)?;
         let mut tls = self.tls.server().map_err(io::Error::other)?;
@@ -213,7 +215,7 @@ impl PeerConnector {
         Ok((key, peer))
     }
 
-    /// The name in the certificate of a rank of this attempt.
+    /// Returns the name in the certificate of a rank of this attempt.
     fn name_of(&self, rank: Rank) -> String {
         TlsIdentity::name(&self.seat.trial, self.seat.attempt, rank)
     }
@@ -236,7 +238,7 @@ impl PeerConnector {
     }
 }
 
-/// A socket for the handshake, and without waiting for more to send.
+/// Prepares a socket for the handshake: with a deadline, and without Nagle's delay.
 fn hurried(socket: TcpStream) -> io::Result<DeadlineStream> {
     socket.set_nodelay(true)?;
     Ok(DeadlineStream::new(socket, HANDSHAKE))

@@ -1,9 +1,10 @@
-//! Who may join a group.
+//! Admission of ranks to a group.
 
 use super::*;
 use std::sync::mpsc::channel;
 
-/// Rank 1 of 2 awaits rank 0, and `intruder` knocks in its place. Returns what rank 1 and the intruder got.
+/// Lets `intruder` connect to rank 1 of 2 in place of rank 0. Returns the results of rank 1 and of the
+/// intruder.
 fn knock(
     authority: &Authority,
     intruder: impl FnOnce(&[String]) -> Result<(), CommError> + Send,

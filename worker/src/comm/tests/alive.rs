@@ -1,4 +1,4 @@
-//! Peers that compute for long, that hang, and whose process stands still.
+//! Peers that compute for long, that hang, and whose process is frozen.
 
 use super::*;
 use dtrain_protocol::RankTransport;
@@ -8,10 +8,10 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 
-/// The links that processes use.
+/// Transports between processes.
 const LINKS: [Kind; 2] = [Kind::SharedMemory, Kind::Tls];
 
-/// Says to a process of this test how it reaches the other one.
+/// Environment variable with the transport to the other process of this test.
 const LINK: &str = "DTRAIN_TEST_LINK";
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -19,12 +19,12 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 fn a_rank_that_computes_for_longer_than_the_silence_is_waited_for() {
     for kind in LINKS {
-        // Several pieces, of which not all find room on their way.
+        // Several pieces, which do not all fit into the buffers.
         let length = 1 << 20;
         let results = on_all_that_work(kind, 2, limits(SHORT * 2, MINUTE), |mut group, _| {
             let (own, mut theirs) = (values(group.rank(), length), [0.0]);
             if group.rank() == 1 {
-                // A message that the other does not read before its own is taken.
+                // A message that the other rank does not read before its own is taken.
                 group.exchange(Some(Outgoing { to: 0, values: &own[..1] }), None)?;
                 std::thread::sleep(SHORT * 6);
                 let mut room = vec![0.0; length];
@@ -56,7 +56,7 @@ fn a_rank_that_is_alive_and_does_nothing_is_given_up_at_the_second_limit() {
         let is_over = Barrier::new(2);
         let results = on_all_that_work(kind, 2, limits(SHORT, SHORT * 3), |mut group, _| {
             let result = if group.rank() == 0 { operation(&mut *group) } else { Ok(()) };
-            // The other keeps its group, and lives, until then.
+            // The other rank keeps its group, and lives, until then.
             is_over.wait();
             result
         });
@@ -88,7 +88,7 @@ fn a_rank_that_works_is_waited_for_also_by_those_who_wait_for_one_that_waits_for
             if group.rank() > 0 {
                 group.exchange(Some(Outgoing { to: group.rank() - 1, values: &room }), None)?;
             }
-            // Nobody leaves before the last one has what is for it.
+            // No rank leaves before the last one has its data.
             group.barrier()
         });
         for result in results {
@@ -124,7 +124,7 @@ fn a_process_that_is_killed_is_lost_at_once() {
     }
 }
 
-/// Rank 0 of two; the other is a process that comes to one barrier, then lives on until its input ends.
+/// Starts rank 0 of two; the other is a process that joins one barrier, then lives until its input ends.
 fn with_a_process(kind: Kind, limits: WaitLimits) -> (Box<dyn ProcessGroup>, Child) {
     let (authority, waits) = (Authority::new(), WaitPolicy::new(limits));
     let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::empty()).expect("memory"));

@@ -1,9 +1,9 @@
-//! What collectives give and send.
+//! Results and byte counts of collectives.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Every collective once, on buffers of `length` values.
+/// Checks every collective once, on buffers of `length` values.
 fn check_all(kind: Kind, ranks: u32, length: usize) {
     on_all(kind, ranks, Duration::from_secs(20), |mut group| {
         let me = group.rank();
@@ -44,7 +44,7 @@ fn check_all(kind: Kind, ranks: u32, length: usize) {
             );
         }
 
-        // Everybody sends forward and receives from behind; nobody receives first.
+        // Every rank sends forward and receives from behind; none receives first.
         if ranks > 1 {
             let (next, previous) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
             let (own, mut theirs) = (values(me, length), vec![0.0; length]);
@@ -85,7 +85,7 @@ fn buffers_longer_than_a_slot_go_through_in_pieces() {
 
 #[test]
 fn every_collective_sends_what_it_says() {
-    /// Longer than what is reduced at once, and not a multiple of any number of ranks.
+    /// Longer than a small all-reduce, and not a multiple of any number of ranks.
     const LENGTH: usize = 20_011;
     for kind in KINDS {
         for ranks in 1..=4u32 {

@@ -15,7 +15,7 @@ fn a_rank_that_leaves_is_lost_and_not_waited_for() {
         });
         assert!(begun.elapsed() < Duration::from_secs(10), "{kind:?} waited for the deadline");
         for error in [&results[0], &results[2]] {
-            // Who sees the second rank that gave up first, sees that one.
+            // A rank that notices first that the second one gave up names that one.
             assert!(
                 matches!(error, Some(CommError::PeerLost { peer, .. }) if *peer != Rank(9)),
                 "{kind:?}: {error:?}"
@@ -23,7 +23,7 @@ fn a_rank_that_leaves_is_lost_and_not_waited_for() {
         }
         let lost =
             |error: &Option<CommError>| matches!(error, Some(CommError::PeerLost { peer: Rank(1), .. }));
-        assert!(lost(&results[0]) || lost(&results[2]), "{kind:?}: nobody names rank 1");
+        assert!(lost(&results[0]) || lost(&results[2]), "{kind:?}: no rank names rank 1");
     }
 }
 
@@ -43,16 +43,16 @@ fn ranks_that_disagree_on_a_length_are_told() {
     }
 }
 
-/// What a cable between two ranks does from now on.
+/// The fault of a cable between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// Keeps what comes in, and tells nobody.
+    /// Swallows all data.
     Cut,
-    /// Passes on something else.
+    /// Changes the data.
     Spoilt,
 }
 
-/// The address of a cable to `far` for any number of connections, that is sound until `fault` comes.
+/// Returns the address of a cable to `far` for any number of connections, which works until `fault` is set.
 fn cable(far: &str, fault: Arc<Mutex<Option<Fault>>>) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let (address, far) = (listener.local_addr().expect("bound").to_string(), far.to_owned());
@@ -83,7 +83,8 @@ fn carry(mut from: TcpStream, mut to: TcpStream, fault: &Mutex<Option<Fault>>) {
     drop(to.shutdown(std::net::Shutdown::Both));
 }
 
-/// What three ranks say of an all-reduce while the cable between the last two is at fault, and how long it took.
+/// Returns the errors of three ranks in an all-reduce while the cable between the last two is faulty, and
+/// the duration.
 fn with_a_faulty_cable(fault: Fault, silence: Duration) -> (Vec<Option<CommError>>, Duration) {
     let (authority, begun) = (Authority::new(), Mutex::new(None));
     let listeners: Vec<_> = (0..3).map(|_| Listener::bind("127.0.0.1").expect("bound")).collect();
@@ -103,7 +104,7 @@ fn with_a_faulty_cable(fault: Fault, silence: Duration) -> (Vec<Option<CommError
                     let group = listener.connect(&seat, peers, &authority.of(&seat), &waits);
                     let mut group = group.expect("joined");
                     group.barrier().expect("all are there");
-                    // Nothing of it is on its way any more.
+                    // No data is in flight any more.
                     meeting.wait();
                     if rank == 1 {
                         *switch.lock().expect("whole") = Some(fault);
@@ -124,7 +125,7 @@ fn with_a_faulty_cable(fault: Fault, silence: Duration) -> (Vec<Option<CommError
 fn two_ranks_that_do_not_hear_each_other_end_it_for_all() {
     let silence = SHORT * 4;
     let (errors, took) = with_a_faulty_cable(Fault::Cut, silence);
-    assert!(errors.iter().all(Option::is_some), "nobody goes on with a part of the others: {errors:?}");
+    assert!(errors.iter().all(Option::is_some), "no rank goes on with a part of the others: {errors:?}");
     assert!(took < silence * 4, "{took:?}");
     let names = |index: usize, other: u32| {
         let error = errors[index].as_ref();

@@ -1,4 +1,4 @@
-//! Every collective on every kind of group, against plain arithmetic, to the last bit; and who is let in.
+//! Collectives on every kind of group, against plain arithmetic, to the last bit; and admission.
 
 mod admission;
 mod alive;
@@ -25,7 +25,7 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::Threads, Kind::SharedMemory, Kind::Tls];
 
-/// The other is waited for as long, whether its heart beats or not.
+/// Returns equal limits for silence and for missing progress.
 fn within(deadline: Duration) -> WaitLimits {
     limits(deadline, deadline)
 }
@@ -72,7 +72,7 @@ fn memory(ranks: u32) -> File {
     file
 }
 
-/// Runs `body` on one thread for each rank of a group; returns what they return, by rank.
+/// Runs `body` on one thread for each rank of a group; returns the results, by rank.
 fn on_all<T: Send>(
     kind: Kind,
     ranks: u32,
@@ -82,7 +82,7 @@ fn on_all<T: Send>(
     on_all_that_work(kind, ranks, within(deadline), |group, _| body(group))
 }
 
-/// As [`on_all`], for ranks that show each other what they get done.
+/// Runs [`on_all`] for ranks that report their progress.
 fn on_all_that_work<T: Send>(
     kind: Kind,
     ranks: u32,
@@ -136,7 +136,7 @@ fn on_all_that_work<T: Send>(
     run(makers)
 }
 
-/// Values that no two ranks share and whose sum depends on the order of additions.
+/// Returns values that no two ranks share and whose sum depends on the order of additions.
 fn values(rank: u32, length: usize) -> Vec<f32> {
     let value = |i: usize| {
         let bits = dtrain_protocol::shuffle::splitmix64(u64::from(rank) + 1, i as u64);

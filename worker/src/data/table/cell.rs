@@ -1,11 +1,11 @@
-//! What a cell of a table has.
+//! Cells of a table.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
 
-/// Words that stand for an empty cell in a column of numbers or dates, in lower case.
+/// Words that mean an empty cell in a column of numbers or dates, in lower case.
 const MISSING: [&str; 6] = ["na", "n/a", "nan", "null", "none", "?"];
 
-/// A cell as its file has it.
+/// A cell as its file stores it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RawCell<'a> {
     Empty,
@@ -17,7 +17,7 @@ pub(super) enum RawCell<'a> {
     Text(&'a str),
 }
 
-/// What a cell can be read as.
+/// The interpretation of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum CellValue {
     Empty,
@@ -28,7 +28,7 @@ pub(super) enum CellValue {
 }
 
 impl<'a> RawCell<'a> {
-    /// A text as a cell.
+    /// Creates a cell from a text.
     pub(super) fn of(text: &'a str) -> Self {
         match text.trim() {
             "" => Self::Empty,
@@ -36,7 +36,7 @@ impl<'a> RawCell<'a> {
         }
     }
 
-    /// What it can be read as where it is no category. `has_decimal_comma`: whether `1,5` is a number.
+    /// Interprets the cell as a number or date. If `has_decimal_comma`, `1,5` is a number.
     pub(super) fn meaning(self, has_decimal_comma: bool) -> CellValue {
         match self {
             Self::Empty => CellValue::Empty,
@@ -49,7 +49,7 @@ impl<'a> RawCell<'a> {
         }
     }
 
-    /// The category or class that it names; `None` for an empty cell and for dates.
+    /// Returns the category or class that the cell names; `None` for empty cells and dates.
     pub(super) fn name(self) -> Option<String> {
         match self {
             Self::Empty | Self::Date(_) => None,
@@ -72,15 +72,15 @@ fn parse_text(text: &str, has_decimal_comma: bool) -> CellValue {
     }
 }
 
-/// The number that a text with a decimal comma is.
+/// Parses a number with a decimal comma.
 pub(super) fn with_comma(text: &str) -> Option<f64> {
     let is_plain = text.matches(',').count() == 1 && !text.contains('.');
     is_plain.then(|| text.replace(',', ".").parse().ok()).flatten()
 }
 
-/// The days from 1970-01-01 UTC to a date as ISO 8601 writes it, with or without a time of the day.
+/// Parses an ISO 8601 date, with or without a time of the day, as days since 1970-01-01 UTC.
 fn date(text: &str) -> Option<f64> {
-    // Most cells are none: nothing is tried where the shape is another.
+    // Most cells are no dates: those of another shape are skipped early.
     let bytes = text.as_bytes();
     if bytes.len() < 10 || bytes[4] != b'-' || bytes[7] != b'-' {
         return None;
@@ -100,7 +100,7 @@ fn days(time: NaiveDateTime) -> f64 {
     time.and_utc().timestamp_micros() as f64 / 86_400e6
 }
 
-/// Whether a text looks like a date that is not as ISO 8601 writes it, such as `31.12.2024` or `12/31/24`.
+/// Returns `true` if a text looks like a date that is not in ISO 8601, such as `31.12.2024` or `12/31/24`.
 pub(super) fn is_other_date(text: &str) -> bool {
     let day = text.split([' ', 'T']).next().unwrap_or_default();
     let is_number = |part: &str| matches!(part.len(), 1 | 2 | 4) && part.bytes().all(|b| b.is_ascii_digit());

@@ -1,29 +1,29 @@
-//! The classes of a table.
+//! Classes of a table.
 
 use super::cell::RawCell;
 use super::file::{RowLocation, TableFile};
 use crate::data::DataError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most different classes, and most bytes of the name of one.
+/// Limit on the number of classes, and on the bytes of a class name.
 const MOST_CLASSES: usize = 65_536;
 const MOST_BYTES: usize = 1024;
 
-/// How labels become classes.
+/// The encoding of labels as classes.
 pub(super) enum ClassEncoding {
-    /// They are classes already.
+    /// Labels that are class numbers already.
     Integers,
-    /// Alphabetical order.
+    /// Names of classes, numbered in alphabetical order.
     Sorted(BTreeMap<String, u32>),
 }
 
-/// The labels of a training table.
+/// Statistics of the labels of a training table.
 #[derive(Default)]
 pub(super) struct LabelCounts {
     names: BTreeSet<String>,
     integers: u64,
     others: u64,
-    /// The first label that is no integer, and where it is.
+    /// The first label that is not an integer, and its position.
     odd: Option<(String, String, RowLocation)>,
 }
 
@@ -32,7 +32,7 @@ impl LabelCounts {
         self.names.is_empty()
     }
 
-    /// Counts the label in this place.
+    /// Counts a label.
     pub(super) fn add(
         &mut self,
         file: &TableFile,
@@ -62,8 +62,8 @@ impl LabelCounts {
         Ok(())
     }
 
-    /// How they become classes: as they are where they are integers, otherwise by name. `Err` names the odd one among
-    /// integers.
+    /// Returns the encoding: integers stay as they are, otherwise classes are numbered by name. `Err` names
+    /// a stray text among integers.
     pub(super) fn classes(self, target: &str) -> Result<ClassEncoding, DataError> {
         match self.odd {
             None => Ok(ClassEncoding::Integers),
@@ -80,7 +80,7 @@ impl LabelCounts {
     }
 }
 
-/// The label in a cell.
+/// Returns the label in a cell.
 fn label(file: &TableFile, place: RowLocation, cell: RawCell<'_>, target: &str) -> Result<String, DataError> {
     cell.name().ok_or_else(|| {
         let found = match cell {
@@ -96,7 +96,7 @@ fn label(file: &TableFile, place: RowLocation, cell: RawCell<'_>, target: &str) 
 }
 
 impl ClassEncoding {
-    /// The classes of a trained model.
+    /// Creates the encoding of a trained model.
     pub(super) fn of(names: Option<&[String]>) -> Self {
         match names {
             None => Self::Integers,
@@ -104,7 +104,7 @@ impl ClassEncoding {
         }
     }
 
-    /// The names in the order of their classes; `None` where classes are numbers.
+    /// Returns the names in the order of their classes; `None` if classes are numbers.
     pub(super) fn list(&self) -> Option<Vec<String>> {
         match self {
             Self::Integers => None,
@@ -112,7 +112,7 @@ impl ClassEncoding {
         }
     }
 
-    /// The class of a label; the model has `classes`.
+    /// Returns the class of a label; the model has `classes`.
     pub(super) fn class(
         &self,
         (file, place): (&TableFile, RowLocation),

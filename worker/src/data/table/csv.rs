@@ -1,4 +1,4 @@
-//! Tables as text: a header, and fields separated by commas, semicolons, tabs or vertical bars.
+//! CSV tables: a header, and fields separated by commas, semicolons, tabs or vertical bars.
 
 use super::cell::RawCell;
 use super::file::{RowLocation, RowVisitor};
@@ -6,7 +6,7 @@ use crate::data::DataError;
 use crate::data::files::DataFile;
 use std::io::Read;
 
-/// What may separate fields, in the order in which they are tried.
+/// Possible separators, in the order in which they are tried.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
 /// Bytes at the beginning of a file from which the separator is found.
@@ -15,10 +15,10 @@ const LOOKED_AT: u64 = 1 << 18;
 /// Rows from which the separator is found.
 const ROWS: usize = 50;
 
-/// Most bytes of a line.
+/// Limit on the bytes of a line.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What separates the fields of a file, and the names of its columns.
+/// Returns the separator of a file, and the names of its columns.
 pub(super) fn head(file: &DataFile) -> Result<(u8, Vec<String>), DataError> {
     let mut beginning = Vec::new();
     file.reader()?.take(LOOKED_AT).read_to_end(&mut beginning).map_err(|error| file.unreadable(error))?;
@@ -28,19 +28,19 @@ pub(super) fn head(file: &DataFile) -> Result<(u8, Vec<String>), DataError> {
     Ok((separator, header.iter().map(str::to_owned).collect()))
 }
 
-/// The separator with which the first rows have as many fields as the header, and the most of them.
+/// Returns the separator that gives the first rows as many fields as the header, and the most of them.
 fn separator(beginning: &[u8]) -> u8 {
     let fields = |separator: u8| {
         let mut records = reader(beginning, separator);
         let columns = records.headers().map_or(0, csv::StringRecord::len);
-        // The last one may be cut off by the end of what is looked at.
+        // The last row may be incomplete.
         let rows: Vec<usize> =
             records.records().take(ROWS).map(|row| row.map_or(0, |row| row.len())).collect();
         let whole =
             if beginning.len() as u64 == LOOKED_AT { rows.len().saturating_sub(1) } else { rows.len() };
         (columns > 1 && rows[..whole].iter().all(|fields| *fields == columns), columns)
     };
-    // `max_by_key` keeps the last of equals.
+    // `max_by_key` returns the last of equals.
     SEPARATORS.into_iter().rev().max_by_key(|separator| fields(*separator)).unwrap_or(b',')
 }
 
@@ -48,7 +48,7 @@ fn reader<R: Read>(from: R, separator: u8) -> csv::Reader<R> {
     csv::ReaderBuilder::new().delimiter(separator).trim(csv::Trim::All).from_reader(from)
 }
 
-/// Visits every row with the cells of `columns`.
+/// Calls `visit` for every row with the cells of `columns`.
 pub(super) fn rows(
     file: &DataFile,
     separator: u8,
@@ -56,7 +56,7 @@ pub(super) fn rows(
     visit: &mut RowVisitor<'_>,
 ) -> Result<(), DataError> {
     let mut reader = reader(ShortLines { from: file.reader()?, line: 1, bytes: 0 }, separator);
-    // Their number is compared with that of every row.
+    // The number of columns is compared with that of every row.
     reader.headers().map_err(|error| csv_error(file, &error))?;
     let mut record = csv::StringRecord::new();
     while reader.read_record(&mut record).map_err(|error| csv_error(file, &error))? {
@@ -67,12 +67,13 @@ pub(super) fn rows(
     Ok(())
 }
 
-/// Fails at a line that is longer than [`MOST_BYTES`]: the fields of a row are held in memory.
+/// A reader that fails at a line longer than [`MOST_BYTES`], because the fields of a row are held in
+/// memory.
 struct ShortLines<R> {
     from: R,
-    /// The line that is read, from 1.
+    /// Number of the current line, from 1.
     line: u64,
-    /// Bytes of it so far.
+    /// Bytes of the current line so far.
     bytes: usize,
 }
 
@@ -93,7 +94,7 @@ impl<R: Read> Read for ShortLines<R> {
     }
 }
 
-/// The line with this number is too long.
+/// The error of a line that is too long, with its number.
 #[derive(Debug, thiserror::Error)]
 #[error("the line is longer than {} MiB; is a quote missing, or is this no table?", MOST_BYTES >> 20)]
 struct LongLine(u64);

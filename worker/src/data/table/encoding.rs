@@ -1,17 +1,18 @@
-//! Cells become numbers: first those that are kept of a table, then those that a model reads.
+//! Encoding of cells as numbers: first those stored of a table, then the inputs of a model.
 
 use super::cell::{CellValue, RawCell};
 use super::profile::{ColumnProfile, Kind};
 use dtrain_protocol::{Column, Encoding};
 use std::collections::HashMap;
 
-/// Finds the number that is kept of a cell: the value, the place of its category, or not-a-number where there is none.
+/// Encodes cells as the numbers that a table stores: a value, the index of a category, or not-a-number for
+/// an empty cell.
 pub(super) struct CellEncoder(Vec<ColumnEncoder>);
 
 enum ColumnEncoder {
     Number,
     Date,
-    /// By text.
+    /// Indices of the categories, by text.
     Category(HashMap<String, f64>),
 }
 
@@ -27,7 +28,7 @@ impl CellEncoder {
         Self(columns.iter().map(kept).collect())
     }
 
-    /// The number that is kept of a cell of this column. `Err` says what was expected.
+    /// Returns the stored number of a cell of this column. `Err` names the expected content.
     pub(super) fn keep(
         &self,
         column: usize,
@@ -58,7 +59,7 @@ impl CellEncoder {
     }
 }
 
-/// The columns, not standardised yet.
+/// Returns the columns, not standardised yet.
 pub(super) fn columns(profiles: &[ColumnProfile]) -> Vec<Column> {
     let column = |profile: &ColumnProfile| {
         let encoding = match &profile.kind {
@@ -71,12 +72,12 @@ pub(super) fn columns(profiles: &[ColumnProfile]) -> Vec<Column> {
     profiles.iter().map(column).collect()
 }
 
-/// Numbers that a model reads of a row.
+/// Returns the number of values that a model reads of a row.
 pub(super) fn width(columns: &[Column]) -> usize {
     columns.iter().map(|column| column.encoding.width()).sum()
 }
 
-/// Appends what a model reads of a row that was kept.
+/// Appends the model inputs of a stored row.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

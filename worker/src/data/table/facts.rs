@@ -1,4 +1,4 @@
-//! What is in a table, for a person.
+//! Facts about a table, for a user.
 
 use super::file::{TableFile, TabularFormat};
 use super::profile::{ColumnProfile, Kind};
@@ -7,46 +7,46 @@ use crate::data::{DataError, files};
 use dtrain_recipes::Columns;
 use std::path::Path;
 
-/// What is in the table that a recipe trains on.
+/// The columns of the table that a recipe trains on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFacts {
-    /// What separates the fields, in words; `None` for Parquet.
+    /// Name of the separator of fields; `None` for Parquet.
     pub separator: Option<&'static str>,
-    /// The columns of the first file, in order.
+    /// Columns of the first file, in order.
     pub columns: Vec<ColumnFacts>,
-    /// Numbers that a model reads of a row.
+    /// Values that a model reads of a row.
     pub inputs: u64,
-    /// What is strange about columns.
+    /// Warnings about columns.
     pub warnings: Vec<String>,
 }
 
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnFacts {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// What it has.
+    /// Type of the column's content.
     pub kind: ColumnKind,
     /// Cells without a value.
     pub empty: u64,
 }
 
-/// What a column has.
+/// The type of a column's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// Numbers.
     Number,
-    /// Dates, which are read as days.
+    /// Dates, which a model reads as days.
     Date,
-    /// These categories; an empty text stands for empty cells.
+    /// Text with these categories; an empty text stands for empty cells.
     Category(Vec<String>),
-    /// The class.
+    /// The class to predict.
     Class,
-    /// It is left out.
+    /// A column that the recipe leaves out.
     Ignored,
 }
 
-/// Looks at all rows of the training files.
+/// Reads all rows of the training files and returns facts about the columns.
 pub(in crate::data) fn facts(
     train: &[String],
     (format, columns): (TabularFormat, &Columns),

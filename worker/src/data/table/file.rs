@@ -1,4 +1,4 @@
-//! A file with a table, of any format.
+//! A table file of any format.
 
 use super::cell::RawCell;
 use super::{csv, parquet};
@@ -10,12 +10,12 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where in a file something was found.
+/// The place of a problem in a table file.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::data) enum RowLocation {
-    /// Counted from 1.
+    /// A line, counted from 1.
     Line(u64),
-    /// Names and types of the columns of a Parquet file.
+    /// The schema of a Parquet file: names and types of its columns.
     Schema,
     /// A row of a row group of a Parquet file, both counted from 0.
     Row { group: usize, row: u64 },
@@ -31,20 +31,20 @@ impl fmt::Display for RowLocation {
     }
 }
 
-/// Is told of a row: where it is, and the cells that were asked for.
+/// A callback for each row, with its place and the requested cells.
 pub(super) type RowVisitor<'a> = dyn FnMut(RowLocation, &[RawCell<'_>]) -> Result<(), DataError> + 'a;
 
-/// How the files of a table are written.
+/// The format of the files of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::data) enum TabularFormat {
     Csv,
     Parquet,
 }
 
-/// An open file.
+/// An open table file.
 pub(super) struct TableFile {
     pub(super) file: Arc<DataFile>,
-    /// Names of its columns; one without a name is called by its number.
+    /// Names of the columns; a column without a name is named by its number.
     names: Vec<String>,
     contents: FormatReader,
 }
@@ -55,7 +55,7 @@ enum FormatReader {
 }
 
 impl TableFile {
-    /// Reads the names of the columns.
+    /// Opens a table file and reads the names of its columns.
     pub(super) fn open(file: &Arc<DataFile>, format: TabularFormat) -> Result<Self, DataError> {
         let (names, contents) = match format {
             TabularFormat::Csv => {
@@ -79,12 +79,12 @@ impl TableFile {
         Ok(opened)
     }
 
-    /// Names of all columns.
+    /// Returns the names of all columns.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Names of the columns that a model reads.
+    /// Returns the names of the columns that a model reads.
     pub(super) fn inputs(&self, columns: &Columns) -> Result<Vec<String>, DataError> {
         if let Some(missing) = columns.ignore.iter().find(|name| !self.names.contains(name)) {
             let list = self.names.join(", ");
@@ -102,7 +102,8 @@ impl TableFile {
         Ok(inputs)
     }
 
-    /// Where the columns `inputs` are, in this order; of this file no others may be used.
+    /// Returns the indices of the columns `inputs`, in this order. `Err` if this file lacks one or has
+    /// others.
     pub(super) fn places(&self, inputs: &[String], columns: &Columns) -> Result<Vec<usize>, DataError> {
         if let Some(missing) = inputs.iter().find(|name| !self.names.contains(name)) {
             let detail = format!(
@@ -128,7 +129,7 @@ impl TableFile {
         self.names.iter().position(|other| other == name)
     }
 
-    /// Where the column with the class is.
+    /// Returns the index of the column with the class.
     pub(super) fn target(&self, target: &str) -> Result<usize, DataError> {
         self.place(target).ok_or_else(|| {
             let found = self.names.join(", ");
@@ -140,12 +141,12 @@ impl TableFile {
         })
     }
 
-    /// How the fields are separated, in words; nothing for Parquet.
+    /// Formats the separator for a message; empty for Parquet.
     fn separated(&self) -> String {
         self.separator().map_or_else(String::new, |name| format!(" (separated by {name})"))
     }
 
-    /// What separates the fields.
+    /// Returns the name of the separator of fields; `None` for Parquet.
     pub(super) fn separator(&self) -> Option<&'static str> {
         match self.contents {
             FormatReader::Csv { separator: b';' } => Some("semicolons"),
@@ -156,12 +157,12 @@ impl TableFile {
         }
     }
 
-    /// Whether `1,5` is a number in it.
+    /// Returns `true` if `1,5` is a number in this file.
     pub(super) fn has_decimal_comma(&self) -> bool {
         matches!(self.contents, FormatReader::Csv { separator } if separator != b',')
     }
 
-    /// Fails because of the names of the columns.
+    /// Returns the error of a wrong set of column names.
     pub(super) fn wrong_header(&self, detail: String) -> DataError {
         let place = match self.contents {
             FormatReader::Csv { .. } => RowLocation::Line(1),
@@ -170,12 +171,12 @@ impl TableFile {
         self.error_at(place, detail)
     }
 
-    /// Fails because of what is in this place.
+    /// Returns the error of a wrong value at this place.
     pub(super) fn error_at(&self, place: RowLocation, detail: impl Into<String>) -> DataError {
         DataError::content(&self.file.name, place.to_string(), detail)
     }
 
-    /// Visits every row with the cells of `columns`, in this order.
+    /// Calls `visit` for every row with the cells of `columns`, in this order.
     pub(super) fn rows(&self, columns: &[usize], visit: &mut RowVisitor<'_>) -> Result<(), DataError> {
         match &self.contents {
             FormatReader::Csv { separator } => csv::rows(&self.file, *separator, columns, visit),

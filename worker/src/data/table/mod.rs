@@ -1,7 +1,7 @@
 //! Tables: one column is the class, the others are numbers, dates or categories.
 //!
-//! The files are read twice: the first time to learn what is in the columns and how many rows there are, the second time
-//! for the values, which keep 64 bits. A row becomes what the model reads when it is asked for.
+//! The files are read twice: first for the types of the columns and the number of rows, then for the
+//! values, which keep 64 bits. A row is converted to model inputs when it is read.
 
 mod cell;
 mod classes;
@@ -30,31 +30,31 @@ use profile::ColumnProfile;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Rows that are read at a time.
+/// Rows in one read.
 const ROWS: usize = 1024;
 
-/// Rows with or without their classes.
+/// Rows of a table, with or without their classes.
 pub(super) struct TabularSamples {
-    /// What is kept of the columns, and the class where it is known.
+    /// Stored values of the columns, followed by the class if it is known.
     cells: NumericRows,
     columns: Vec<Column>,
     has_classes: bool,
-    /// Numbers that a model reads of a row.
+    /// Values that a model reads of a row.
     width: usize,
 }
 
-/// How rows are read.
+/// The settings for reading the rows of files.
 #[derive(Clone, Copy)]
 struct RowDecoding<'a> {
     columns: &'a Columns,
     encodings: &'a [Column],
-    /// How labels become classes, and how many the model has; `None` where labels are not wanted.
+    /// Class encoding, and the number of classes of the model; `None` to read no labels.
     classes: Option<(&'a ClassEncoding, u32)>,
-    /// Where a large table is kept while it is used.
+    /// Folder of the temporary file of a large table.
     cache: &'a Path,
 }
 
-/// Opens the table of a recipe.
+/// Opens the table of a recipe as a data set.
 pub(super) fn open(
     data: &Data,
     (format, columns): (TabularFormat, &Columns),
@@ -106,7 +106,7 @@ pub(super) fn open(
     })
 }
 
-/// Rows of `files`, whose columns and classes are those of `preprocessing`.
+/// Reads rows of `files`, whose columns and classes are those of `preprocessing`.
 pub(super) fn labelled(
     files: &[String],
     (format, columns): (TabularFormat, &Columns),
@@ -121,7 +121,7 @@ pub(super) fn labelled(
     reading.read(&files)
 }
 
-/// The rows of a file with or without the column of the class.
+/// Reads the rows of a file, which may lack the class column.
 pub(super) fn unlabelled(
     file: &Arc<DataFile>,
     (format, columns): (TabularFormat, &Columns),
@@ -136,7 +136,7 @@ fn open_all(files: &[Arc<DataFile>], format: TabularFormat) -> Result<Vec<TableF
     files.iter().map(|file| TableFile::open(file, format)).collect()
 }
 
-/// What is in the columns of the training data, which are those of the first file, and in that of the class.
+/// Returns the profiles of the training columns, which are those of the first file, and the class encoding.
 fn profile_and_classes(
     files: &[TableFile],
     columns: &Columns,
@@ -200,11 +200,11 @@ impl RowDecoding<'_> {
     }
 }
 
-/// Sets mean and deviation of the columns of numbers to those of the rows that are trained on.
+/// Standardises the columns of numbers: sets mean and deviation to those of the training rows.
 #[expect(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
 fn standardise(encodings: &mut [Column], cells: &NumericRows, sides: &[Subset]) -> Result<(), DataError> {
     let count = encodings.len();
-    // Twice, as the squares of large numbers that differ little lose what differs.
+    // Two passes, because squares of large numbers lose small differences.
     let (mut sums, mut known) = (vec![0.0_f64; count], vec![0_u64; count]);
     each_trained(cells, sides, |row| {
         for ((sum, known), value) in
@@ -226,7 +226,8 @@ fn standardise(encodings: &mut [Column], cells: &NumericRows, sides: &[Subset]) 
     for (at, column) in encodings.iter_mut().enumerate() {
         if let Encoding::Number { mean, deviation, .. } = &mut column.encoding {
             let found = (squares[at] / known[at].max(1) as f64).sqrt();
-            // A constant column tells nothing: it becomes zero. The mean of equal numbers may be rounded.
+            // A constant column carries no information: it becomes zero. The mean of equal numbers may be
+            // rounded.
             let is_constant = found <= means[at].abs() * 1e-13;
             (*mean, *deviation) = (means[at], if is_constant { 1.0 } else { found });
         }
@@ -234,7 +235,7 @@ fn standardise(encodings: &mut [Column], cells: &NumericRows, sides: &[Subset]) 
     Ok(())
 }
 
-/// Hands over what is kept of each row that is trained on.
+/// Calls `of` with the stored values of each training row.
 fn each_trained(cells: &NumericRows, sides: &[Subset], mut of: impl FnMut(&[f64])) -> Result<(), DataError> {
     cells.each(ROWS, |index, row| {
         if sides[index] == Subset::Train {
@@ -260,7 +261,7 @@ impl TabularSamples {
         })
     }
 
-    /// What a model reads of these rows, one after the other, and their classes where they are known.
+    /// Returns the model inputs of these rows, one after the other, and their classes if they are known.
     pub(super) fn rows(&self, indices: &[u64]) -> Result<(Vec<f32>, Vec<u32>), DataError> {
         let mut kept = vec![0.0; self.columns.len() + usize::from(self.has_classes)];
         let (mut values, mut classes) = (Vec::with_capacity(indices.len() * self.width), Vec::new());
@@ -274,13 +275,13 @@ impl TabularSamples {
         Ok((values, classes))
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(super) fn count(&self) -> u64 {
         self.cells.rows()
     }
 }
 
-/// The class of a row that has one.
+/// Returns the class of a row that has one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u32")]
 fn class(kept: &[f64]) -> usize {
     kept[kept.len() - 1] as usize

@@ -1,4 +1,4 @@
-//! The cells of a table: in memory, or on disk where they would take much of it.
+//! Storage of a table's cells: in memory, or on disk if they are large.
 
 use crate::data::DataError;
 use std::fs::{self, File, OpenOptions};
@@ -7,20 +7,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most numbers that are held in memory: 256 MiB.
+/// Limit on the numbers held in memory: 256 MiB.
 const IN_MEMORY: usize = 32 << 20;
 
-/// Numbers that are written at a time.
+/// Numbers in one write.
 const AT_A_TIME: usize = 1 << 17;
 
 /// Rows of numbers, all of one width.
 pub(super) struct NumericRows {
     width: usize,
     rows: u64,
-    /// Numbers in memory; of a table on disk those that are not written yet.
+    /// Numbers in memory; of a table on disk, those that are not written yet.
     values: Vec<f64>,
     disk: Option<SpillFile>,
-    /// Where a file may be made.
+    /// Folder for the temporary file of a large table.
     folder: PathBuf,
     in_memory: usize,
 }
@@ -31,7 +31,7 @@ struct SpillFile {
 }
 
 impl NumericRows {
-    /// No rows yet. `folder` is where a large table is kept while it is used.
+    /// Creates a table without rows. A large one is stored in an unnamed file in `folder`.
     pub(super) fn new(width: usize, folder: &Path) -> Self {
         Self::with_limit(width, folder, IN_MEMORY)
     }
@@ -44,7 +44,7 @@ impl NumericRows {
         self.rows
     }
 
-    /// Adds a row.
+    /// Appends a row.
     pub(super) fn push(&mut self, row: &[f64]) -> Result<(), DataError> {
         assert_eq!(row.len(), self.width, "rows are of one width");
         self.values.extend_from_slice(row);
@@ -55,7 +55,7 @@ impl NumericRows {
         if self.values.len() >= AT_A_TIME { self.write() } else { Ok(()) }
     }
 
-    /// All rows are there: those that are still to be written are written.
+    /// Finishes the table after its last row: writes the rows that are still buffered.
     pub(super) fn complete(mut self) -> Result<Self, DataError> {
         self.write()?;
         Ok(self)
@@ -86,7 +86,7 @@ impl NumericRows {
         }
     }
 
-    /// Hands over every row with its number, `at_a_time` of them from disk.
+    /// Calls `of` for every row with its number; reads `at_a_time` rows at once from disk.
     pub(super) fn each(&self, at_a_time: usize, mut of: impl FnMut(usize, &[f64])) -> Result<(), DataError> {
         let mut part = vec![0.0; at_a_time * self.width];
         for begin in (0..self.rows).step_by(at_a_time) {
@@ -104,7 +104,7 @@ impl NumericRows {
 }
 
 impl SpillFile {
-    /// A file that is gone with this process.
+    /// Creates a file that vanishes with this process.
     fn create(folder: &Path) -> Result<Self, DataError> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);

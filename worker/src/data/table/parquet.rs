@@ -1,4 +1,4 @@
-//! Tables in Parquet files.
+//! Parquet tables.
 
 use super::cell::RawCell;
 use super::file::{RowLocation, RowVisitor};
@@ -7,13 +7,13 @@ use crate::data::parquet_file::{CellType, GroupColumn, ParquetFile};
 use ::parquet::column::reader::ColumnReader;
 use ::parquet::data_type::ByteArray;
 
-/// Rows that are read at a time.
+/// Rows in one read.
 const ROWS: usize = 1024;
 
-/// Most bytes of text that a row group may have in a column, decompressed.
+/// Limit on the decompressed bytes of text in a column of a row group.
 const MOST_TEXT: u64 = 256 << 20;
 
-/// Visits every row with the cells of `columns`, one row group after the other.
+/// Calls `visit` for every row with the cells of `columns`, one row group after the other.
 pub(super) fn rows(
     parquet: &ParquetFile,
     columns: &[usize],
@@ -66,7 +66,7 @@ fn cell_type(parquet: &ParquetFile, column: usize) -> Result<CellType, DataError
     })
 }
 
-/// Some values of a column; `None` is null.
+/// Consecutive values of a column; `None` is null.
 enum ColumnValues {
     Numbers(Vec<Option<f64>>),
     Flags(Vec<Option<bool>>),
@@ -75,7 +75,7 @@ enum ColumnValues {
 }
 
 impl ColumnValues {
-    /// The next `count` values of a chunk, of which `row` is the first.
+    /// Reads the next `count` values of a chunk, the first from row `row`.
     #[expect(clippy::cast_precision_loss, reason = "models compute in f32, of what differs from the mean")]
     fn read(
         parquet: &ParquetFile,
@@ -120,7 +120,7 @@ impl ColumnValues {
         })
     }
 
-    /// The cell at this place; `None` where it is not UTF-8.
+    /// Returns the cell at this index; `None` if it is not UTF-8.
     fn cell(&self, at: usize) -> Option<RawCell<'_>> {
         Some(match self {
             Self::Numbers(values) => values[at].map_or(RawCell::Empty, RawCell::Number),

@@ -1,4 +1,4 @@
-//! What is in the columns of a table: their kinds, and the categories of those of text.
+//! Profiles of columns: the type of each, and the categories of text columns.
 
 use super::cell::{CellValue, RawCell, is_other_date, with_comma};
 use super::classes::{ClassEncoding, LabelCounts};
@@ -7,36 +7,36 @@ use crate::data::DataError;
 use dtrain_recipes::Columns;
 use std::collections::BTreeSet;
 
-/// Most categories of a column.
+/// Limit on the categories of a column.
 const MOST_CATEGORIES: usize = 256;
 
-/// Most bytes of a category.
+/// Limit on the bytes of a category.
 const MOST_BYTES: usize = 1024;
 
-/// Rows from which on a column that counts them, or that has another text in each, is told.
+/// Fewest rows for a warning about a column that numbers the rows, or has another text in each.
 const MANY: u64 = 20;
 
-/// What a column has.
+/// The type of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Number,
     Date,
-    /// In alphabetical order; an empty text stands for empty cells.
+    /// Categories in alphabetical order; an empty text stands for empty cells.
     Category(Vec<String>),
 }
 
-/// What is in a column.
+/// Name, type and warning of a column.
 #[derive(Clone, Debug)]
 pub(super) struct ColumnProfile {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// Cells that are empty, or that have a word that says so.
+    /// Number of cells that are empty, or have a word for empty.
     pub(super) empty: u64,
-    /// What is strange about it, in words.
+    /// Warning for the user.
     pub(super) warning: Option<String>,
 }
 
-/// Looks at the columns `inputs` and at the classes in all rows of `files`.
+/// Reads the columns `inputs` and the classes in all rows of `files`.
 pub(super) fn profile_columns(
     files: &[TableFile],
     inputs: &[String],
@@ -68,7 +68,7 @@ pub(super) fn profile_columns(
     Ok((profiles, labels.classes(&columns.target)?))
 }
 
-/// What was seen of a column so far.
+/// Statistics of a column over the rows read so far.
 struct ColumnStatistics {
     name: String,
     rows: u64,
@@ -78,14 +78,14 @@ struct ColumnStatistics {
     others: u64,
     /// The first cell that is neither number nor date.
     odd: Option<UnparsedCell>,
-    /// Different texts; no more are kept where they are too many for categories.
+    /// Distinct texts; collected only up to the limit of categories.
     texts: BTreeSet<String>,
     /// Cells without any text.
     blank: u64,
-    /// The first numbers with a decimal comma and with a decimal point.
+    /// The first number with a decimal comma; `point` is the first with a decimal point.
     comma: Option<String>,
     point: Option<String>,
-    /// The number before, while each is one more than that before it.
+    /// The previous number, as long as the column counts up by one.
     count: Option<f64>,
     is_count: bool,
 }
@@ -115,7 +115,7 @@ impl ColumnStatistics {
         }
     }
 
-    /// Counts a cell; `wrong` makes the error of what cannot be in any column.
+    /// Adds a cell; `wrong` makes the error of a cell that no column may have.
     fn add(
         &mut self,
         cell: RawCell<'_>,
@@ -154,7 +154,7 @@ impl ColumnStatistics {
         Ok(())
     }
 
-    /// Keeps a text that may be a category.
+    /// Stores a text that may be a category.
     fn keep(&mut self, text: &str, may_have_comma: bool) {
         if may_have_comma {
             if self.comma.is_none() && with_comma(text).is_some() {
@@ -170,11 +170,11 @@ impl ColumnStatistics {
     }
 
     fn is_odd(&self, cell: RawCell<'_>, has_decimal_comma: bool) -> bool {
-        // Counted before: the one that made it 1.
+        // The cell is counted already: it made the count 1.
         self.others == 1 && matches!(cell.meaning(has_decimal_comma), CellValue::Other)
     }
 
-    /// What the column is; `first` is the first file.
+    /// Returns the profile of the column; `first` is the first file.
     fn profile(self, first: &TableFile) -> Result<ColumnProfile, DataError> {
         let kind = self.kind(first)?;
         let warning = self.warning(&kind);
@@ -201,7 +201,7 @@ impl ColumnStatistics {
         }
     }
 
-    /// The error of a column in which most cells are of one kind and some of another.
+    /// Returns the error of a column that mixes types.
     fn mixed(&self, numbers: u64, dates: u64, first: &TableFile) -> DataError {
         let name = &self.name;
         let ignore = format!("`data.ignore = [{name:?}]` leaves the column out");

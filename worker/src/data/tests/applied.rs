@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// All samples with their files and rows.
+/// Returns all samples with their files and rows.
 fn all(inputs: &UnlabelledSamples) -> (Vec<(String, Option<u64>)>, Vec<f32>) {
     let (origins, values) = inputs.read(0..inputs.len()).expect("read");
     (origins.into_iter().map(|origin| (origin.file, origin.row)).collect(), values)

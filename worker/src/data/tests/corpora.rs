@@ -1,9 +1,10 @@
-//! Tokenizers in files, JSON lines, compressed files.
+//! Tokenizers in files, JSON records, compressed files.
 
 use super::*;
 use std::io::Write;
 
-/// A tokenizer of words: `a`, `b`, `c`, `<|endoftext|>`, and any other. It would cut texts to two words.
+/// A tokenizer of words: `a`, `b`, `c`, `<|endoftext|>`, and any other. It would truncate texts to two
+/// words.
 const WORDS: &[u8] = br#"{
     "version": "1.0",
     "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 }, "padding": null, "normalizer": null, "post_processor": null,

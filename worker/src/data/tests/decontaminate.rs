@@ -3,7 +3,7 @@
 use super::*;
 use std::os::unix::fs::symlink;
 
-/// What is told of the data, and the names of the files that are read.
+/// Returns the notes about the data, and the opened data set.
 fn read(root: &tempfile::TempDir, data: &Data, model: &Model) -> (Vec<String>, DataSet) {
     let set = opened(root, data, model).expect("opened");
     (notes(data, root.path()).expect("notes"), set)

@@ -1,4 +1,4 @@
-//! Every format, what comes out of it, and what is said when it is wrong.
+//! Data formats: their samples, and the messages about wrong files.
 
 mod applied;
 mod columns;
@@ -54,7 +54,7 @@ fn cnn(channels: u32, height: u32, width: u32, classes: u32) -> Model {
     Model::Cnn(Cnn { channels, height, width, stages: vec![4], blocks: 1, classes })
 }
 
-/// Text files with this tokenizer.
+/// Returns the format of text files with this tokenizer.
 fn read_as(tokenizer: Tokenizer) -> DataFormat {
     DataFormat::Text { tokenizer, documents: Documents::Files, separator: Separator::Auto }
 }
@@ -75,7 +75,7 @@ fn csv(valid: ValidationSource) -> Data {
     data(DataFormat::Csv(Columns::of("kind")), &["t.csv"], valid)
 }
 
-/// A folder with these files.
+/// Creates a folder with these files.
 fn folder(contents: &[(&str, &[u8])]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, bytes) in contents {
@@ -90,7 +90,7 @@ fn opened(root: &tempfile::TempDir, data: &Data, model: &Model) -> Result<DataSe
     open(data, root.path(), model, &root.path().join("cache"))
 }
 
-/// All inputs and targets of a source, sample by sample.
+/// Returns all inputs and targets of a source, sample by sample.
 fn tokens(source: &dyn SampleSource) -> Vec<(Vec<u32>, Vec<u32>)> {
     (0..source.len())
         .map(|index| match source.read(&[index]).expect("read") {
@@ -100,7 +100,7 @@ fn tokens(source: &dyn SampleSource) -> Vec<(Vec<u32>, Vec<u32>)> {
         .collect()
 }
 
-/// The tokens of all samples, training first; with a context of one, these are all but the last.
+/// Returns the tokens of all samples, training first; with a context of one, these are all but the last.
 fn inputs(set: &DataSet) -> Vec<u32> {
     [&set.train, &set.valid]
         .into_iter()
@@ -116,7 +116,8 @@ fn rows(source: &dyn SampleSource) -> (Vec<f32>, Vec<u32>) {
     }
 }
 
-/// Opening these files fails, or reading all of them does, and the message has every part of `expected`.
+/// Expects that opening these files or reading all of them fails, with every part of `expected` in the
+/// message.
 fn check_error(contents: &[(&str, &[u8])], data: &Data, model: &Model, expected: &[&str]) {
     let root = folder(contents);
     let result = opened(&root, data, model).and_then(|set| {
@@ -157,6 +158,6 @@ fn batches_read_ahead_come_in_order_and_end_with_the_first_error() {
     }
     assert!(ahead.next().expect("the error").is_err(), "token 60 is outside of the vocabulary");
     assert!(ahead.next().is_none());
-    // One that nobody reads to its end does not hang.
+    // A prefetch that is not read to its end does not hang.
     drop(Prefetch::new(source, std::iter::repeat(vec![0])));
 }

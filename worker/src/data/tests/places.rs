@@ -1,4 +1,4 @@
-//! Where files lie, and by what they are known again.
+//! Names and cache keys of files in various folders.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn of_a_long_file_the_fingerprint_reads_both_ends() {
     let root = tempfile::tempdir().expect("a folder");
     let path = root.path().join("long");
     let file = fs::File::create(&path).expect("made");
-    // Sparse: 80 MiB that take no room.
+    // Sparse: 80 MiB that take no space.
     file.set_len(80 << 20).expect("length");
     let print = || {
         let file = files::DataFile::open(&path, root.path()).expect("opened");

@@ -1,4 +1,4 @@
-//! What ranks compute together is what one computes alone: values, and the gradients of all that each holds.
+//! Collectives in the network: ranks together compute the values and gradients that one computes alone.
 
 use super::*;
 use crate::comm::loopback;
@@ -22,13 +22,13 @@ const REFERENCE: Arithmetic =
 const HOST: Arithmetic =
     Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
 
-/// Samples, tokens of a sequence, width, and width of the cut layers.
+/// Number of samples; then tokens of a sequence, width, and width of the cut layers.
 const B: usize = 2;
 const T: usize = 6;
 const W: usize = 5;
 const F: usize = 12;
 
-/// Runs `work` on as many ranks as there are to be, which hold parts of the same matrices.
+/// Runs `work` on `ranks` ranks, which hold parts of the same matrices.
 fn among<R: Send>(ranks: u32, sequence: bool, work: impl Fn(&ModelParallelGroups) -> R + Sync) -> Vec<R> {
     let layout = Layout { tensor: NonZeroU32::new(ranks).unwrap(), ..Layout::SINGLE };
     let arrangement = Arrangement { layout, sequence, ..Arrangement::SINGLE };
@@ -48,7 +48,7 @@ fn among<R: Send>(ranks: u32, sequence: bool, work: impl Fn(&ModelParallelGroups
     })
 }
 
-/// Values in [-1, 1), a function of `seed`.
+/// Returns values in [-1, 1), a function of `seed`.
 fn made<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
     let values =
         (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
@@ -71,7 +71,7 @@ fn close(what: &str, found: &[f32], wanted: &[f32]) {
     }
 }
 
-/// What rank `rank` of `ranks` holds of `size`.
+/// Returns the part of `size` that rank `rank` of `ranks` holds.
 fn held(size: usize, rank: u32, ranks: u32) -> Range<usize> {
     let range = shard_range(size as u64, rank, ranks);
     range.start as usize..range.end as usize
@@ -81,8 +81,9 @@ fn narrow<const D: usize>(tensor: Tensor<D>, dimension: usize, range: &Range<usi
     tensor.narrow(dimension, range.start, range.len())
 }
 
-/// Two layers with biases around a GELU, with a residual, as one rank of `partners` computes them: the result and the
-/// gradients of input, residual, weights and biases, under a gradient that differs in every element.
+/// Computes two layers with biases around a GELU, with a residual, on one rank of `partners`: returns the
+/// output and the gradients of input, residual, weights and biases, under a gradient that differs in every
+/// element.
 fn feed_forward(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> Vec<Vec<f32>> {
     let (rank, ranks) = (partners.tensor.rank(), partners.tensor.size());
     let columns = held(F, rank, ranks);
@@ -154,7 +155,8 @@ fn words(seed: u64) -> Vec<u32> {
     (0..B * T).map(|i| (splitmix64(seed, i as u64) % V as u64) as u32).collect()
 }
 
-/// An embedding with positions that is also the head: the loss, its figures, and the gradients of both tables.
+/// Computes a tied embedding with positions: returns the loss, its figures, and the gradients of both
+/// tables.
 fn tied(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> (f32, LossFigures, Vec<f32>, Vec<f32>) {
     let (rank, ranks) = (partners.tensor.rank(), partners.tensor.size());
     let rows = held(V, rank, ranks);
@@ -203,14 +205,15 @@ fn a_cut_vocabulary_gives_the_loss_of_the_whole_one() {
     }
 }
 
-/// Loss, figures and the gradient of the scores of some classes, on a device where each rank has some of them.
+/// Loss, figures and the gradient of the scores of some classes, on a device where each rank has some of
+/// them.
 #[cfg(feature = "device")]
 #[test]
 fn devices_that_have_some_of_the_classes_find_the_loss_of_all() {
     let Some(gpu) = crate::ops::tests::gpu() else { return };
     let count = B * T;
     let device = Arithmetic { by: Implementation::Device, ..REFERENCE };
-    // Large enough for exponentials that are not relative to the largest score of all to overflow.
+    // Large enough for an overflow of exponentials that are not relative to the largest score of all.
     let scores = || made(21, [count, V]) * 100.0;
     let scored = flat(scores());
     let best = |row: &[f32]| (0..V).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32;

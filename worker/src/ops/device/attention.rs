@@ -1,7 +1,8 @@
-//! Causal attention as matrix products of all heads at once, with kernels of our own between them.
+//! Causal attention on a device, as matrix products of all heads at once, with custom kernels between them.
 //!
-//! The query heads that a key head serves lie one after the other, as rows of one matrix: keys are not repeated.
-// Shapes in this file: b samples · t tokens · k key heads · s query heads that each serves · d width of one head
+//! The query heads that a key head serves are consecutive rows of one matrix: keys are not repeated.
+// Shapes in this file: b samples · t tokens · k key heads · s query heads that each serves · d width of one
+// head
 
 use super::kernels::{largest_of_units, sum_of_units};
 use super::linear::{half_of, narrowed};
@@ -40,13 +41,14 @@ pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Attent
     })
 }
 
-/// The heads of a packed tensor.
+/// The queries, keys and values of a packed tensor.
 struct SplitHeads {
-    /// Divided by the root of `d`, so that no score leaves the range of f16 before its softmax. `[b·k, s·t, d]`
+    /// Queries `[b·k, s·t, d]`, divided by the root of `d`, so that no score leaves the range of f16 before
+    /// its softmax.
     queries: Tensor<3>,
-    /// `[b·k, t, d]`
+    /// Keys `[b·k, t, d]`.
     keys: Tensor<3>,
-    /// `[b·k, t, d]`
+    /// Values `[b·k, t, d]`.
     values: Tensor<3>,
     heads: AttentionHeads,
     half: Option<FloatDType>,
@@ -121,13 +123,13 @@ impl SplitHeads {
         Self { queries, keys, values, heads, half }
     }
 
-    /// How much each query sees of each value. `[b·k, s·t, t]`
+    /// Computes the attention probabilities. `[b·k, s·t, t]`
     fn probabilities(&self) -> Tensor<3> {
         let scores = matmul(self.queries.clone(), self.keys.clone().transpose());
         Tensor::from_primitive::<Cube>(softmax_of(values(scores)))
     }
 
-    /// The gradient of the packed tensor from that of the result, `[b, t, k·s·d]`.
+    /// Computes the gradient of the packed tensor from that of the output, `[b, t, k·s·d]`.
     fn backward(self, seen: Tensor<3>, d: CubeValues) -> CubeValues {
         let AttentionHeads { query, key, width } = self.heads;
         let [b, t, _] = shape(&d);
@@ -144,7 +146,7 @@ impl SplitHeads {
     }
 }
 
-/// The softmax of scores, where they were if nobody else holds them. `[b·k, s·t, t]`
+/// Computes the softmax of scores, in place if they are not shared. `[b·k, s·t, t]`
 pub(super) fn softmax_of(scores: CubeValues) -> CubeValues {
     let (scores, stride) = owned_rows(scores);
     let [groups, queries, t] = shape(&scores);
@@ -163,7 +165,7 @@ pub(super) fn softmax_of(scores: CubeValues) -> CubeValues {
     scores
 }
 
-/// The gradient of scores from their softmax and its gradient, whose place it takes. `[b·k, s·t, t]`
+/// Computes the gradient of scores from their softmax and its gradient, which it overwrites. `[b·k, s·t, t]`
 pub(super) fn softmax_back_of(seen: CubeValues, d_seen: CubeValues) -> CubeValues {
     let ((seen, stride), (d_seen, d_stride)) = (rows(seen), owned_rows(d_seen));
     let [groups, queries, t] = shape(&seen);
@@ -184,19 +186,19 @@ pub(super) fn softmax_back_of(seen: CubeValues, d_seen: CubeValues) -> CubeValue
     d_seen
 }
 
-/// What scores are multiplied by before their softmax.
+/// Returns the factor of scores before their softmax.
 fn scale(heads: AttentionHeads) -> f32 {
     (heads.width as f32).powf(-0.5)
 }
 
-/// `[b·k, s·t, d]` → `[b, t, k·s·d]`
+/// Merges the heads. `[b·k, s·t, d]` → `[b, t, k·s·d]`
 fn merged(mixed: Tensor<3>, [b, t]: [usize; 2], heads: AttentionHeads) -> CubeValues {
     let mixed: Tensor<4> = flat_rows(values(mixed)).reshape([b, heads.query, t, heads.width]).swap_dims(1, 2);
     let mixed: Tensor<3> = mixed.reshape([b, t, heads.query * heads.width]);
     values(mixed.cast(FloatDType::F32))
 }
 
-/// The gradient of a packed tensor from those of its parts, each with the stride of its rows.
+/// Packs the gradients of queries, keys and values, each with the stride of its rows.
 fn join(parts: [(CubeValues, usize); 3], [b, t]: [usize; 2], heads: AttentionHeads) -> CubeValues {
     let AttentionHeads { query, key, width } = heads;
     let [(queries, by_query), (keys, by_key), (values, by_value)] = &parts;
@@ -222,8 +224,8 @@ fn join(parts: [(CubeValues, usize); 3], [b, t]: [usize; 2], heads: AttentionHea
     packed
 }
 
-/// One unit for each value of `packed: [b, t, (query + 2·key)·d]`, whose rows begin `stride` values after one another. Queries are
-/// multiplied by `scale`.
+/// Kernel: splits `packed: [b, t, (query + 2·key)·d]`, whose rows begin `stride` values after one another,
+/// into heads. One unit for each value; queries are multiplied by `scale`.
 #[cube(launch, address_type = "dynamic")]
 fn split_heads<F: Float>(
     packed: &[f32],
@@ -254,8 +256,9 @@ fn split_heads<F: Float>(
     }
 }
 
-/// The inverse of [`fn@split_heads`] for gradients: those of queries are multiplied by `scale` as well. One unit for each value of `packed`;
-/// rows of queries begin `by_query` values after one another, and so on.
+/// Kernel: the inverse of [`fn@split_heads`] for gradients; those of queries are multiplied by `scale` as
+/// well. One unit for each value of `packed`; rows of queries begin `by_query` values after one another,
+/// and so on.
 #[cube(launch, address_type = "dynamic")]
 fn join_heads<F: Float>(
     queries: &[F],
@@ -288,8 +291,8 @@ fn join_heads<F: Float>(
     }
 }
 
-/// Scores become the softmax of those that a row sees: the first `row % t + 1`. One cube for each row; rows begin `stride` values after
-/// one another.
+/// Kernel: replaces scores by the softmax of those that a row sees: the first `row % t + 1`. One cube for
+/// each row; rows begin `stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn softmax<F: Float>(scores: &mut [F], rows: usize, t: usize, stride: usize, #[comptime] units: usize) {
     let row = CUBE_POS;
@@ -323,8 +326,8 @@ fn softmax<F: Float>(scores: &mut [F], rows: usize, t: usize, stride: usize, #[c
     }
 }
 
-/// The gradient of probabilities `p` becomes that of the scores. One cube for each row; rows begin `stride` and `d_stride` values after
-/// one another.
+/// Kernel: replaces the gradient of probabilities `p` by that of the scores. One cube for each row; rows
+/// begin `stride` and `d_stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn softmax_back<F: Float>(
     p: &[F],

@@ -1,4 +1,4 @@
-//! Operations that talk to other ranks, on the tensors of a device: see [`crate::ops::collective`], whose doc says what each does.
+//! Collectives in the network, on the tensors of a device: see [`crate::ops::collective`] for each of them.
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
 use super::{CubeValues, record, values};
@@ -41,7 +41,7 @@ pub(in crate::ops) fn scatter_sequence(
     leave(partial, bias, residual, peers, CubeCollective { forward: scatter, backward: gather })
 }
 
-/// How values of all ranks become those of this rank, and how gradients go back.
+/// A collective operation: its forward, and its backward for gradients.
 struct CubeCollective {
     forward: fn(Tensor<3>, &Peers) -> Tensor<3>,
     backward: fn(Tensor<3>, &Peers) -> Tensor<3>,
@@ -87,7 +87,7 @@ fn leave(
     })
 }
 
-/// `change` on the values of a device.
+/// Applies `change` to the values of a device.
 fn of_tensors(change: fn(Tensor<3>, &Peers) -> Tensor<3>, x: CubeValues, peers: &Peers) -> CubeValues {
     values(change(Tensor::from_primitive::<Cube>(x), peers))
 }
@@ -97,14 +97,14 @@ fn sum(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     peers.all_reduce_tensor(x.reshape([b * t * w])).reshape([b, t, w])
 }
 
-/// `[b, t / n, w]` → `[b, t, w]`
+/// All-gathers parts of sequences. `[b, t / n, w]` → `[b, t, w]`
 fn gather(part: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let ([b, rows, w], ranks) = (part.dims(), peers.size() as usize);
     let all = peers.all_gather_tensor(part.reshape([b * rows * w]));
     all.reshape([ranks, b, rows * w]).swap_dims(0, 1).reshape([b, ranks * rows, w])
 }
 
-/// `[b, t, w]` → `[b, t / n, w]`
+/// Reduce-scatters sequences. `[b, t, w]` → `[b, t / n, w]`
 fn scatter(whole: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let ([b, t, w], ranks) = (whole.dims(), peers.size() as usize);
     assert_eq!(t % ranks, 0, "a sequence of {t} tokens is cut into {ranks} equal parts");

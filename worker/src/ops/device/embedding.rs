@@ -1,4 +1,4 @@
-//! Rows of a table by token, and by position.
+//! Embeddings on a device: rows of a table by token, and by position.
 
 use super::{CubeValues, dense, empty, numbers, of_each, record, shape, zeros};
 use crate::ops::VocabRange;
@@ -6,11 +6,12 @@ use crate::ops::custom_autograd::input;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
-/// No row: that of another rank.
+/// Marks a token whose row another rank holds.
 const NONE: u32 = u32::MAX;
 
-/// One copy to the device has what both ways need: the row of each token; and for the gradient the tokens, sorted by their rows, and
-/// where in this order the tokens of a row begin. Each row is added up in the order of the tokens.
+/// Looks tokens up in the table. One copy to the device has the data for forward and backward: the row of
+/// each token; and for the gradient the tokens, sorted by their rows, and the begin of each row's tokens in
+/// this order. Each row is summed in the order of the tokens.
 pub(super) fn embed(
     table: Tensor<2>,
     share: VocabRange,
@@ -41,11 +42,12 @@ pub(super) fn embed(
     })
 }
 
-/// Where the rows of tokens are.
+/// The rows of tokens, as uploaded to the device.
 struct RowLookup {
-    /// The row of each token; the tokens in the order of their rows; where in it each row that is used begins, and an end.
+    /// Row of each token; the tokens in the order of their rows; the begin of each used row in that order,
+    /// and an end.
     numbers: Vec<u32>,
-    /// Rows that are used.
+    /// Number of rows that are used.
     held: usize,
 }
 
@@ -57,12 +59,12 @@ fn plan(share: VocabRange, tokens: &[u32], rows: usize) -> RowLookup {
     let row = |place: &usize| own[order[*place] as usize];
     let mut begins: Vec<_> =
         (0..order.len()).filter(|place| *place == 0 || row(place) != row(&(place - 1))).map(number).collect();
-    // Those of other ranks come last, if there are any.
+    // Tokens of other ranks come last, if there are any.
     let held = begins.iter().filter(|place| row(&(**place as usize)) != NONE).count();
     if held == begins.len() {
         begins.push(number(order.len()));
     }
-    // As long for every batch, so that no memory is asked for anew.
+    // Equally long for every batch, so that no new memory is allocated.
     begins.resize(order.len() + 1, 0);
     RowLookup { numbers: [own, order, begins].concat(), held }
 }
@@ -92,7 +94,7 @@ pub(super) fn add_positions(x: Tensor<3>, table: Tensor<2>, first: usize) -> Ten
     })
 }
 
-/// One unit for each value of `out`.
+/// Kernel: copies the row of each token. One unit for each value of `out`.
 #[cube(launch, address_type = "dynamic")]
 fn take_rows(table: &[f32], plan: &[u32], out: &mut [f32], width: usize) {
     if ABSOLUTE_POS < out.len() {
@@ -105,7 +107,8 @@ fn take_rows(table: &[f32], plan: &[u32], out: &mut [f32], width: usize) {
     }
 }
 
-/// One unit for each column of the `held` rows that tokens have, see [`RowLookup`].
+/// Kernel: sums the gradient of each used row, see [`RowLookup`]. One unit for each column of the `held`
+/// rows.
 #[cube(launch, address_type = "dynamic")]
 fn add_rows(d: &[f32], plan: &[u32], d_table: &mut [f32], count: usize, held: usize, width: usize) {
     let used = ABSOLUTE_POS / width;
@@ -123,7 +126,8 @@ fn add_rows(d: &[f32], plan: &[u32], d_table: &mut [f32], count: usize, held: us
     }
 }
 
-/// One unit for each value of `y`, of samples of `length` values; those of the table begin at `first`.
+/// Kernel: adds position embeddings. One unit for each value of `y`, of samples of `length` values; those
+/// of the table begin at `first`.
 #[cube(launch, address_type = "dynamic")]
 fn add_table(x: &[f32], table: &[f32], y: &mut [f32], first: usize, length: usize) {
     if ABSOLUTE_POS < y.len() {
@@ -131,7 +135,8 @@ fn add_table(x: &[f32], table: &[f32], y: &mut [f32], first: usize, length: usiz
     }
 }
 
-/// One unit for each value of `d_table`; zero where no position is.
+/// Kernel: sums the gradient of position embeddings over samples. One unit for each value of `d_table`;
+/// zero for unused positions.
 #[cube(launch, address_type = "dynamic")]
 fn add_samples(d: &[f32], d_table: &mut [f32], first: usize, length: usize, samples: usize) {
     if ABSOLUTE_POS < d_table.len() {

@@ -1,8 +1,8 @@
-//! Parts of kernels, and the sum of columns.
+//! Building blocks of kernels, and the sum of columns.
 
 use cubecl::prelude::*;
 
-/// The sum of the `value` of every unit of a cube of `units`, a power of two. All units of the cube have to come here.
+/// Sums the `value` of every unit of a cube of `units`, a power of two. All units of the cube must call it.
 #[cube]
 pub(super) fn sum_of_units(value: f32, #[comptime] units: usize) -> f32 {
     let mut parts = Shared::<[f32]>::new_slice(units);
@@ -23,7 +23,7 @@ pub(super) fn sum_of_units(value: f32, #[comptime] units: usize) -> f32 {
     sum
 }
 
-/// As [`fn@sum_of_units`], the largest.
+/// Returns the largest `value` of the units of a cube, under the conditions of [`fn@sum_of_units`].
 #[cube]
 pub(super) fn largest_of_units(value: f32, #[comptime] units: usize) -> f32 {
     let mut parts = Shared::<[f32]>::new_slice(units);
@@ -44,8 +44,8 @@ pub(super) fn largest_of_units(value: f32, #[comptime] units: usize) -> f32 {
     largest
 }
 
-/// Sums of the columns of each `height` rows. `values: [rows, width]`, whose rows begin `stride` values after one another,
-/// `sums: [rows / height, width]`; one unit for each sum.
+/// Kernel: sums the columns of each `height` rows. `values: [rows, width]`, whose rows begin `stride`
+/// values after one another, `sums: [rows / height, width]`; one unit for each sum.
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn column_sums(
     values: &[f32],

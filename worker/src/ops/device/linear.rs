@@ -1,4 +1,4 @@
-//! Linear layers of one input side by side, as one matrix product, and two in its gradient.
+//! Linear layers on a device: layers of one input as one matrix product, and two in their gradient.
 
 use super::matmul::matmul;
 use super::norm::columns;
@@ -64,7 +64,7 @@ pub(super) fn project(
     })
 }
 
-/// The type of the factors of a matrix product; `None` where it is that of everything else.
+/// Returns the type of the factors of a matrix product; `None` if it is f32.
 pub(super) fn half_of(precision: Precision) -> Option<FloatDType> {
     match precision {
         Precision::F32 => None,
@@ -74,7 +74,7 @@ pub(super) fn half_of(precision: Precision) -> Option<FloatDType> {
     }
 }
 
-/// As the factor of a product.
+/// Casts a tensor to the type of a product's factors.
 pub(super) fn narrowed<const D: usize>(tensor: Tensor<D>, half: Option<FloatDType>) -> Tensor<D> {
     match half {
         Some(half) => tensor.cast(half),
@@ -86,13 +86,13 @@ fn widened(tensor: Tensor<2>, half: Option<FloatDType>) -> Tensor<2> {
     if half.is_some() { tensor.cast(FloatDType::F32) } else { tensor }
 }
 
-/// Tensors as one, along a dimension.
+/// Concatenates tensors along a dimension.
 fn side_by_side<const D: usize>(tensors: impl Iterator<Item = CubeValues>, dimension: usize) -> Tensor<D> {
     let mut tensors: Vec<_> = tensors.map(Tensor::from_primitive::<Cube>).collect();
     if tensors.len() == 1 { tensors.remove(0) } else { Tensor::cat(tensors, dimension) }
 }
 
-/// The parts of these widths along a dimension.
+/// Splits a tensor into parts of these widths along a dimension.
 fn parts<const D: usize>(
     tensor: Tensor<D>,
     dimension: usize,
@@ -101,7 +101,7 @@ fn parts<const D: usize>(
     let mut before = 0;
     widths.iter().map(move |width| {
         before += width;
-        // A part of all is all.
+        // A single part is the whole tensor.
         if *width == tensor.dims()[dimension] {
             return values(tensor.clone());
         }

@@ -1,4 +1,5 @@
-//! Cross-entropy that reads the scores once, leaves its gradient where they were, and keeps loss and hits on the device.
+//! Cross-entropy on a device: reads the scores once, replaces them by the gradient, and keeps loss and hits
+//! on the device.
 
 use super::kernels::{largest_of_units, sum_of_units};
 use super::{
@@ -12,16 +13,16 @@ use burn::backend::Cube;
 use burn::tensor::{DType, Int, Tensor};
 use cubecl::prelude::*;
 
-/// Units that add up the losses of all rows.
+/// Units that sum the losses of all rows.
 const UNITS: usize = 256;
 
-/// The target of a prediction whose class another rank has.
+/// Marks a target whose class another rank holds.
 const ELSEWHERE: u32 = u32::MAX;
 
 pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
     measured(logits, targets, |differences, stride| {
         let [count, classes] = shape(differences);
-        // A device would read past the scores.
+        // The kernel would read out of bounds.
         targets.iter().for_each(|id| {
             assert!((*id as usize) < classes, "target {id} is not one of {classes} classes");
         });
@@ -37,8 +38,9 @@ pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, D
     })
 }
 
-/// Ranks that each have the scores of some classes tell each other three numbers for each prediction: the largest score, the sum of
-/// the exponentials relative to it, and the score of the target where they have it.
+/// Computes the cross-entropy of scores whose classes are cut among `peers`. The ranks exchange three
+/// numbers for each prediction: the largest score, the sum of the exponentials relative to it, and the
+/// score of the target if they hold it.
 pub(super) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],
@@ -71,8 +73,9 @@ pub(super) fn cross_entropy_of_part(
     })
 }
 
-/// Mean loss and figures of what `rows` finds of each prediction: `[count, 2]`, its cross-entropy and whether it was right. `rows` gets
-/// the scores, with the stride of their rows, and leaves the gradient of the sum of all losses where they were.
+/// Returns mean loss and figures from the result of `rows`: `[count, 2]`, the cross-entropy of each
+/// prediction and whether it was right. `rows` gets the scores, with the stride of their rows, and
+/// overwrites them with the gradient of the sum of all losses.
 fn measured(
     logits: Tensor<2>,
     targets: &[u32],
@@ -93,7 +96,7 @@ fn measured(
         hits = Some(Tensor::<1, Int>::from_primitive::<Cube>(own_hits));
         let gradient: CubeBackwardFn = Box::new(move |d: CubeValues, _: [bool; 8]| {
             let scores = buffer(&differences, stride);
-            // What lies between rows is changed as well, and read by nobody.
+            // The padding between rows is changed as well; it is never read.
             let (cubes, cube, indices) = of_each(scores.len(), [&differences, &d]);
             let (client, d) = (&differences.client, d.clone().into_buffer_arg());
             scale::launch(client, cubes, cube, indices, scores, d, 1.0 / count as f32);
@@ -105,8 +108,9 @@ fn measured(
     (loss.clone(), DeferredLossFigures::on_device(loss.inner(), hits, targets.len() as u64))
 }
 
-/// Each row of scores becomes its softmax less the target; `found: [rows, 2]` gets its cross-entropy, and 1 where no other class
-/// has a higher score. One cube for each row; those of scores begin `stride` values after one another.
+/// Kernel: replaces each row of scores by its softmax minus the target; `found: [rows, 2]` receives its
+/// cross-entropy, and 1 if no other class has a higher score. One cube for each row; those of scores begin
+/// `stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn cross_entropy_rows(
     scores: &mut [f32],
@@ -124,7 +128,7 @@ fn cross_entropy_rows(
     let (unit, begin) = (UNIT_POS as usize, row * stride);
     let target = targets[row] as usize;
     let wanted = scores[begin + target];
-    // The largest score that a unit has seen, and the sum of exponentials relative to it.
+    // The largest score that this unit has read, and the sum of exponentials relative to it.
     let mut largest = f32::min_value();
     let mut sum = 0.0f32;
     let mut class = unit;
@@ -155,8 +159,9 @@ fn cross_entropy_rows(
     }
 }
 
-/// `told: [rows, 3]` gets the largest score of a row, the sum of the exponentials relative to it, and the score of the target, zero where
-/// that is [`ELSEWHERE`]. One cube for each row; those of scores begin `stride` values after one another.
+/// Kernel: writes the numbers that ranks exchange into `told: [rows, 3]`: the largest score of a row, the
+/// sum of the exponentials relative to it, and the score of the target, zero if that is [`ELSEWHERE`]. One
+/// cube for each row; those of scores begin `stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn tell_rows(
     scores: &[f32],
@@ -172,7 +177,7 @@ fn tell_rows(
         terminate!();
     }
     let (unit, begin) = (UNIT_POS as usize, row * stride);
-    // The largest score that a unit has seen, and the sum of exponentials relative to it.
+    // The largest score that this unit has read, and the sum of exponentials relative to it.
     let mut largest = f32::min_value();
     let mut sum = 0.0f32;
     let mut class = unit;
@@ -200,7 +205,8 @@ fn tell_rows(
     }
 }
 
-/// As [`fn@cross_entropy_rows`] where other ranks have the scores of other classes, of which they told: `told: [ranks, rows, 3]`.
+/// Kernel: [`fn@cross_entropy_rows`] if other ranks hold other classes; `told: [ranks, rows, 3]` has the
+/// numbers of all ranks.
 #[cube(launch, address_type = "dynamic")]
 fn cross_entropy_of_told(
     scores: &mut [f32],
@@ -250,7 +256,7 @@ fn cross_entropy_of_told(
     }
 }
 
-/// The mean of the cross-entropies, and the number of hits. One cube.
+/// Kernel: computes the mean of the cross-entropies, and the number of hits. One cube.
 #[cube(launch, address_type = "dynamic")]
 fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comptime] units: usize) {
     let unit = UNIT_POS as usize;
@@ -270,7 +276,7 @@ fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comp
     }
 }
 
-/// `values *= d[0] * factor`
+/// Kernel: `values *= d[0] * factor`
 #[cube(launch, address_type = "dynamic")]
 fn scale(values: &mut [f32], d: &[f32], factor: f32) {
     if ABSOLUTE_POS < values.len() {

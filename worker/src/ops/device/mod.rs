@@ -1,8 +1,8 @@
-//! Operations on the tensors of a device as kernels of our own, written once for every runtime of CubeCL.
+//! Operations on a device: custom kernels, written once for every runtime of CubeCL.
 //!
-//! An operation is one node of the autodiff graph, and neither reads from the device nor waits for it. Values are f32. What has no
-//! kernel here is the plain composition.
-// Launches never fail: what goes wrong in one comes out where its results are read.
+//! An operation is one node of the autodiff graph, and neither reads from the device nor waits for it.
+//! Values are f32. An operation without a kernel here is the composition in `reference`.
+// Launches never fail: their errors appear when the results are read.
 
 mod attention;
 pub(super) mod collective;
@@ -32,10 +32,10 @@ pub(crate) use optimizer_step::adamw;
 /// A tensor on a device.
 type CubeValues = FloatTensor<Cube>;
 
-/// Gradients of the inputs from that of the output, as far as they are wanted.
+/// A backward function: returns the requested gradients of the inputs from that of the output.
 type CubeBackwardFn = Box<dyn FnOnce(CubeValues, [bool; INPUTS]) -> Vec<Option<CubeValues>> + Send>;
 
-/// The kernels of this module, where there is one.
+/// The operations with custom kernels.
 pub(super) struct AcceleratorOps;
 
 impl Ops for AcceleratorOps {
@@ -105,7 +105,7 @@ impl Ops for AcceleratorOps {
         loss::cross_entropy_of_part(logits, targets, share, peers)
     }
 
-    /// Rows that lie evenly stay where they are.
+    /// Rows with an even stride are not copied.
     fn rows(&self, x: Tensor<3>) -> Tensor<2> {
         record(vec![input(x)], |inputs| {
             let [x] = <[_; 1]>::try_from(inputs).expect("rows have one input");
@@ -125,7 +125,7 @@ impl Ops for AcceleratorOps {
     }
 }
 
-/// [`custom_autograd::record_on`] a device.
+/// Records an operation on a device, see [`custom_autograd::record_on`].
 fn record<const D: usize>(
     inputs: Vec<OpArgument>,
     run: impl FnOnce(Vec<CubeValues>) -> (CubeValues, CubeBackwardFn),
@@ -133,25 +133,25 @@ fn record<const D: usize>(
     custom_autograd::record_on::<Cube, D>(inputs, run)
 }
 
-/// The values of a tensor that is on no tape.
+/// Returns the values of a tensor that is not tracked.
 fn values<const D: usize>(tensor: Tensor<D>) -> CubeValues {
     tensor.try_into_primitive::<Cube>().expect("the tensors of a device live there")
 }
 
-/// The tensor with its values one after the other, copied where they are not.
+/// Returns the tensor with contiguous values, copied if they are not.
 fn dense(tensor: CubeValues) -> CubeValues {
     burn_cubecl::kernel::into_contiguous(tensor)
 }
 
-/// The same values, dense and in nobody else's hands, so that a kernel may change them.
+/// Returns the tensor dense and unshared, so that a kernel may change it.
 fn owned(tensor: CubeValues) -> CubeValues {
     let tensor = dense(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
 }
 
-/// The tensor, and from the beginning of one row of its last dimension to that of the next: copied where rows do not lie evenly.
+/// Returns the tensor, and the stride of the rows of its last dimension; copied if the stride is uneven.
 ///
-/// Where the memory of a device is fastest with aligned rows, those of a result have room behind them.
+/// If a device is fastest with aligned rows, those of a result are padded.
 fn rows(tensor: CubeValues) -> (CubeValues, usize) {
     if !tensor.meta.is_tiled()
         && let Some(stride) = stride_of_rows(tensor.meta.shape(), tensor.meta.strides())
@@ -163,14 +163,13 @@ fn rows(tensor: CubeValues) -> (CubeValues, usize) {
     (tensor, width)
 }
 
-/// As [`rows`], in nobody else's hands, so that a kernel may change them.
+/// Returns the tensor and the stride of its rows like [`rows`], unshared, so that a kernel may change it.
 fn owned_rows(tensor: CubeValues) -> (CubeValues, usize) {
     let (tensor, stride) = rows(tensor);
     if tensor.can_mut() { (tensor, stride) } else { rows(tensor.copy()) }
 }
 
-/// From the beginning of one row to that of the next; `None` where the values of a row do not lie side by side, or rows not evenly
-/// after one another.
+/// Returns the stride of rows; `None` if the values of a row are not contiguous, or the stride is uneven.
 fn stride_of_rows(shape: &[usize], strides: &[usize]) -> Option<usize> {
     let ((width, outer), (step, outer_strides)) = (shape.split_last()?, strides.split_last()?);
     if *step != 1 && *width != 1 {
@@ -187,7 +186,8 @@ fn stride_of_rows(shape: &[usize], strides: &[usize]) -> Option<usize> {
     (*stride >= *width && is_even).then_some(*stride)
 }
 
-/// The memory of a tensor whose rows begin `stride` values after one another, up to the end of its last row, as an argument of a kernel.
+/// Returns the memory of a tensor whose rows begin `stride` values after one another, up to the end of its
+/// last row, as an argument of a kernel.
 fn buffer(tensor: &CubeValues, stride: usize) -> BufferArg {
     let width = tensor.meta.shape().iter().copied().next_back().unwrap_or(1);
     let rows = tensor.meta.shape().iter().product::<usize>() / width.max(1);
@@ -197,7 +197,7 @@ fn buffer(tensor: &CubeValues, stride: usize) -> BufferArg {
         .into_buffer_arg()
 }
 
-/// The rows of all samples after one another, where they are if they lie evenly. `[b, t, w]` → `[b·t, w]`
+/// Joins the rows of all samples, without a copy if their stride is even. `[b, t, w]` → `[b·t, w]`
 fn flat_rows(tensor: CubeValues) -> Tensor<2> {
     let [b, t, width] = shape(&tensor);
     let (mut tensor, stride) = rows(tensor);
@@ -206,7 +206,7 @@ fn flat_rows(tensor: CubeValues) -> Tensor<2> {
     Tensor::from_primitive::<Cube>(tensor)
 }
 
-/// Memory for values of this shape, beside a tensor. What is there is unknown.
+/// Allocates uninitialized values of this shape on the device of `near`.
 fn empty<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     empty_of(near, shape, DType::F32)
 }
@@ -216,7 +216,7 @@ fn empty_of<const D: usize>(near: &CubeValues, shape: [usize; D], dtype: DType) 
     CubeValues::new_contiguous(near.client.clone(), near.device.clone(), shape.into(), handle, dtype)
 }
 
-/// As [`empty`], filled with zeros.
+/// Allocates zeros of this shape on the device of `near`.
 fn zeros<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     let zeros = Cube::float_zeros([shape.iter().product::<usize>()].into(), &near.device, FloatDType::F32);
     CubeValues::new_contiguous(
@@ -228,29 +228,30 @@ fn zeros<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     )
 }
 
-/// The dimensions of a tensor.
+/// Returns the dimensions of a tensor.
 fn shape<const D: usize>(tensor: &CubeValues) -> [usize; D] {
     let shape: Vec<usize> = tensor.meta.shape().iter().copied().collect();
     shape.try_into().unwrap_or_else(|shape| panic!("wanted {D} dimensions, found {shape:?}"))
 }
 
-/// Numbers beside a tensor: one copy to the device.
+/// Copies numbers to the device of `near`.
 fn numbers(near: &CubeValues, numbers: &[u32]) -> CubeValues {
     let handle = near.client.create_from_slice(bytemuck::cast_slice(numbers));
     let (client, device) = (near.client.clone(), near.device.clone());
     CubeValues::new_contiguous(client, device, [numbers.len()].into(), handle, DType::U32)
 }
 
-/// Units of a cube where each has a value of its own.
+/// Units of a cube if each computes one value.
 const UNITS: usize = 256;
 
-/// A launch with one unit for each of `count` values, and the type of the indices of a kernel that reads and writes `tensors`; some
-/// units at the end have no value.
+/// Returns a launch with one unit for each of `count` values, and the index type of a kernel that uses
+/// `tensors`; some units at the end have no value.
 fn of_each<const N: usize>(count: usize, tensors: [&CubeValues; N]) -> (CubeCount, CubeDim, AddressType) {
     grid(count.div_ceil(UNITS), UNITS, tensors)
 }
 
-/// As [`of_each`], with one cube for each of `rows` rows of `width` values, and the units of a cube; some cubes at the end have no row.
+/// Returns a launch with one cube for each of `rows` rows of `width` values, the index type and the units
+/// of a cube; some cubes at the end have no row.
 fn of_each_row<const N: usize>(
     rows: usize,
     width: usize,
@@ -277,7 +278,7 @@ fn grid<const N: usize>(
     (count, cube, indices(launched, tensors))
 }
 
-/// The type of the indices of a kernel of this many units that reads and writes `tensors`: 64 bits where 32 do not count them.
+/// Returns the index type of a kernel of this many units that uses `tensors`: 64 bits if 32 are not enough.
 fn indices<const N: usize>(units: usize, tensors: [&CubeValues; N]) -> AddressType {
     let types = tensors.map(CubeValues::required_address_type);
     types.into_iter().fold(AddressType::from_len(units.saturating_sub(1)), Ord::max)

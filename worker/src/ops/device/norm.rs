@@ -1,6 +1,8 @@
-//! Normalisation over the last dimension. A layer norm takes the mean away first; an RMS norm counts it as zero.
+//! Normalisation over the last dimension, on a device. A layer norm subtracts the mean first; an RMS norm
+//! does not.
 //!
-//! Gradients of weights are sums over all rows: first over some at a time, then over those sums, in an order that is always the same.
+//! Gradients of weights are sums over all rows: first over groups of rows, then over those sums, in a fixed
+//! order.
 
 use super::kernels::{column_sums, sum_of_units};
 use super::{CubeBackwardFn, CubeValues, buffer, dense, empty, of_each, of_each_row, record, rows, shape};
@@ -8,7 +10,7 @@ use crate::ops::custom_autograd::input;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
-/// Fewest rows that one unit adds up, where there are as many.
+/// Fewest rows that one unit sums, if there are as many.
 const HEIGHT: usize = 64;
 
 pub(super) fn layer_norm(x: Tensor<3>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<3> {
@@ -25,7 +27,7 @@ pub(super) fn rms_norm(x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<
     })
 }
 
-/// A layer norm with a bias, an RMS norm without.
+/// Computes a layer norm if there is a bias, otherwise an RMS norm.
 fn forward(
     x: CubeValues,
     weight: CubeValues,
@@ -64,7 +66,8 @@ fn forward(
     (y, Box::new(gradient))
 }
 
-/// What gradients are computed from: the input and the gradient of the result, with the strides of their rows.
+/// The operands of the gradients: input, statistics and gradient of the output, with the strides of their
+/// rows.
 struct NormOperands {
     x: CubeValues,
     d: CubeValues,
@@ -74,7 +77,7 @@ struct NormOperands {
 }
 
 impl NormOperands {
-    /// The gradient of `x`.
+    /// Returns the gradient of `x`.
     fn of_input(&self, weight: &CubeValues, is_centred: bool) -> CubeValues {
         let Self { x, d, statistics, stride, d_stride } = self;
         let [b, t, width] = shape(x);
@@ -100,7 +103,7 @@ impl NormOperands {
         d_x
     }
 
-    /// The gradient of the weight.
+    /// Returns the gradient of the weight.
     fn of_weight(&self) -> CubeValues {
         let Self { x, d, statistics, stride, d_stride } = self;
         let [b, t, width] = shape(x);
@@ -127,7 +130,7 @@ impl NormOperands {
     }
 }
 
-/// The sum of all rows. `[.., width]` → `[width]`
+/// Sums all rows. `[.., width]` → `[width]`
 pub(super) fn columns(values: CubeValues) -> CubeValues {
     let width = values.meta.shape().iter().copied().next_back().unwrap_or(1);
     let count = values.meta.shape().iter().product::<usize>() / width.max(1);
@@ -140,12 +143,12 @@ pub(super) fn columns(values: CubeValues) -> CubeValues {
     sums(sums(values, [count, width], stride, height), [parts, width], width, parts)
 }
 
-/// Rows that one unit adds up, so that as many are left to another.
+/// Returns the rows that one unit sums: about the root of all, so that the second sum is as long.
 fn height(rows: usize) -> usize {
     HEIGHT.max(rows.isqrt())
 }
 
-/// Sums of the columns of each `height` rows, which begin `stride` values after one another.
+/// Sums the columns of each `height` rows, which begin `stride` values after one another.
 fn sums(values: CubeValues, [rows, width]: [usize; 2], stride: usize, height: usize) -> CubeValues {
     let parts = rows.div_ceil(height);
     let sums = if parts == 1 { empty(&values, [width]) } else { empty(&values, [parts, width]) };
@@ -155,8 +158,8 @@ fn sums(values: CubeValues, [rows, width]: [usize; 2], stride: usize, height: us
     sums
 }
 
-/// `statistics: [rows, 2]` gets the mean and `1 / sqrt(variance + epsilon)`; one cube for each row. Rows of `x` begin `stride` values
-/// after one another.
+/// Kernel: normalises each row; `statistics: [rows, 2]` receives the mean and `1 / sqrt(variance + epsilon)`.
+/// One cube for each row; rows of `x` begin `stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn normalise(
     x: &[f32],
@@ -209,7 +212,8 @@ fn normalise(
     }
 }
 
-/// The gradient of `x`; one cube for each row. Rows of `x` and `d` begin `stride` and `d_stride` values after one another.
+/// Kernel: computes the gradient of `x`. One cube for each row; rows of `x` and `d` begin `stride` and
+/// `d_stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn normalise_back(
     x: &[f32],
@@ -252,7 +256,8 @@ fn normalise_back(
     }
 }
 
-/// Parts of the gradient of the weight, each of `height` rows; one unit for each value of `parts: [rows / height, width]`.
+/// Kernel: computes partial sums of the gradient of the weight, each of `height` rows; one unit for each
+/// value of `parts: [rows / height, width]`.
 #[cube(launch, address_type = "dynamic")]
 fn weight_sums(
     x: &[f32],

@@ -1,4 +1,4 @@
-//! One step of an optimizer, value by value.
+//! Optimizer step on a device, value by value.
 
 use super::{CubeValues, dense, of_each, owned, values};
 use crate::ops::kernels::UpdateCoefficients;
@@ -6,7 +6,7 @@ use burn::backend::Cube;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
-/// One step of one parameter: its new value and moments. In place, where nobody else holds them.
+/// Computes the new value and moments of one parameter, in place if they are not shared.
 pub(crate) fn adamw(
     n: UpdateCoefficients,
     value: Tensor<1>,
@@ -43,7 +43,7 @@ pub(crate) fn adamw(
     (value, first, second)
 }
 
-/// Adam with decoupled weight decay; `keep` is what the decay leaves of a value.
+/// Kernel: Adam with decoupled weight decay; `keep` is the factor that the decay leaves of a value.
 #[cube(launch, address_type = "dynamic")]
 fn adamw_step(
     gradient: &[f32],

@@ -1,4 +1,4 @@
-//! Operations on single values and pairs: GELU, SwiGLU and rotary positions.
+//! Pointwise operations on a device: GELU, SwiGLU and rotary positions.
 
 use super::{CubeValues, buffer, empty, of_each, record, rows, shape, values};
 use crate::ops::custom_autograd::input;
@@ -68,7 +68,7 @@ pub(super) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -
     })
 }
 
-/// The tensor with its query and key heads turned; backwards where `sign` is -1.
+/// Rotates the query and key heads of a packed tensor; backwards if `sign` is -1.
 fn rotate_heads(
     packed: CubeValues,
     heads: AttentionHeads,
@@ -77,7 +77,7 @@ fn rotate_heads(
 ) -> CubeValues {
     let ([b, t, all], (packed, stride)) = (shape(&packed), rows(packed));
     let out = empty(&packed, [b, t, all]);
-    // Both tables have the same shape, and so the same rows.
+    // Both tables have the same shape, and so the same strides.
     let [(cos, by_place), (sin, _)] = tables.each_ref().map(|table| rows(table.clone()));
     let (cubes, cube, indices) = of_each(b * t * all, [&packed, &cos, &sin, &out]);
     let columns = (heads.query + heads.key) * heads.width;
@@ -103,13 +103,14 @@ fn rotate_heads(
     out
 }
 
-/// Probability that a normal variable is below `x`.
+/// Returns the probability that a normal variable is below `x`.
 #[cube]
 fn normal_below(x: f32) -> f32 {
     0.5f32 * (1.0f32 + Erf::erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// One unit for each value of `y: [.., width]`; rows of `x` begin `stride` values after one another.
+/// Kernel: GELU. One unit for each value of `y: [.., width]`; rows of `x` begin `stride` values after one
+/// another.
 #[cube(launch, address_type = "dynamic")]
 fn gelu_forward(x: &[f32], y: &mut [f32], width: usize, stride: usize, #[comptime] is_tanh: bool) {
     if ABSOLUTE_POS < y.len() {
@@ -122,7 +123,8 @@ fn gelu_forward(x: &[f32], y: &mut [f32], width: usize, stride: usize, #[comptim
     }
 }
 
-/// One unit for each value of `d_x: [.., width]`; rows of `x` and `d` begin `stride` and `d_stride` values after one another.
+/// Kernel: gradient of GELU. One unit for each value of `d_x: [.., width]`; rows of `x` and `d` begin
+/// `stride` and `d_stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn gelu_back(
     x: &[f32],
@@ -154,7 +156,8 @@ fn sigmoid(x: f32) -> f32 {
     1.0f32 / (1.0f32 + (0.0f32 - x).exp())
 }
 
-/// One unit for each value of `y: [.., width]`; rows of `packed` begin `stride` values after one another.
+/// Kernel: SwiGLU. One unit for each value of `y: [.., width]`; rows of `packed` begin `stride` values
+/// after one another.
 #[cube(launch, address_type = "dynamic")]
 fn swiglu_forward(packed: &[f32], y: &mut [f32], width: usize, stride: usize) {
     if ABSOLUTE_POS < y.len() {
@@ -164,7 +167,8 @@ fn swiglu_forward(packed: &[f32], y: &mut [f32], width: usize, stride: usize) {
     }
 }
 
-/// One unit for each of the `count` values of `d`; rows of `packed` and `d` begin `stride` and `d_stride` values after one another.
+/// Kernel: gradient of SwiGLU. One unit for each of the `count` values of `d`; rows of `packed` and `d`
+/// begin `stride` and `d_stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn swiglu_back(
     packed: &[f32],
@@ -185,8 +189,9 @@ fn swiglu_back(
     }
 }
 
-/// One unit for each value of `y: [.., tokens, all]`, of which the first `columns` of a row turn. Rows of `x` begin `stride` values after
-/// one another; those of `cos` and `sin`, one for each token with a value for each pair, `by_place`.
+/// Kernel: rotates pairs. One unit for each value of `y: [.., tokens, all]`, of which the first `columns`
+/// of a row rotate. Rows of `x` begin `stride` values after one another; those of `cos` and `sin`, one for
+/// each token with a value for each pair, `by_place`.
 #[cube(launch, address_type = "dynamic")]
 fn rotate_pairs(
     x: &[f32],

@@ -1,4 +1,4 @@
-//! Lengths beyond 32 bits, rows with room behind them as CUDA's are, and what an operation holds on to.
+//! Device operations: lengths beyond 32 bits, padded rows like CUDA's, and memory that an operation holds.
 
 use super::*;
 use crate::ops::tests::gpu;
@@ -13,13 +13,13 @@ const DEVICE: Arithmetic =
 
 type Place = burn::tensor::Device;
 
-/// Values in [-2, 2), a function of `seed`.
+/// Returns values in [-2, 2), a function of `seed`.
 fn made(seed: u64, length: usize) -> Vec<f32> {
     let value = |i| (dtrain_protocol::shuffle::splitmix64(seed, i) % 4000) as f32 / 1000.0 - 2.0;
     (0..length as u64).map(value).collect()
 }
 
-/// A tensor of these values with `room` values that are no numbers behind each row.
+/// Creates a tensor of these values with `room` NaNs behind each row.
 fn spaced<const D: usize>(device: &Place, made: &[f32], shape: [usize; D], room: usize) -> CubeValues {
     let width = shape[D - 1];
     let mut all = Vec::new();
@@ -44,7 +44,8 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().convert::<f32>().try_to_vec().unwrap()
 }
 
-/// The largest value, and the largest difference from `wanted`, which counts as infinite where a number is none.
+/// Returns the largest value, and the largest difference from `wanted`, infinite for values that are not
+/// finite.
 fn apart(found: &[f32], wanted: &[f32]) -> (f32, f32) {
     assert_eq!(found.len(), wanted.len());
     let difference = |(f, w): (&f32, &f32)| if f.is_finite() { (f - w).abs() } else { f32::INFINITY };
@@ -52,7 +53,7 @@ fn apart(found: &[f32], wanted: &[f32]) -> (f32, f32) {
     (largest, found.iter().zip(wanted).map(difference).fold(0.0, f32::max))
 }
 
-/// Tensors of lengths that no memory here holds: nothing is asked for, and only the lengths count.
+/// Tensors of lengths that exceed the memory: nothing is allocated, and only the lengths count.
 #[test]
 fn lengths_that_32_bits_do_not_count_are_indexed_with_64() {
     let Some(device) = gpu() else { return };
@@ -96,7 +97,7 @@ fn lengths_that_32_bits_do_not_count_are_indexed_with_64() {
     assert_eq!(rows.into_buffer_arg().len(), 33 << 29);
 }
 
-/// Whoever adds a kernel has to say so as well.
+/// A new kernel must be listed here as well.
 #[test]
 fn the_indices_of_every_kernel_are_as_wide_as_its_tensors_need() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops/device");
@@ -133,8 +134,8 @@ fn rows_lie_evenly_or_not() {
     }
 }
 
-/// What burn does with tensors whose rows have room behind them, as far as operations here rely on it. It relies on rows that begin at
-/// multiples of 16 bytes, as CUDA's do: with others, its copies of tensors that were reshaped are wrong.
+/// Checks burn's treatment of padded rows, as far as operations here rely on it. It relies on rows that
+/// begin at multiples of 16 bytes, as CUDA's do: with others, its copies of reshaped tensors are wrong.
 #[test]
 fn burn_reads_rows_with_room_behind_them() {
     let Some(device) = gpu() else { return };
@@ -165,7 +166,7 @@ fn burn_reads_rows_with_room_behind_them() {
     }
 }
 
-/// On CUDA rows of odd widths have room behind them; here the room is made by hand.
+/// On CUDA rows of odd widths are padded; here the padding is added by hand.
 #[test]
 fn room_behind_rows_is_neither_read_nor_copied_away() {
     let Some(device) = gpu() else { return };
@@ -257,20 +258,22 @@ fn attention_keeps_heads_or_the_packed_tensor_and_never_both() {
         let watched = values(packed.clone().inner());
         let y = AcceleratorOps.attention(Arithmetic { forgets_scores, ..DEVICE }, packed, heads);
         assert!(flat(y.clone().inner()).iter().all(|value| value.is_finite()));
-        assert_eq!(watched.can_mut(), is_free, "whether nobody else holds the packed tensor");
+        assert_eq!(watched.can_mut(), is_free, "the packed tensor is unshared or not");
         let mut gradients = y.sum().backward();
         assert!(leaf.grad_remove(&mut gradients).is_some());
-        assert!(watched.can_mut(), "after backward nobody does");
+        assert!(watched.can_mut(), "after backward it is unshared");
     }
 }
 
-/// In f16 products of queries and keys above 65504 would be infinite; divided by the root of the width they are not.
+/// In f16 products of queries and keys above 65504 would be infinite; divided by the root of the width they
+/// are not.
 #[test]
 fn large_queries_and_keys_stay_within_the_range_of_f16() {
     let Some(device) = gpu() else { return };
     let (tokens, width) = (7, 64);
     let heads = AttentionHeads { query: 1, key: 1, width };
-    // All keys are the same but for their last value, which no query looks at: every token sees all before it alike.
+    // All keys are equal but for their last value, which no query reads: every token attends to all before
+    // it equally.
     let mut packed = made(1, tokens * 3 * width);
     for token in packed.chunks_mut(3 * width) {
         token[..2 * width].fill(45.0);

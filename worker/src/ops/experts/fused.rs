@@ -1,4 +1,4 @@
-//! One matrix product for each expert and matrix, from rows that lie side by side into rows that do.
+//! Fused experts on the host: one matrix product for each expert and matrix, on contiguous rows.
 
 use super::ExpertMatrices;
 use crate::ops::chunks;
@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use dtrain_recipes::Activation;
 use std::ops::Range;
 
-/// As [`super::feed`].
+/// Computes [`super::feed`] on the host.
 pub(in crate::ops) fn feed(
     rows: Tensor<3>,
     matrices: ExpertMatrices,
@@ -34,10 +34,10 @@ pub(in crate::ops) fn feed(
     })
 }
 
-/// The matrices, and which rows pass which.
+/// The matrices of the experts, and the group of rows of each.
 struct GroupedFeedForward {
     groups: Vec<Range<usize>>,
-    /// Those that widen: with a gate two, which lie side by side in a wide row.
+    /// Matrices of the first layer: with a gate two, whose outputs are side by side in a wide row.
     ups: Vec<FlexTensor>,
     down: FlexTensor,
     activation: Activation,
@@ -46,12 +46,12 @@ struct GroupedFeedForward {
 }
 
 impl GroupedFeedForward {
-    /// Values of a wide row.
+    /// Returns the values of a wide row.
     fn wide(&self) -> usize {
         self.ups.len() * self.inner
     }
 
-    /// The groups that have rows, each with its expert.
+    /// Iterates over the groups that have rows, each with its expert.
     fn busy(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         self.groups.iter().cloned().enumerate().filter(|(_, group)| !group.is_empty())
     }
@@ -60,7 +60,7 @@ impl GroupedFeedForward {
         self.groups.last().map_or(0, |group| group.end)
     }
 
-    /// `[rows, w]` → `[rows, gate | up]`
+    /// Computes the first layer. `[rows, w]` → `[rows, gate | up]`
     fn widen(&self, rows: &FlexTensor) -> Vec<f32> {
         let mut wide = vec![0.0; self.rows() * self.wide()];
         for (expert, group) in self.busy() {
@@ -74,7 +74,7 @@ impl GroupedFeedForward {
         wide
     }
 
-    /// `[rows, gate | up]` → `[rows, f]`
+    /// Computes the activation. `[rows, gate | up]` → `[rows, f]`
     fn activate(&self, wide: &[f32]) -> Vec<f32> {
         let mut active = vec![0.0; self.rows() * self.inner];
         let rows = chunks::rows(self.wide());
@@ -87,7 +87,7 @@ impl GroupedFeedForward {
         active
     }
 
-    /// `[rows, f]` → `[1, rows, w]`
+    /// Computes the second layer. `[rows, f]` → `[1, rows, w]`
     fn narrow(&self, active: &[f32]) -> FlexTensor {
         let mut y = vec![0.0; self.rows() * self.width];
         for (expert, group) in self.busy() {
@@ -105,7 +105,7 @@ impl GroupedFeedForward {
         vector(y, [1, self.rows(), self.width])
     }
 
-    /// Gradients of the rows and of all matrices. An expert without rows has none, which is zero.
+    /// Returns the gradients of the rows and of all matrices. That of an expert without rows is zero.
     fn back(
         &self,
         rows: &FlexTensor,
@@ -145,7 +145,7 @@ impl GroupedFeedForward {
         found
     }
 
-    /// The gradient of the wide rows from that of the active ones.
+    /// Returns the gradient of the wide rows from that of the active ones.
     fn activate_back(&self, wide: &mut Vec<f32>, mut d: Vec<f32>) -> Vec<f32> {
         let rows = chunks::rows(self.wide());
         let parts = wide.chunks_mut(rows * self.wide()).zip(d.chunks_mut(rows * self.inner));
@@ -155,24 +155,24 @@ impl GroupedFeedForward {
             Activation::GeluTanh => kernels::gelu_tanh_back(wide, d),
         });
         match self.activation {
-            // It leaves the gradient where the input was.
+            // The gradient overwrites the input.
             Activation::Swiglu => std::mem::take(wide),
             Activation::Gelu | Activation::GeluTanh => d,
         }
     }
 }
 
-/// Where rows of `width` values lie.
+/// Returns the range of the values of rows of `width` values.
 fn values(rows: &Range<usize>, width: usize) -> Range<usize> {
     rows.start * width..rows.end * width
 }
 
-/// Some rows of `width` values.
+/// Returns a matrix of some rows of `width` values.
 fn part<'a>(all: &'a [f32], rows: &Range<usize>, width: usize) -> Matrix<'a> {
     Matrix::dense(&all[values(rows, width)], [rows.len(), width])
 }
 
-/// The matrix of one expert.
+/// Returns the matrix of one expert.
 fn matrix(all: &FlexTensor, expert: usize) -> Matrix<'_> {
     let [_, rows, columns] = shape(all);
     Matrix::dense(&slice(all)[expert * rows * columns..][..rows * columns], [rows, columns])

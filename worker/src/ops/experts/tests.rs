@@ -1,4 +1,4 @@
-//! Experts compute alike fused and plain, and spread over ranks as on one.
+//! Experts compute the same fused and plain, and distributed over ranks or on one.
 
 use super::*;
 use crate::comm::loopback;
@@ -22,7 +22,7 @@ const F: usize = 7;
 const E: usize = 4;
 const K: usize = 2;
 
-/// Values in [-1, 1), a function of `seed`.
+/// Returns values in [-1, 1), a function of `seed`.
 fn made<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
     let values =
         (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
@@ -45,10 +45,10 @@ fn close(what: &str, found: &[f32], wanted: &[f32]) {
     }
 }
 
-/// Two experts of each token; some of the second choices go nowhere.
+/// Two experts of each token; some of the second choices are dropped.
 type Choices = Vec<Option<usize>>;
 
-/// Every token somewhere.
+/// Spreads the tokens over all experts.
 fn scattered() -> Choices {
     let pair = |token: usize| {
         let first = splitmix64(3, token as u64) as usize % E;
@@ -57,12 +57,13 @@ fn scattered() -> Choices {
     (0..N).flat_map(pair).collect()
 }
 
-/// All tokens to the last two experts: nothing goes to the first rank, and no rank's first expert is at work.
+/// Sends all tokens to the last two experts: none to the first rank, and none to any rank's first expert.
 fn crowded() -> Choices {
     (0..N).flat_map(|token| [Some(E - 1), (token % 3 == 0).then_some(E - 2)]).collect()
 }
 
-/// All tokens of some ranks through the experts of `peers`: the result, and the gradients of tokens, gates and matrices.
+/// Passes all tokens of some ranks through the experts of `peers`: returns the output, and the gradients of
+/// tokens, gates and matrices.
 fn pass(
     arithmetic: Arithmetic,
     activation: Activation,

@@ -1,10 +1,10 @@
-//! Activations, the turning of rotary positions, and their gradients.
+//! Activations, rotary rotation, and their gradients.
 
 use super::scalar::{erf, exp, sigmoid};
 use crate::ops::{CUBIC, SLOPE};
 
 simd! {
-    /// `out = x · Φ(x)`
+    /// Computes GELU: `out = x · Φ(x)`
     fn gelu(x: &[f32], out: &mut [f32]) {
         for (out, x) in out.iter_mut().zip(x) {
             let bell = exp(-0.5 * *x * *x);
@@ -12,7 +12,7 @@ simd! {
         }
     }
 
-    /// Gradient of [`gelu`], in place in `d`.
+    /// Computes the gradient of [`gelu`], in place in `d`.
     fn gelu_back(x: &[f32], d: &mut [f32]) {
         for (d, x) in d.iter_mut().zip(x) {
             let bell = exp(-0.5 * *x * *x);
@@ -21,14 +21,15 @@ simd! {
         }
     }
 
-    /// `out = x · σ(2u)` with `u = √(2/π) · (x + 0.044715·x³)`, which is `x/2 · (1 + tanh u)`
+    /// Computes the tanh form of GELU: `out = x · σ(2u)` with `u = √(2/π) · (x + 0.044715·x³)`, which is
+    /// `x/2 · (1 + tanh u)`
     fn gelu_tanh(x: &[f32], out: &mut [f32]) {
         for (out, x) in out.iter_mut().zip(x) {
             *out = *x * sigmoid(SLOPE * *x * (1.0 + CUBIC * *x * *x));
         }
     }
 
-    /// Gradient of [`gelu_tanh`], in place in `d`.
+    /// Computes the gradient of [`gelu_tanh`], in place in `d`.
     fn gelu_tanh_back(x: &[f32], d: &mut [f32]) {
         for (d, x) in d.iter_mut().zip(x) {
             let s = sigmoid(SLOPE * *x * (1.0 + CUBIC * *x * *x));
@@ -36,7 +37,7 @@ simd! {
         }
     }
 
-    /// `out = silu(gate) · up` of rows `gate | up`, each half `n` long.
+    /// Computes SwiGLU: `out = silu(gate) · up` of rows `gate | up`, each half `n` long.
     fn swiglu(packed: &[f32], out: &mut [f32], n: usize) {
         for (packed, out) in packed.chunks_exact(2 * n).zip(out.chunks_exact_mut(n)) {
             let (gate, up) = packed.split_at(n);
@@ -46,7 +47,7 @@ simd! {
         }
     }
 
-    /// Gradient of [`swiglu`], in place in `packed`.
+    /// Computes the gradient of [`swiglu`], in place in `packed`.
     fn swiglu_back(packed: &mut [f32], d: &[f32], n: usize) {
         for (packed, d) in packed.chunks_exact_mut(2 * n).zip(d.chunks_exact(n)) {
             let (gate, up) = packed.split_at_mut(n);
@@ -59,7 +60,7 @@ simd! {
         }
     }
 
-    /// Turns each pair `(x[i], x[half + i])` of one head by its angle.
+    /// Rotates each pair `(x[i], x[half + i])` of one head by its angle.
     fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32], sign: f32) {
         let half = cos.len();
         let (low, high) = head.split_at_mut(half);

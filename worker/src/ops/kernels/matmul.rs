@@ -1,8 +1,8 @@
-//! Products of matrices that lie anywhere in slices.
+//! Matrix products of strided matrices in slices.
 
 use super::scale;
 
-/// A view of a matrix.
+/// A read-only view of a matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],
@@ -12,13 +12,13 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The `rows × columns` matrix that begins at the first of `values`; panics when it does not fit.
+    /// Creates the `rows × columns` matrix that begins at the first of `values`; panics if it does not fit.
     pub(crate) fn new(values: &'a [f32], [rows, columns]: [usize; 2], strides: [usize; 2]) -> Self {
         assert!(extent([rows, columns], strides) <= values.len(), "a matrix lies inside its values");
         Self { values, rows, columns, strides }
     }
 
-    /// Rows one after the other.
+    /// Creates a matrix of contiguous rows.
     pub(crate) fn dense(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::new(values, [rows, columns], [columns, 1])
     }
@@ -32,14 +32,14 @@ impl<'a> Matrix<'a> {
         Self { values, rows: columns, columns: rows, strides: [column, row] }
     }
 
-    /// The part of `size` whose first value is at `row`, `column`.
+    /// Returns the part of `size` whose first value is at `row`, `column`.
     pub(crate) fn part(self, [row, column]: [usize; 2], size: [usize; 2]) -> Self {
         let offset = row * self.strides[0] + column * self.strides[1];
         Self::new(&self.values[offset.min(self.values.len())..], size, self.strides)
     }
 }
 
-/// A matrix to be written; several may interleave in one slice, column beside column.
+/// A writable view of a matrix; several may interleave in one slice, column beside column.
 pub(crate) struct MatrixMut<'a> {
     first: *mut f32,
     rows: usize,
@@ -52,25 +52,26 @@ pub(crate) struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// As [`Matrix::new`].
+    /// Creates a writable view like [`Matrix::new`].
     pub(crate) fn new(values: &'a mut [f32], [rows, columns]: [usize; 2], strides: [usize; 2]) -> Self {
         assert!(extent([rows, columns], strides) <= values.len(), "a matrix lies inside its values");
         Self { first: values.as_mut_ptr(), rows, columns, strides, owner: std::marker::PhantomData }
     }
 
-    /// As [`Matrix::dense`].
+    /// Creates a writable view like [`Matrix::dense`].
     pub(crate) fn dense(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::new(values, [rows, columns], [columns, 1])
     }
 
-    /// Cuts dense rows into matrices of these widths, side by side.
+    /// Splits dense rows into matrices of these widths, side by side.
     pub(crate) fn columns(values: &'a mut [f32], rows: usize, widths: &[usize]) -> Vec<Self> {
         let row = widths.iter().sum();
         assert_eq!(values.len(), rows * row, "the widths fill a row");
         let first = values.as_mut_ptr();
         let mut before = 0;
         let matrices = widths.iter().map(|width| {
-            // SAFETY: `before <= row`, and a slice with rows holds at least one; without rows nothing is read.
+            // SAFETY: `before <= row`, and a slice with rows holds at least one; without rows nothing is
+            // read.
             let first = if rows == 0 { first } else { unsafe { first.add(before) } };
             before += width;
             Self { first, rows, columns: *width, strides: [row, 1], owner: std::marker::PhantomData }
@@ -78,11 +79,11 @@ impl<'a> MatrixMut<'a> {
         matrices.collect()
     }
 
-    /// Multiplies each row by its factor. Panics unless the values of a row lie side by side.
+    /// Multiplies each row by its factor. Panics unless the values of a row are contiguous.
     pub(crate) fn scale_rows(&mut self, factors: &[f32]) {
         assert_eq!((factors.len(), self.strides[1]), (self.rows, 1), "a factor for each dense row");
         for (row, factor) in factors.iter().enumerate() {
-            // SAFETY: the row lies inside this matrix, which nobody else reads or writes.
+            // SAFETY: the row lies inside this matrix, which no other code reads or writes.
             let values = unsafe {
                 std::slice::from_raw_parts_mut(self.first.add(row * self.strides[0]), self.columns)
             };
@@ -90,7 +91,7 @@ impl<'a> MatrixMut<'a> {
         }
     }
 
-    /// The part of `size` whose first value is at `row`, `column`, borrowed for a while.
+    /// Borrows the part of `size` whose first value is at `row`, `column`.
     pub(crate) fn part(&mut self, [row, column]: [usize; 2], [rows, columns]: [usize; 2]) -> MatrixMut<'_> {
         assert!(row + rows <= self.rows && column + columns <= self.columns, "a part lies inside its matrix");
         let offset = row * self.strides[0] + column * self.strides[1];
@@ -100,26 +101,26 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// Number of values from the first to the last of a matrix.
+/// Returns the number of values from the first to the last of a matrix.
 fn extent([rows, columns]: [usize; 2], strides: [usize; 2]) -> usize {
     if rows * columns == 0 { 0 } else { (rows - 1) * strides[0] + (columns - 1) * strides[1] + 1 }
 }
 
-/// What a product does with the values that were there.
+/// The treatment of a product's previous output values: overwritten or added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accumulate {
     Overwrite,
     Add,
 }
 
-/// Where a product may compute. The result is the same to the last bit.
+/// The threads that a product may use. The result has the same bits with any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadUse {
     One,
     Pool,
 }
 
-/// `out = factor · left · right`, or `out += …`.
+/// Computes `out = factor · left · right`, or `out += …`.
 pub(crate) fn matmul(
     out: MatrixMut<'_>,
     into: Accumulate,
@@ -137,7 +138,7 @@ pub(crate) fn matmul(
     unsafe { matmul_at(out.first, out.strides, into, factor, left, right, threads) }
 }
 
-/// `left · right` in a new vector, rows one after the other.
+/// Returns `left · right` as a new vector of contiguous rows.
 pub(crate) fn matmul_to_vec(left: Matrix<'_>, right: Matrix<'_>) -> Vec<f32> {
     assert_eq!(left.columns, right.rows, "shapes of a product");
     let len = left.rows * right.columns;

@@ -1,7 +1,7 @@
-//! Loops over slices, compiled for AVX-512, AVX2 and the baseline, and chosen when they run.
+//! SIMD kernels: loops over slices, compiled for AVX-512, AVX2 and the baseline, and chosen at run time.
 //!
-//! The only room of the mathematics with unsafe code: it calls code for a processor feature that was detected.
-//! It knows slices only, neither tensors nor threads.
+//! The only module of the mathematics with unsafe code: it calls code for a detected processor feature. It
+//! knows slices only, neither tensors nor threads.
 #![expect(
     unsafe_code,
     reason = "calls of functions compiled for a detected processor feature, and raw products"

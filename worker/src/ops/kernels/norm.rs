@@ -1,9 +1,9 @@
-//! Norms of rows, and their gradients.
+//! Layer norm and RMS norm of rows, and their gradients.
 
 use super::scalar::sum16;
 
 simd! {
-    /// LayerNorm of rows as long as `weight`; `stats` receives mean and inverse deviation of each.
+    /// Computes LayerNorm of rows as long as `weight`; `stats` receives mean and inverse deviation of each.
     fn layer_norm(x: &[f32], out: &mut [f32], stats: &mut [f32], weight: &[f32], bias: &[f32], epsilon: f32) {
         let n = weight.len();
         let rows = x.chunks_exact(n).zip(out.chunks_exact_mut(n)).zip(stats.chunks_exact_mut(2));
@@ -19,7 +19,7 @@ simd! {
         }
     }
 
-    /// Gradient of [`layer_norm`], in place in `d`; adds to those of weight and bias.
+    /// Computes the gradient of [`layer_norm`], in place in `d`; adds to those of weight and bias.
     fn layer_norm_back(
         x: &[f32],
         d: &mut [f32],
@@ -45,7 +45,7 @@ simd! {
         }
     }
 
-    /// RMSNorm of rows as long as `weight`; `stats` receives the inverse root mean square of each.
+    /// Computes RMSNorm of rows as long as `weight`; `stats` receives the inverse root mean square of each.
     fn rms_norm(x: &[f32], out: &mut [f32], stats: &mut [f32], weight: &[f32], epsilon: f32) {
         let n = weight.len();
         for ((x, out), inverse) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)).zip(stats) {
@@ -56,7 +56,7 @@ simd! {
         }
     }
 
-    /// Gradient of [`rms_norm`], in place in `d`; adds to that of the weight.
+    /// Computes the gradient of [`rms_norm`], in place in `d`; adds to that of the weight.
     fn rms_norm_back(x: &[f32], d: &mut [f32], stats: &[f32], weight: &[f32], d_weight: &mut [f32]) {
         let n = weight.len();
         let d_weight = &mut d_weight[..n];

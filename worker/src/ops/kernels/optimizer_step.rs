@@ -1,6 +1,6 @@
-//! One step of an optimizer, value by value.
+//! Optimizer steps on slices, value by value.
 
-/// The numbers of one optimizer step, for one parameter.
+/// The coefficients of one optimizer step, for one parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpdateCoefficients {
     pub(crate) beta1: f32,
@@ -12,13 +12,13 @@ pub(crate) struct UpdateCoefficients {
     pub(crate) decay: f32,
     /// Clip factor of the gradient.
     pub(crate) scale: f32,
-    /// `1 / (1 - beta^t)`, which makes up for moments that began at zero.
+    /// Bias correction `1 / (1 - beta^t)`, for moments that started at zero.
     pub(crate) correction1: f32,
     pub(crate) correction2: f32,
 }
 
 simd! {
-    /// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+    /// Steps Adam with decoupled weight decay (Loshchilov and Hutter 2019).
     fn adamw(values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], n: &UpdateCoefficients) {
         let keep = 1.0 - n.rate * n.decay;
         for (((p, g), m), v) in values.iter_mut().zip(gradient).zip(first).zip(second) {
@@ -29,7 +29,7 @@ simd! {
         }
     }
 
-    /// Heavy-ball momentum.
+    /// Steps SGD with heavy-ball momentum.
     fn sgd(values: &mut [f32], gradient: &[f32], first: &mut [f32], n: &UpdateCoefficients) {
         let keep = 1.0 - n.rate * n.decay;
         for ((p, g), m) in values.iter_mut().zip(gradient).zip(first) {
@@ -38,7 +38,7 @@ simd! {
         }
     }
 
-    /// Sign of an interpolated momentum (Chen et al. 2023).
+    /// Steps Lion: the sign of an interpolated momentum (Chen et al. 2023).
     fn lion(values: &mut [f32], gradient: &[f32], first: &mut [f32], n: &UpdateCoefficients) {
         let keep = 1.0 - n.rate * n.decay;
         for ((p, g), m) in values.iter_mut().zip(gradient).zip(first) {
@@ -50,7 +50,7 @@ simd! {
         }
     }
 
-    /// Adam's step of unit rate plus weight decay, before the trust ratio.
+    /// Computes LAMB's direction: Adam's step of unit rate plus weight decay, before the trust ratio.
     fn lamb_direction(
         direction: &mut [f32],
         values: &[f32],

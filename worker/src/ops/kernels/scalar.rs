@@ -1,6 +1,6 @@
-//! Functions of one number, and sums and maxima in lanes, of which the other loops are made.
+//! Scalar functions, and sums and maxima in lanes, which the other kernels use.
 
-/// Sum of `f(0) + … + f(n - 1)` in sixteen lanes, which are added in order at the end.
+/// Returns `f(0) + … + f(n - 1)`, summed in sixteen lanes, which are added in order at the end.
 #[inline(always)]
 pub(super) fn sum16(n: usize, f: impl Fn(usize) -> f32) -> f32 {
     let mut lanes = [0f32; 16];
@@ -17,7 +17,7 @@ pub(super) fn sum16(n: usize, f: impl Fn(usize) -> f32) -> f32 {
     total
 }
 
-/// Largest value; `f32::MIN` when there is none.
+/// Returns the largest value; `f32::MIN` if there is none.
 #[inline(always)]
 pub(super) fn max16(values: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
@@ -31,12 +31,12 @@ pub(super) fn max16(values: &[f32]) -> f32 {
     lanes.into_iter().chain(blocks.remainder().iter().copied()).fold(f32::MIN, larger)
 }
 
-/// `e^x` after Cephes; relative error below 3e-7. Clamped to finite results.
+/// Returns `e^x` after Cephes; relative error below 3e-7. Clamped to finite results.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.3, 88.3);
-    // Adding 1.5 · 2^23 rounds to the nearest whole number n, which the low bits of the sum then are. A conversion of n
-    // to an integer would saturate, and such a conversion has no vector instruction.
+    // Adding 1.5 · 2^23 rounds to the nearest whole number n, which the low bits of the sum then are. A
+    // conversion of n to an integer would saturate, and such a conversion has no vector instruction.
     let sum = x * std::f32::consts::LOG2_E + 12_582_912.0;
     let n = sum - 12_582_912.0;
     let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
@@ -50,7 +50,8 @@ pub(super) fn exp(x: f32) -> f32 {
     if y.is_nan() { y } else { scaled }
 }
 
-/// The error function of `x`, given `e^(-x²)`, after Abramowitz and Stegun 7.1.26; absolute error below 6e-7.
+/// Returns the error function of `x`, given `e^(-x²)`, after Abramowitz and Stegun 7.1.26; absolute error
+/// below 6e-7.
 #[inline(always)]
 pub(super) fn erf(x: f32, bell: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());

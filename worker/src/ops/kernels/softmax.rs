@@ -3,8 +3,8 @@
 use super::scalar::{exp, max16, sum16};
 
 simd! {
-    /// Softmax of the first `first + i + 1` values, at most `n`, of each row `i`, each `n` long; the rest becomes 0.
-    /// `log_sums` receives the logarithm of each row's sum of exponentials.
+    /// Computes the softmax of row `i`'s first `first + i + 1` values, at most its length `n`; the rest
+    /// becomes 0. `log_sums` receives the logarithm of each row's sum of exponentials.
     fn causal_softmax(rows: &mut [f32], n: usize, first: usize, log_sums: &mut [f32]) {
         for (i, (row, log_sum)) in rows.chunks_exact_mut(n).zip(log_sums).enumerate() {
             let (seen, ahead) = row.split_at_mut((first + i + 1).min(n));
@@ -22,9 +22,9 @@ simd! {
         }
     }
 
-    /// Softmax of rows, each `n` long, that are the continuation of others: each of `log_sums` is the logarithm of
-    /// the sum of exponentials of a row so far, and takes these in. What was made from the part before must be
-    /// multiplied by its factor in `factors`.
+    /// Computes the softmax of rows, each `n` long, that continue earlier rows: each of `log_sums` is the
+    /// logarithm of a row's sum of exponentials so far, and is updated. Outputs of the earlier part must be
+    /// multiplied by their factor in `factors`.
     fn softmax_on(rows: &mut [f32], n: usize, log_sums: &mut [f32], factors: &mut [f32]) {
         for ((row, log_sum), factor) in rows.chunks_exact_mut(n).zip(log_sums).zip(factors) {
             let largest = max16(row).max(*log_sum);
@@ -42,9 +42,9 @@ simd! {
         }
     }
 
-    /// Gradient of [`causal_softmax`]: `scores` become probabilities again, by their `log_sums`, and `gradient`, of
-    /// the probabilities, becomes that of the scores times `scale`. `dots` has each row's sum of probability times
-    /// gradient, where these are a part of the rows only.
+    /// Computes the gradient of [`causal_softmax`]: `scores` are turned into probabilities by their
+    /// `log_sums`, and `gradient`, of the probabilities, becomes that of the scores times `scale`. `dots`
+    /// has each row's sum of probability times gradient, if these are only a part of the rows.
     fn softmax_back(
         scores: &mut [f32],
         gradient: &mut [f32],
@@ -71,7 +71,8 @@ simd! {
         }
     }
 
-    /// Dot products of the rows of `left` and `right`, `[t, heads, width]` each, into `dots`: `[heads, t]`.
+    /// Computes the dot products of the rows of `left` and `right`, `[t, heads, width]` each, into `dots`:
+    /// `[heads, t]`.
     fn head_dots(left: &[f32], right: &[f32], dots: &mut [f32], t: usize, width: usize) {
         let heads = dots.len() / t;
         for (row, (left, right)) in left.chunks_exact(width).zip(right.chunks_exact(width)).enumerate() {
@@ -79,8 +80,8 @@ simd! {
         }
     }
 
-    /// Replaces a row of scores by its softmax minus the target; returns the cross-entropy and whether no other
-    /// class has a higher score.
+    /// Replaces a row of scores by its softmax minus the target; returns the cross-entropy and whether no
+    /// other class has a higher score.
     fn cross_entropy_row(row: &mut [f32], target: usize) -> (f32, bool) {
         let largest = max16(row);
         let wanted = row[target];
@@ -96,7 +97,7 @@ simd! {
         (sum.ln() + largest - wanted, wanted >= largest)
     }
 
-    /// Largest of a row of scores.
+    /// Returns the largest score of a row.
     fn largest(row: &[f32]) -> f32 {
         max16(row)
     }

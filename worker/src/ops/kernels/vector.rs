@@ -3,7 +3,7 @@
 use super::scalar::sum16;
 
 simd! {
-    /// `values *= factor`
+    /// Computes `values *= factor`.
     fn scale(values: &mut [f32], factor: f32) {
         for v in values {
             *v *= factor;
@@ -28,21 +28,21 @@ simd! {
         }
     }
 
-    /// `sum += values`
+    /// Computes `sum += values`.
     fn add(sum: &mut [f32], values: &[f32]) {
         for (s, v) in sum.iter_mut().zip(values) {
             *s += *v;
         }
     }
 
-    /// `sum += factor · values`
+    /// Computes `sum += factor · values`.
     fn add_scaled(sum: &mut [f32], values: &[f32], factor: f32) {
         for (s, v) in sum.iter_mut().zip(values) {
             *s += factor * *v;
         }
     }
 
-    /// Sum of squares, in f64 over blocks of 256.
+    /// Returns the sum of squares, in f64 over blocks of 256.
     fn square_sum(values: &[f32]) -> f64 {
         values.chunks(256).map(|block| f64::from(sum16(block.len(), |i| block[i] * block[i]))).sum()
     }

@@ -1,4 +1,4 @@
-//! Attention around a ring is attention over whole sequences, with every gradient.
+//! Ring attention equals attention over whole sequences, with every gradient.
 
 use super::*;
 use crate::comm::loopback;
@@ -17,15 +17,15 @@ const REFERENCE: Arithmetic =
 const HOST: Arithmetic =
     Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
 
-/// Samples.
+/// Number of samples.
 const B: usize = 2;
 
-/// Values in [-2, 2), a function of `seed`.
+/// Returns values in [-2, 2), a function of `seed`.
 fn values(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|i| (splitmix64(seed, i as u64) % 4000) as f32 / 1000.0 - 2.0).collect()
 }
 
-/// Result of an attention over `[B, t, width]` values, and their gradient under `upstream`.
+/// Returns the output of an attention over `[B, t, width]` values, and their gradient under `upstream`.
 fn trace(
     packed: Vec<f32>,
     upstream: Vec<f32>,
@@ -43,7 +43,7 @@ fn trace(
     [out.inner(), gradient].map(|tensor| tensor.into_data().try_to_vec().unwrap())
 }
 
-/// The tokens of these pieces of every sample.
+/// Returns the tokens of these pieces of every sample.
 fn part(values: &[f32], pieces: &[Range<usize>], length: usize) -> Vec<f32> {
     let width = values.len() / (B * length);
     let mut part = Vec::new();
@@ -55,7 +55,8 @@ fn part(values: &[f32], pieces: &[Range<usize>], length: usize) -> Vec<f32> {
     part
 }
 
-/// What `work` gives on each of `ranks` ranks that hold parts of the same sequences, and the bytes each sent.
+/// Returns the result of `work` on each of `ranks` ranks that hold parts of the same sequences, and the
+/// bytes each sent.
 fn on_ranks<T: Send>(ranks: u32, work: impl Fn(&Peers) -> T + Sync) -> Vec<(T, u64)> {
     let arrangement = Arrangement {
         layout: Layout { context: NonZeroU32::new(ranks).unwrap(), ..Layout::SINGLE },
@@ -75,7 +76,8 @@ fn on_ranks<T: Send>(ranks: u32, work: impl Fn(&Peers) -> T + Sync) -> Vec<(T, u
     })
 }
 
-/// Compares the attention of `arithmetic` over sequences of `length`, spread over `ranks` ranks, with that of one rank.
+/// Compares the attention of `arithmetic` over sequences of `length`, distributed over `ranks` ranks, with
+/// that of one rank.
 fn check(arithmetic: Arithmetic, ranks: u32, length: usize, heads: AttentionHeads) {
     let width = (heads.query + 2 * heads.key) * heads.width;
     let packed = values(1, B * length * width);
@@ -179,7 +181,8 @@ fn no_piece_travels_to_where_nobody_sees_it() {
         let sent: Vec<_> = sent.into_iter().map(|(_, sent)| sent / piece).collect();
         let pieces = |rank: u64| {
             let hops = u64::from(ranks) - 1;
-            // Both pieces to the ranks below the owner, one to those behind it; and twice, forward and backward.
+            // Both pieces to the ranks below the owner, one to those behind it; and twice, forward and
+            // backward.
             let keys = if rank == 0 { hops } else { 2 * (hops + 1 - rank) + rank - 1 };
             let gradient = if rank == 0 { 2 * hops } else { 2 * hops - 1 };
             2 * keys + gradient

@@ -1,23 +1,23 @@
-//! How a bucket of gradients travels.
+//! Compression of gradient buckets.
 
 use super::{HalfFormat, TopKCompressor};
 use crate::parallel::CommQueue;
 use dtrain_recipes::Compression;
 use std::ops::Range;
 
-/// How the buckets of one vector travel.
+/// The compression of the buckets of one vector.
 #[derive(Debug)]
 pub enum VectorCompressor {
-    /// As they are.
+    /// No compression.
     Exact,
-    /// Rounded to 16 bits.
+    /// Values rounded to 16 bits.
     Half(HalfFormat),
-    /// The largest values.
+    /// Top-k: the largest values only.
     Largest(TopKCompressor),
 }
 
 impl VectorCompressor {
-    /// As `compress` asks for, for a vector of `length` values.
+    /// Creates the compressor for `compress` and a vector of `length` values.
     pub fn of(compress: Compression, length: usize) -> Self {
         match (compress, HalfFormat::of(compress)) {
             (_, Some(half)) => Self::Half(half),
@@ -26,7 +26,7 @@ impl VectorCompressor {
         }
     }
 
-    /// Begins to sum `values`, which lie at `range` of the vector.
+    /// Starts to sum `values`, which are the `range` of the vector.
     pub fn send(&mut self, range: Range<usize>, values: Vec<f32>, queue: &CommQueue) {
         match self {
             Self::Exact => queue.start_all_reduce(values),
@@ -39,7 +39,7 @@ impl VectorCompressor {
         }
     }
 
-    /// The sum of `length` values, from what came back among `ranks` ranks.
+    /// Returns the sum of `length` values from the message that arrived, among `ranks` ranks.
     pub fn receive(&self, arrived: Vec<f32>, ranks: u32, length: usize) -> Vec<f32> {
         match self {
             Self::Exact | Self::Half(_) => arrived,
@@ -51,7 +51,7 @@ impl VectorCompressor {
         }
     }
 
-    /// What keeps the values that have not travelled yet.
+    /// Returns the top-k compressor, which stores the residual, if it is used.
     pub fn largest(&self) -> Option<&TopKCompressor> {
         match self {
             Self::Largest(largest) => Some(largest),
@@ -59,7 +59,7 @@ impl VectorCompressor {
         }
     }
 
-    /// As [`VectorCompressor::largest`], to be changed.
+    /// Returns the top-k compressor for modification, if it is used.
     pub fn largest_mut(&mut self) -> Option<&mut TopKCompressor> {
         match self {
             Self::Largest(largest) => Some(largest),

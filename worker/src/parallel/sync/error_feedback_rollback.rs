@@ -1,14 +1,15 @@
-//! Takes an overflowed batch out of the error feedback, which is kept in units without the loss scale.
+//! Error feedback rollback: removes an overflowed batch from the error feedback, which is stored unscaled.
 //!
-//! Under a loss scale a gradient may overflow, and then no rank moves its weights. That is known from the norm of the
-//! sums, when every rank has added its gradient to what it owes, and has sent a part of it. So what was owed before is
-//! kept until the norm is known: one more copy of the residual for each batch on its way, and only under a loss scale.
-//! The norm is the same on all ranks, so either all of them take a batch back or none, without a message.
+//! Under a loss scale a gradient may overflow, and then no rank updates its weights. That is known from the
+//! norm of the sums, after every rank has added its gradient to its residual, and has sent a part of it. So
+//! the earlier residual is saved until the norm is known: one more copy for each batch in flight, and only
+//! under a loss scale. The norm is the same on all ranks, so either all of them roll back a batch or none,
+//! without a message.
 
 use crate::parallel::GradientReduction;
 use std::collections::VecDeque;
 
-/// Notes that a batch begins whose gradients are multiplied by `scale`, a power of two.
+/// Records the begin of a batch whose gradients are multiplied by `scale`, a power of two.
 pub fn begin(reduction: &mut GradientReduction, scale: f32) {
     match reduction {
         GradientReduction::LowRank(low_rank) => low_rank.begin(scale),
@@ -21,8 +22,8 @@ pub fn begin(reduction: &mut GradientReduction, scale: f32) {
     }
 }
 
-/// Takes notice of whether the sums of the oldest batch that began are `finite`. Where they are not, error feedback
-/// becomes what it would be without that batch. Does nothing where no batch began.
+/// Settles the oldest batch that began. Unless its sums are `finite`, error feedback is restored to its
+/// state without that batch. Does nothing if no batch began.
 pub fn resolve(reduction: &mut GradientReduction, finite: bool) {
     match reduction {
         GradientReduction::LowRank(low_rank) => low_rank.resolve(finite),
@@ -35,8 +36,8 @@ pub fn resolve(reduction: &mut GradientReduction, finite: bool) {
     }
 }
 
-/// Divides what is owed by `scale`: older versions wrote it to checkpoints multiplied by the loss scale. What is not
-/// finite, as an overflow left it there, is forgotten.
+/// Divides the residual by `scale`: older versions stored it in checkpoints multiplied by the loss scale.
+/// Values that are not finite, left by an overflow, become zero.
 pub fn unscale(reduction: &mut GradientReduction, scale: f32) {
     for value in reduction.residual_mut().into_iter().flatten() {
         *value = if value.is_finite() { *value / scale } else { 0.0 };
@@ -46,17 +47,17 @@ pub fn unscale(reduction: &mut GradientReduction, scale: f32) {
     }
 }
 
-/// What one rank owed before each batch whose sums are not known to be finite.
+/// The residuals of one rank before each batch whose sums are not known to be finite.
 #[derive(Debug, Default)]
 pub struct ErrorFeedbackRollback {
-    /// The oldest first.
+    /// Saved residuals, oldest first.
     before: VecDeque<Vec<f32>>,
-    /// The room of one that is settled, to be used again.
+    /// Memory of a settled batch, for reuse.
     spare: Vec<f32>,
 }
 
 impl ErrorFeedbackRollback {
-    /// Keeps `residual`, to which the gradients of a batch will be added.
+    /// Saves `residual`, to which the gradients of a batch will be added.
     pub fn begin(&mut self, residual: &[f32]) {
         let mut before = std::mem::take(&mut self.spare);
         before.clear();
@@ -64,16 +65,16 @@ impl ErrorFeedbackRollback {
         self.before.push_back(before);
     }
 
-    /// What was owed before the newest batch.
+    /// Returns the residual before the newest batch.
     pub fn newest(&self) -> Option<&[f32]> {
         self.before.back().map(Vec::as_slice)
     }
 
-    /// Forgets the oldest batch. Where its sums are not `finite`, `residual` loses what that batch added; says whether
-    /// it did.
+    /// Settles the oldest batch. Unless its sums are `finite`, removes its additions from `residual`;
+    /// returns whether it did.
     ///
-    /// Without later batches `residual` becomes what it was, to the last bit. Batches that left after it sent some of
-    /// what it had added; that is subtracted here, so a later batch makes up for it.
+    /// Without later batches `residual` is restored to the last bit. Later batches sent some of the removed
+    /// additions; that is subtracted here, so a later batch makes up for it.
     pub fn resolve(&mut self, residual: &mut Vec<f32>, finite: bool) -> bool {
         let Some(mut before) = self.before.pop_front() else { return false };
         if !finite {
@@ -93,7 +94,7 @@ impl ErrorFeedbackRollback {
         !finite
     }
 
-    /// Bytes of what it keeps.
+    /// Returns the bytes that it stores.
     pub fn bytes(&self) -> u64 {
         let values: usize = self.before.iter().map(Vec::len).sum();
         4 * (values + self.spare.len()) as u64

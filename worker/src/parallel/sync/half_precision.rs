@@ -1,8 +1,9 @@
-//! Sums of values that travel in 16 bits.
+//! Half-precision all-reduce: values are sent in 16 bits.
 //!
-//! What travels is rounded twice: every rank's values on their way to the rank that adds them, and the sum on its way
-//! to all. In between the addition is in `f32`, in the order of ranks, so all ranks end with the same bits. A block
-//! begins with the power of two that its values were multiplied by, because gradients may be too small for an `f16`.
+//! Values are rounded twice: on their way to the rank that adds them, and as the sum on its way to all. In
+//! between the addition is in `f32`, in the order of ranks, so all ranks get the same bits. A block begins
+//! with the power of two that its values were multiplied by, because gradients may be too small for an
+//! `f16`.
 
 use crate::comm::{CommError, ProcessGroup, rank_range};
 use bytemuck::Pod;
@@ -11,20 +12,20 @@ use dtrain_recipes::Compression;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// A format of 16 bits.
+/// A 16-bit floating-point format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HalfFormat {
-    /// 11 digits, from 6e-8 to 65504.
+    /// 11 bits of mantissa, from 6e-8 to 65504.
     F16,
-    /// 8 digits, in the range of an `f32`.
+    /// 8 bits of mantissa, in the range of an `f32`.
     Bf16,
 }
 
-/// Values that are scaled at a time: they stay in the first-level cache.
+/// Values that are scaled at a time: they fit into the first-level cache.
 const CHUNK: usize = 1024;
 
 impl HalfFormat {
-    /// The format that `compress` asks for.
+    /// Returns the format that `compress` asks for.
     pub fn of(compress: Compression) -> Option<Self> {
         match compress {
             Compression::F16 => Some(Self::F16),
@@ -33,7 +34,7 @@ impl HalfFormat {
         }
     }
 
-    /// Writes `values` into `block`, which has room for their scale and two of them in each element after it.
+    /// Packs `values` into `block`: first their scale, then two values in each element.
     fn pack(self, values: &[f32], block: &mut [f32]) {
         let scale = self.scale(values);
         block[0] = scale;
@@ -43,7 +44,7 @@ impl HalfFormat {
         }
     }
 
-    /// Reads as many values as `values` has room for out of `block`.
+    /// Unpacks `block` into `values`.
     fn unpack(self, block: &[f32], values: &mut [f32]) {
         match self {
             Self::F16 => unpack::<f16>(&block[1..], values),
@@ -53,13 +54,13 @@ impl HalfFormat {
         values.iter_mut().for_each(|value| *value *= back);
     }
 
-    /// A power of two that brings the largest of `values` below the largest `f16`.
+    /// Returns a power of two that brings the largest of `values` below the largest `f16`.
     fn scale(self, values: &[f32]) -> f32 {
         let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
         if self == Self::Bf16 || largest == 0.0 || !largest.is_finite() {
             return 1.0;
         }
-        // Exponents of an `f32` are stored with 127 added. The smallest values stay as small as they are.
+        // Exponents of an `f32` are stored with 127 added. The smallest values are not scaled up fully.
         let stored = (largest.to_bits() >> 23).max(27);
         f32::from_bits((127 + 127 + 14 - stored) << 23)
     }
@@ -86,8 +87,8 @@ where
     halves[..values.len()].convert_to_f32_slice(values);
 }
 
-/// Replaces `values` by their sum over the ranks; each value travels in 16 bits. Sends `2 N (n - 1) / n` bytes for
-/// `N` bytes of halves, and a scale for each block.
+/// Replaces `values` by their sum over the ranks; each value is sent in 16 bits. Sends `2 N (n - 1) / n`
+/// bytes for `N` bytes of halves, and a scale for each block.
 pub(in crate::parallel) fn sum(
     group: &mut dyn ProcessGroup,
     values: &mut [f32],
@@ -123,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// What each of `ranks` ranks holds after the sum, and the bytes that each sent.
+    /// Returns each rank's values after the sum, and the bytes that it sent.
     fn summed(half: HalfFormat, values: &[Vec<f32>]) -> Vec<(Vec<f32>, u64)> {
         let groups = loopback::threads(u32::try_from(values.len()).expect("few"), Duration::from_secs(10));
         let rank = |(mut group, mut values): (loopback::ThreadRank, Vec<f32>)| {
@@ -136,7 +137,7 @@ mod tests {
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     }
 
-    /// Half a unit in the last place, twice.
+    /// Returns half a unit in the last place, twice.
     fn doubt(half: HalfFormat) -> f32 {
         match half {
             HalfFormat::F16 => 2f32.powi(-11),
@@ -161,7 +162,7 @@ mod tests {
                 for (index, sum) in found[0].0.iter().enumerate() {
                     let expected: f32 = all.iter().map(|values| values[index]).sum();
                     let parts: f32 = all.iter().map(|values| values[index].abs()).sum();
-                    // Of the smallest values digits are lost that the largest of the block has not.
+                    // The smallest values lose more digits than the largest of their block.
                     let most = 2.0 * doubt(half) * parts + 2f32.powi(exponent - 22);
                     prop_assert!((sum - expected).abs() <= most, "{half:?}: {sum}, not {expected}");
                 }

@@ -1,10 +1,13 @@
-//! Replicas that are kept equal only approximately, for less communication: one module for each way.
+//! Approximate synchronization: replicas that are equal only approximately, for less communication. One
+//! module for each method.
 //!
-//! The planner never chooses this by itself. Sums are rounded to 16 bits, or only the largest values are sent, or two factors of low
-//! rank; what was not sent is added in the next step (error feedback). With `every` above 1 each replica moves its own weights, and
-//! the mean of their changes makes an outer step with momentum. The error feedback, the own weights and the outer moments of a replica
-//! belong to the checkpoint, by the number of the replica; another number of replicas begins them anew, with a notice. All of it is
-//! deterministic. Error feedback is in units without the loss scale, and keeps nothing of a batch that overflowed (`error_feedback_rollback`).
+//! The planner never chooses this by itself. Sums are rounded to 16 bits, or only the largest values are
+//! sent, or two factors of low rank; the rest is added in the next step (error feedback). With `every`
+//! above 1 each replica updates its own weights, and the mean of their changes makes an outer step with
+//! momentum. The error feedback, the own weights and the outer moments of a replica belong to the
+//! checkpoint, by the number of the replica; another number of replicas resets them, with a notice. All of
+//! it is deterministic. Error feedback is unscaled, and free of batches that overflowed
+//! (`error_feedback_rollback`).
 
 mod compression;
 pub mod error_feedback_rollback;

@@ -1,27 +1,29 @@
-//! Replicas that move their own weights, and meet from time to time (DiLoCo, Douillard et al. 2023).
+//! Outer optimizer of local training (DiLoCo, Douillard et al. 2023): replicas update their own weights,
+//! and synchronize from time to time.
 //!
-//! Between two meetings nothing travels but figures. At a meeting the mean change of the weights since the last one is
-//! taken for a gradient, with which the weights of the last meeting make a step with momentum (Nesterov 1983). From
-//! there all replicas go on, each with the moments it has.
+//! In between only figures are exchanged. At an outer step the mean change of the weights since the last
+//! one is used as a gradient, with which the last synchronized weights make a step with Nesterov momentum
+//! (1983). All replicas continue from there, each with its own moments.
 
 use crate::parallel::{GradientReduction, Mesh, StepTotals, step_totals};
 use crate::stage::{ModelParameter, Stage};
 use dtrain_protocol::{Arrangement, Failure, StepId};
 use dtrain_recipes::DiLoCo;
 
-/// What replicas that move apart have in common.
+/// The state that local replicas share.
 #[derive(Debug)]
 pub struct OuterOptimizer {
     local: DiLoCo,
-    /// The weights of the last meeting, in flat order.
+    /// Weights after the last outer step, in flat order.
     anchor: Vec<f32>,
     velocity: Vec<f32>,
-    /// Whether this replica has moved since.
+    /// True if this replica has updated its weights since.
     apart: bool,
 }
 
 impl OuterOptimizer {
-    /// For the weights of `stage`, which are those of a meeting; `None` where replicas meet in every step.
+    /// Creates the optimizer for the weights of `stage`, which are synchronized; `None` if replicas
+    /// synchronize in every step.
     pub fn of(stage: &Stage, arrangement: &Arrangement) -> Option<Self> {
         let local = arrangement.sync.local?;
         let length = stage.parameters().last().map_or(0, |last| last.range.end);
@@ -30,48 +32,48 @@ impl OuterOptimizer {
         Some(outer)
     }
 
-    /// Takes the weights of `stage` for those of the last meeting.
+    /// Records the weights of `stage` as those of the last outer step.
     pub fn begin(&mut self, stage: &Stage) {
         stage.copy_values(0..self.anchor.len(), &mut self.anchor);
         self.apart = false;
     }
 
-    /// The weights of the last meeting, in flat order.
+    /// Returns the weights after the last outer step, in flat order.
     pub fn anchor(&self) -> &[f32] {
         &self.anchor
     }
 
-    /// The momentum of the meetings, in flat order.
+    /// Returns the outer momentum, in flat order.
     pub fn velocity(&self) -> &[f32] {
         &self.velocity
     }
 
-    /// As [`OuterOptimizer::velocity`], to be replaced by that of a checkpoint.
+    /// Returns the outer momentum, to be replaced by that of a checkpoint.
     pub fn velocity_mut(&mut self) -> &mut [f32] {
         &mut self.velocity
     }
 
-    /// Whether this replica has weights of its own.
+    /// Returns `true` if this replica has weights of its own.
     pub fn has_diverged(&self) -> bool {
         self.apart
     }
 
-    /// Notes that this replica moved its weights.
+    /// Records that this replica updated its weights.
     pub fn mark_diverged(&mut self) {
         self.apart = true;
     }
 
-    /// Whether replicas meet after `step`.
+    /// Returns `true` if an outer step follows `step`.
     pub fn is_due(&self, step: StepId) -> bool {
         step.0.is_multiple_of(self.local.every)
     }
 
-    /// Bytes of what it keeps.
+    /// Returns the bytes that it stores.
     pub fn bytes(&self) -> u64 {
         4 * (self.anchor.len() + self.velocity.len()) as u64
     }
 
-    /// Meets the other replicas: all go on from the same weights.
+    /// Makes an outer step with the other replicas: all continue from the same weights.
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "small numbers")]
     pub fn outer_step(
         &mut self,
@@ -95,7 +97,7 @@ impl OuterOptimizer {
         Ok(())
     }
 
-    /// Puts the weights of the last meeting into `stage`; gives its own, where they are others.
+    /// Puts the weights of the last outer step into `stage`; returns the replica's own, if they differ.
     pub fn show(&self, stage: &mut Stage) -> Option<Vec<f32>> {
         self.apart.then(|| {
             let mut own = vec![0.0; self.anchor.len()];
@@ -113,7 +115,7 @@ pub fn put(stage: &mut Stage, values: &[f32]) {
     ranges.into_iter().enumerate().for_each(|(index, range)| stage.set_values(index, values[range].to_vec()));
 }
 
-/// Squares of the L2 norm of the gradients: of this replica, and their mean over all replicas.
+/// Returns squared L2 norms of the gradients: of this replica, and the mean over all replicas.
 pub fn norms_squared(stage: &mut Stage, mesh: &Mesh) -> Result<(f64, f64), Failure> {
     let own = stage.gradients().norm_squared();
     step_totals::send(&StepTotals { square: own, ..StepTotals::default() }, mesh.world());

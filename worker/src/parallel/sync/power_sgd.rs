@@ -1,9 +1,9 @@
-//! Sends a matrix as two factors of low rank (PowerSGD, Vogels et al. 2019).
+//! PowerSGD: sends a matrix as two factors of low rank (Vogels et al. 2019).
 //!
-//! One step of the power method: the sum of `M Q` over the ranks is orthogonalised to `P`, the sum of `Mᵀ P` is the
-//! next `Q`, and `P Qᵀ` stands for the sum of the `M`. Beginning with the last `Q` follows the matrix from step to step.
-//! What a rank's own `P Qᵀ` misses of its `M` is added to the next one. Vectors and small matrices travel as they are.
-//! Factors and what is owed are in units without the loss scale.
+//! One step of the power method: the sum of `M Q` over the ranks is orthogonalised to `P`, the sum of `Mᵀ P`
+//! is the next `Q`, and `P Qᵀ` approximates the sum of the `M`. Beginning with the last `Q` follows the
+//! matrix from step to step. The error of a rank's own `P Qᵀ` is added to its next `M` (error feedback).
+//! Vectors and small matrices are sent whole. Factors and residuals are unscaled.
 
 use super::error_feedback_rollback::ErrorFeedbackRollback;
 use crate::ops::kernels::{Matrix, matmul_to_vec};
@@ -13,26 +13,26 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Failure, communication_volume};
 use std::ops::Range;
 
-/// A column that is this much shorter than before it was orthogonalised has nothing of its own.
+/// Relative length below which an orthogonalised column counts as zero.
 const NOTHING: f64 = 1e-6;
 
-/// The matrices of one stage on their way.
+/// The low-rank compressor of one stage's gradients.
 #[derive(Debug)]
 pub struct PowerSgdCompressor {
     rank: usize,
     parameters: usize,
-    /// What travels in two factors.
+    /// Parameters that are sent in two factors.
     factored: Vec<LowRankParameter>,
-    /// What travels as it is.
+    /// Ranges of parameters that are sent whole.
     whole: Vec<Range<usize>>,
-    /// What has not travelled yet, of all values.
+    /// Residual of error feedback, for all values.
     residual: Vec<f32>,
-    /// What the gradients of the batch are multiplied by.
+    /// Factor of the gradients of the current batch.
     scale: f32,
     undo: ErrorFeedbackRollback,
 }
 
-/// A parameter that travels in two factors.
+/// A parameter that is sent in two factors.
 #[derive(Debug)]
 struct LowRankParameter {
     /// Index of the parameter.
@@ -40,14 +40,14 @@ struct LowRankParameter {
     range: Range<usize>,
     rows: usize,
     columns: usize,
-    /// `[columns, rank]`: the last `Q`, the same on all ranks.
+    /// The last `Q`, `[columns, rank]`, the same on all ranks.
     query: Vec<f32>,
-    /// `query` before the batch that is not settled, where one began.
+    /// `query` before the unsettled batch, if one began.
     before: Vec<f32>,
 }
 
 impl PowerSgdCompressor {
-    /// For the gradients of `parameters`, in factors of rank `rank`.
+    /// Creates the compressor for the gradients of `parameters`, with factors of rank `rank`.
     pub fn new(parameters: &[ModelParameter], rank: u32) -> Self {
         let length = parameters.last().map_or(0, |last| last.range.end);
         let (mut factored, mut whole) = (Vec::new(), Vec::new());
@@ -75,21 +75,21 @@ impl PowerSgdCompressor {
         Self { rank, parameters, factored, whole, residual, scale: 1.0, undo }
     }
 
-    /// Notes that a batch begins whose gradients are multiplied by `scale`, a power of two.
+    /// Records the begin of a batch whose gradients are multiplied by `scale`, a power of two.
     pub fn begin(&mut self, scale: f32) {
         self.scale = scale;
         self.undo.begin(&self.residual);
         self.factored.iter_mut().for_each(|one| one.before.clone_from(&one.query));
     }
 
-    /// Takes notice of whether the sums of the batch that began are `finite`; otherwise it is as if it had not been.
+    /// Settles the batch that began; unless its sums are `finite`, restores the state before it.
     pub fn resolve(&mut self, finite: bool) {
         if self.undo.resolve(&mut self.residual, finite) {
             self.factored.iter_mut().for_each(|one| one.query.clone_from(&one.before));
         }
     }
 
-    /// Begins the search afresh for matrices whose last `Q` is not finite.
+    /// Resets the factors of matrices whose last `Q` is not finite.
     pub fn replace_lost_factors(&mut self) {
         let rank = self.rank;
         for LowRankParameter { parameter, query, .. } in &mut self.factored {
@@ -99,22 +99,22 @@ impl PowerSgdCompressor {
         }
     }
 
-    /// Number of all parameters.
+    /// Returns the number of all parameters.
     pub fn parameters(&self) -> usize {
         self.parameters
     }
 
-    /// What has not travelled yet.
+    /// Returns the residual of error feedback.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }
 
-    /// As [`PowerSgdCompressor::residual`], to be replaced by that of a checkpoint.
+    /// Returns the residual of error feedback, to be replaced by that of a checkpoint.
     pub fn residual_mut(&mut self) -> &mut [f32] {
         &mut self.residual
     }
 
-    /// Index of each parameter that has a factor, with the factor's shape and values.
+    /// Iterates over the parameters with factors: index, shape and values of the factor, for modification.
     pub fn factors_mut(&mut self) -> impl Iterator<Item = (usize, [usize; 2], &mut [f32])> {
         let rank = self.rank;
         self.factored
@@ -122,18 +122,18 @@ impl PowerSgdCompressor {
             .map(move |one| (one.parameter, [one.columns, rank], one.query.as_mut_slice()))
     }
 
-    /// As [`PowerSgdCompressor::factors_mut`], to be read.
+    /// Iterates over the parameters with factors: index, shape and values of the factor.
     pub fn factors(&self) -> impl Iterator<Item = (usize, [usize; 2], &[f32])> {
         self.factored.iter().map(|one| (one.parameter, [one.columns, self.rank], one.query.as_slice()))
     }
 
-    /// Bytes of what it keeps.
+    /// Returns the bytes that it stores.
     pub fn bytes(&self) -> u64 {
         let queries = self.factored.iter().map(|one| one.query.len() + one.before.len()).sum::<usize>();
         4 * (self.residual.len() + queries) as u64 + self.undo.bytes()
     }
 
-    /// Replaces `values` by about their sum over the ranks.
+    /// Replaces `values` approximately by their sum over the ranks.
     pub fn sum(&mut self, values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, back) = (self.rank, self.scale.recip());
         let mut parcel = Vec::new();
@@ -165,7 +165,7 @@ impl PowerSgdCompressor {
         self.project(&bases, values, queue)
     }
 
-    /// The second half: what lies along `bases`, of which each has the rank's columns.
+    /// Runs the second half: projects onto `bases`, each of which has `rank` columns.
     fn project(&mut self, bases: &[&[f32]], values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, scale) = (self.rank, self.scale);
         let mut parcel = Vec::new();
@@ -188,7 +188,7 @@ impl PowerSgdCompressor {
             let sum = matmul_to_vec(Matrix::dense(base, [one.rows, rank]), query.transposed());
             let room = &mut values[one.range.clone()];
             room.iter_mut().zip(sum).for_each(|(value, sum)| *value = sum * scale);
-            // A matrix of lower rank has columns of zeros, which would stay so for ever.
+            // A matrix of lower rank has columns of zeros, which would otherwise stay zero.
             for column in 0..rank {
                 if one.query.iter().skip(column).step_by(rank).all(|value| *value == 0.0) {
                     fill(&mut one.query, column, rank, one.parameter as u64);
@@ -199,7 +199,7 @@ impl PowerSgdCompressor {
     }
 }
 
-/// Fills one of `columns` columns with numbers that depend on `seed` and the place alone.
+/// Fills one of `columns` columns with pseudo-random numbers that depend on `seed` and index alone.
 fn fill(values: &mut [f32], column: usize, columns: usize, seed: u64) {
     for (row, value) in values.iter_mut().skip(column).step_by(columns).enumerate() {
         let bits = splitmix64(splitmix64(seed, column as u64), row as u64);
@@ -207,8 +207,8 @@ fn fill(values: &mut [f32], column: usize, columns: usize, seed: u64) {
     }
 }
 
-/// Makes the `columns` columns of a matrix orthonormal, from the first to the last (Gram and Schmidt, twice for each
-/// column, which is enough). One that lies along those before it becomes zero.
+/// Makes the `columns` columns of a matrix orthonormal, from the first to the last (Gram and Schmidt, twice
+/// for each column, which is enough). A column in the span of those before it becomes zero.
 fn orthogonalise(values: &mut [f32], columns: usize) {
     let rows = values.len() / columns;
     let mut done: Vec<Vec<f64>> = Vec::with_capacity(columns);
@@ -255,7 +255,7 @@ mod tests {
         shapes.iter().map(parameter).collect()
     }
 
-    /// Every rank's values after `steps` sums of the same `values`, added up, and what the rank still owes.
+    /// Returns every rank's values after `steps` sums of the same `values`, added up, and its compressor.
     fn summed(rank: u32, values: &[Vec<f32>], steps: u32) -> Vec<(Vec<f32>, PowerSgdCompressor)> {
         let groups = loopback::threads(u32::try_from(values.len()).expect("few"), Duration::from_secs(10));
         let run = |(group, values): (loopback::ThreadRank, Vec<f32>)| {
@@ -305,7 +305,7 @@ mod tests {
             let waits: f32 = found.iter().map(|(_, sender)| sender.residual()[index]).sum();
             assert!((arrived + waits - given).abs() < 1e-3, "{arrived} and {waits} of {given}");
         }
-        // What all together owe does not grow with the steps.
+        // The residuals of all ranks together do not grow with the steps.
         let waits = |steps| {
             let found = summed(3, &values, steps);
             let owed = (0..131).map(|index| found.iter().map(|(_, one)| one.residual()[index]).sum::<f32>());

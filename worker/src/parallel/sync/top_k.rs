@@ -1,53 +1,52 @@
-//! Sends the largest values, each with its place, and keeps the others for the next time.
+//! Top-k compression: sends the largest values, each with its index, and keeps the others for the next
+//! step.
 //!
-//! What a rank does not send is no loss but a debt (error feedback, Stich et al. 2018): it is added to the values of
-//! the next step. Without that, values that are always small would never count. The debt is in units without the loss
-//! scale.
+//! Values that a rank does not send are added to those of the next step (error feedback, Stich et al.
+//! 2018). Without that, values that are always small would never count. This residual is unscaled.
 
 use super::error_feedback_rollback::ErrorFeedbackRollback;
 use dtrain_protocol::communication_volume::top_k_count;
 use std::ops::Range;
 
-/// What has not travelled yet of one vector.
+/// The top-k compressor of one vector, with its residual.
 #[derive(Debug)]
 pub struct TopKCompressor {
     keep: f64,
     residual: Vec<f32>,
-    /// What the values of the batch that leaves are multiplied by.
+    /// Factor of the values of the current batch.
     scale: f32,
     undo: ErrorFeedbackRollback,
 }
 
 impl TopKCompressor {
-    /// For a vector of `length` values, of which the share `keep` travels.
+    /// Creates the compressor of a vector of `length` values, which sends the share `keep` of them.
     pub fn new(length: usize, keep: f64) -> Self {
         Self { keep, residual: vec![0.0; length], scale: 1.0, undo: ErrorFeedbackRollback::default() }
     }
 
-    /// Notes that a batch begins to leave whose values are multiplied by `scale`, a power of two.
+    /// Records the begin of a batch whose values are multiplied by `scale`, a power of two.
     pub fn begin(&mut self, scale: f32) {
         self.scale = scale;
         self.undo.begin(&self.residual);
     }
 
-    /// Takes notice of whether the sums of the oldest batch that began are `finite`; otherwise what it added is taken
-    /// back.
+    /// Settles the oldest batch that began; unless its sums are `finite`, its additions are rolled back.
     pub fn resolve(&mut self, finite: bool) {
         self.undo.resolve(&mut self.residual, finite);
     }
 
-    /// What has not travelled yet.
+    /// Returns the residual of error feedback.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }
 
-    /// As [`TopKCompressor::residual`], to be replaced by that of a checkpoint.
+    /// Returns the residual of error feedback, to be replaced by that of a checkpoint.
     pub fn residual_mut(&mut self) -> &mut [f32] {
         &mut self.residual
     }
 
-    /// Fills `rows` with one for each of `ranks` ranks, of which this one writes its own: places, then values. `values`
-    /// lie at `range` of the vector.
+    /// Fills this rank's row of `rows`, which has one for each of `ranks` ranks: indices, then values.
+    /// `values` are the `range` of the vector.
     pub fn compress(
         &mut self,
         range: Range<usize>,
@@ -74,15 +73,15 @@ impl TopKCompressor {
             *to = f32::from_bits(place);
             *sent = scale * std::mem::take(&mut owed[place as usize]);
         }
-        // What is not finite travels first, so all ranks learn of it and take this batch back. Where it is too much, the
-        // rest must not spoil batches that leave before that.
+        // Values that are not finite are sent first, so that all ranks notice and roll this batch back. The
+        // rest of an overflow must not spoil batches that are sent before that.
         if let Some(before) = self.undo.newest() {
             let both = owed.iter_mut().zip(&before[range]);
             both.filter(|(owed, _)| !owed.is_finite()).for_each(|(owed, before)| *owed = *before);
         }
     }
 
-    /// Replaces `sum` by what the rows of all `ranks` ranks say, added in the order of ranks.
+    /// Replaces `sum` by the sum of the rows of all `ranks` ranks, added in the order of ranks.
     pub fn decompress_sum(rows: &[f32], ranks: u32, sum: &mut [f32]) {
         sum.fill(0.0);
         for row in rows.chunks_exact(rows.len() / ranks as usize) {
@@ -98,7 +97,7 @@ impl TopKCompressor {
 mod tests {
     use super::*;
 
-    /// What `sender` sends of `values`, which lie at `range`, among ranks of which it is one.
+    /// Returns the row that `sender` sends of `values` at `range`, among ranks of which it is one.
     fn left(sender: &mut TopKCompressor, range: Range<usize>, values: &[f32], place: (u32, u32)) -> Vec<f32> {
         let mut rows = vec![8.0; 3];
         sender.compress(range, values, place, &mut rows);
@@ -135,7 +134,7 @@ mod tests {
         assert_eq!(sum, [4.0, 0.0, 5.0]);
     }
 
-    /// Over many steps everything arrives: what was sent and what waits is what there was.
+    /// Over many steps everything arrives: the sent values and the residual are the sum of the given ones.
     #[test]
     fn nothing_is_lost_on_the_way() {
         let mut sender = TopKCompressor::new(50, 0.1);

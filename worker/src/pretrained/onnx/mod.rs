@@ -1,4 +1,4 @@
-//! Writes an mlp or a cnn as an ONNX file: input `input`, output `logits`, both with a batch of any size.
+//! ONNX export of an mlp or a cnn: input `input`, output `logits`, both with a batch of any size.
 
 mod protobuf;
 
@@ -12,13 +12,13 @@ use dtrain_recipes::{Cnn, Mlp, MlpActivation, Model};
 use protobuf::{AttributeProto, EncodedMessage, GraphProto};
 use serde_json::{Value, json};
 
-/// Protocol buffers cannot be longer.
+/// Limit on the bytes of a protocol buffer.
 const MOST_BYTES: usize = 1 << 31;
 
-/// The model of a checkpoint as an ONNX file. Its metadata has `classes`, a JSON list of names, where classes have names,
-/// and `preprocessing`, as JSON: what samples must become before they are given to it.
+/// Returns the model of a checkpoint as an ONNX file. Its metadata has `classes`, a JSON list of names, if
+/// classes have names, and `preprocessing`, the required preprocessing of samples as JSON.
 ///
-/// `Err` when the model is not an mlp or a cnn, or the checkpoint is damaged.
+/// `Err` if the model is not an mlp or a cnn, or the checkpoint is damaged.
 pub(super) fn file(reader: &TensorReader, model: &Model) -> Result<Vec<u8>, PretrainedError> {
     let mut builder = GraphBuilder { reader, nodes: Vec::new(), initializers: Vec::new() };
     let (input, classes) = match model {
@@ -63,7 +63,7 @@ fn metadata(reader: &TensorReader) -> Result<Vec<(&'static str, String)>, Pretra
     Ok(metadata)
 }
 
-/// Makes the graph. Parameters keep their names; an output is called by its node.
+/// A builder of the graph. Parameters keep their names; an output has the name of its node.
 struct GraphBuilder<'a> {
     reader: &'a TensorReader,
     nodes: Vec<EncodedMessage>,
@@ -102,7 +102,7 @@ impl GraphBuilder<'_> {
         self.linear("head.", [last, cnn.classes as usize], &flat, "logits").map(drop)
     }
 
-    /// A residual block, as `model/cnn.rs` computes it.
+    /// Adds a residual block, see `model/cnn.rs`.
     fn block(&mut self, place: &BlockShape, x: &str) -> Result<String, PretrainedError> {
         let prefix = format!("stages.{}.{}.", place.stage, place.block);
         let [input, output] = place.channels;
@@ -121,7 +121,7 @@ impl GraphBuilder<'_> {
         Ok(self.node("Relu", &[&sum], &format!("{prefix}relu2"), &[]))
     }
 
-    /// `x · weight + bias`; the weight is `[in, out]`.
+    /// Adds `x · weight + bias`; the weight is `[in, out]`.
     fn linear(
         &mut self,
         prefix: &str,
@@ -151,7 +151,8 @@ impl GraphBuilder<'_> {
         }
     }
 
-    /// A convolution called `name` of a square kernel, padded so that only the stride makes the image smaller.
+    /// Adds a convolution called `name` with a square kernel, padded so that only the stride makes the
+    /// image smaller.
     fn convolve(
         &mut self,
         name: &str,
@@ -171,7 +172,8 @@ impl GraphBuilder<'_> {
         Ok(self.node("Conv", &[x, &weight], name, &attributes))
     }
 
-    /// Groups become the channels of an instance norm, as operator set 17 has no group norm.
+    /// Adds a group norm as an instance norm with the groups as channels, because operator set 17 has no
+    /// group norm.
     fn group_norm(
         &mut self,
         name: &str,

@@ -1,10 +1,10 @@
-//! The messages of ONNX, written as protocol buffers. Field numbers are those of `onnx.proto`.
+//! Protocol buffers: the messages of ONNX. Field numbers are those of `onnx.proto`.
 
 /// An encoded message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EncodedMessage(Vec<u8>);
 
-/// How a field is encoded.
+/// The encoding of a field.
 #[derive(Clone, Copy)]
 enum WireType {
     Varint = 0,
@@ -13,21 +13,21 @@ enum WireType {
 }
 
 impl EncodedMessage {
-    /// Adds an integer.
+    /// Adds an integer field.
     pub(super) fn int(mut self, field: u64, value: i64) -> Self {
         self.key(field, WireType::Varint);
         self.varint(value.cast_unsigned());
         self
     }
 
-    /// Adds a number.
+    /// Adds a float field.
     pub(super) fn float(mut self, field: u64, value: f32) -> Self {
         self.key(field, WireType::Four);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// Adds bytes or a text.
+    /// Adds a field of bytes or text.
     pub(super) fn bytes(mut self, field: u64, value: impl AsRef<[u8]>) -> Self {
         self.key(field, WireType::Length);
         self.varint(value.as_ref().len() as u64);
@@ -40,7 +40,7 @@ impl EncodedMessage {
         values.into_iter().fold(self, |message, value| message.bytes(field, &value.0))
     }
 
-    /// What is written to a file.
+    /// Returns the encoded bytes.
     pub(super) fn encoded(&self) -> &[u8] {
         &self.0
     }
@@ -62,13 +62,13 @@ impl EncodedMessage {
 const FLOAT: i64 = 1;
 const INT64: i64 = 7;
 
-/// A `TensorProto` of f32.
+/// Encodes a `TensorProto` of f32.
 pub(super) fn floats(name: &str, shape: &[usize], values: &[f32]) -> EncodedMessage {
     tensor(name, shape, FLOAT)
         .bytes(9, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
 }
 
-/// A `TensorProto` of one dimension of i64.
+/// Encodes a `TensorProto` of one dimension of i64.
 pub(super) fn ints(name: &str, values: &[i64]) -> EncodedMessage {
     tensor(name, &[values.len()], INT64)
         .bytes(9, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
@@ -81,7 +81,7 @@ fn tensor(name: &str, shape: &[usize], data_type: i64) -> EncodedMessage {
     shape.iter().fold(EncodedMessage::default(), side).int(2, data_type).bytes(8, name)
 }
 
-/// A `ValueInfoProto` of f32 whose first dimension is called `batch`.
+/// Encodes a `ValueInfoProto` of f32 whose first dimension is called `batch`.
 pub(super) fn value(name: &str, sides: &[u32]) -> EncodedMessage {
     let dimension = |side: &u32| EncodedMessage::default().int(1, i64::from(*side));
     let batch = EncodedMessage::default().bytes(2, "batch");
@@ -111,7 +111,7 @@ impl AttributeProto {
     }
 }
 
-/// A `NodeProto` with one output.
+/// Encodes a `NodeProto` with one output.
 pub(super) fn node(
     operator: &str,
     inputs: &[&str],
@@ -131,7 +131,7 @@ pub(super) struct GraphProto {
     pub(super) output: EncodedMessage,
 }
 
-/// A `ModelProto` of IR version 8 and operator set 17.
+/// Encodes a `ModelProto` of IR version 8 and operator set 17.
 pub(super) fn model(graph: &GraphProto, metadata: &[(&str, String)]) -> EncodedMessage {
     let GraphProto { nodes, initializers, input, output } = graph;
     let graph = EncodedMessage::default()

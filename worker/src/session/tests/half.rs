@@ -1,4 +1,4 @@
-//! Products of 16 bits learn as those of 32 do, where small gradients are kept above zero.
+//! Products of 16 bits learn like those of 32, if small gradients are kept above zero.
 
 use super::farthest;
 use super::world::{World, commit, losses, norms};

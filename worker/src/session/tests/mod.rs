@@ -1,4 +1,4 @@
-//! Ranks as threads of one process: what must hold whatever the layout, and across a stop.
+//! Sessions with ranks as threads of one process: properties of any layout, and across a stop.
 
 mod half;
 mod sync;
@@ -17,7 +17,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use world::{Ended, World, commit, losses, norms};
 
-/// The largest relative difference.
+/// Returns the largest relative difference.
 fn farthest(expected: &[f64], found: &[f64]) -> f64 {
     expected.iter().zip(found).map(|(a, b)| ((a - b) / a).abs()).fold(0.0, f64::max)
 }
@@ -25,7 +25,7 @@ fn farthest(expected: &[f64], found: &[f64]) -> f64 {
 #[test]
 fn two_ranks_lose_as_one() {
     let (one, two) = (World::new(1).steps(200).run(), World::new(2).steps(200).run());
-    // AdamW forgives a gradient of the wrong length; its norm does not.
+    // AdamW hides a gradient of the wrong length; its norm does not.
     let worst = farthest(&norms(&one)[..20], &norms(&two)[..20]);
     assert!(worst < 1e-4, "the gradient norms differ by {worst}");
     let (one, two) = (losses(&one), losses(&two));
@@ -174,7 +174,7 @@ fn replicas_that_are_no_longer_alike_are_told_and_not_saved() {
             let Err(Failure::Other(why)) = &rank.result else { panic!("{:?}", rank.result) };
             assert!(why.contains("after step 120") && why.contains(expected), "{why}");
             let saved = rank.events.iter().filter(|event| matches!(event, Event::Saved { .. })).count();
-            assert_eq!(saved, 1, "that of step 60, which nobody had compared");
+            assert_eq!(saved, 1, "that of step 60, which was not compared");
         }
     }
 }
@@ -291,7 +291,7 @@ fn whole_replicas_tell_how_much_of_a_gradient_is_chance() {
         let whole = noise.signal + noise.noise / 8.0;
         assert!((whole / before.0 - 1.0).abs() < 1e-6, "the batch has the chance of 8 samples: {noise:?}");
     }
-    // Where all samples are alike nothing is chance.
+    // If all samples are alike there is no noise.
     let alike =
         World::new(4).steps(3).edit(|a| std::fs::write(a.data_root.join("text.txt"), "a".repeat(9000)));
     let noise = told(&alike.run())[2].1.expect("there are four replicas");
@@ -301,7 +301,8 @@ fn whole_replicas_tell_how_much_of_a_gradient_is_chance() {
     }
 }
 
-/// The bytes of every checkpoint that the ranks wrote, and how long each of them stalled for it.
+/// Returns the bytes of every checkpoint that the ranks wrote, and the time that each of them stalled for
+/// it.
 fn saved(ended: &[Ended]) -> Vec<(Vec<u8>, f64)> {
     let of = |event: &Event| match event {
         Event::Saved { folder, files, stall_seconds, .. } => {
@@ -319,7 +320,8 @@ fn a_checkpoint_is_copied_while_the_next_step_computes() {
     let copy = Duration::from_millis(200);
     for zero in zeros {
         let quick = saved(&world(zero).run());
-        // Where copying takes longer than the gradients, what would change weights waits for it, and tells that it did.
+        // If copying takes longer than the gradients, the weight update waits for it, and reports that it
+        // did.
         let late = saved(&world(zero).slowdown(Slowdown { copy, ..Slowdown::default() }).run());
         // Each rank computes two micro-batches a step.
         let hidden =
@@ -329,7 +331,7 @@ fn a_checkpoint_is_copied_while_the_next_step_computes() {
             assert!(quick.0 == late.0 && quick.0 == hidden.0, "the state is that of the step ({zero:?})");
             assert!(hidden.1 < copy.as_secs_f64() / 2.0, "stalled for {} s behind a longer step", hidden.1);
         }
-        // Nothing waits for the last of a rank.
+        // Nothing waits for a rank's last checkpoint.
         for rank in late.chunks(3) {
             assert!(rank[..2].iter().all(|(_, stall)| *stall > copy.as_secs_f64() / 4.0), "{}", rank[0].1);
         }

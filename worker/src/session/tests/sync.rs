@@ -1,11 +1,12 @@
-//! Replicas that are kept alike approximately learn as much for fewer bytes, and go on after a stop as if nothing was.
+//! Approximately equal replicas learn as much for fewer bytes, and resume after a stop without a
+//! difference.
 
 use super::world::{Ended, World, commit, losses};
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Assignment, Event, StepId, StopReason};
 use dtrain_recipes::{Compression, DiLoCo, Model, Synchronisation};
 
-/// Steps that are compared, and of how many of them, the last, the mean loss counts.
+/// Compared steps; the mean loss is over the `LAST` of them.
 const STEPS: u64 = 200;
 const LAST: usize = 16;
 
@@ -13,13 +14,13 @@ const fn compressed(compress: Compression) -> Synchronisation {
     Synchronisation { compress, ..Synchronisation::EXACT }
 }
 
-/// Replicas that meet every `every` steps.
+/// Returns local training with an outer step every `every` steps.
 const fn apart(compress: Compression, every: u64) -> Synchronisation {
     let local = DiLoCo { every, outer_learning_rate: 0.7, outer_momentum: 0.9 };
     Synchronisation { compress, local: Some(local), staleness: 0 }
 }
 
-/// Replicas that go on before the gradients of `staleness` steps are there.
+/// Returns training with a staleness of `staleness` steps.
 const fn stale(compress: Compression, staleness: u32) -> Synchronisation {
     Synchronisation { compress, local: None, staleness }
 }
@@ -27,7 +28,7 @@ const fn stale(compress: Compression, staleness: u32) -> Synchronisation {
 const TOP: Compression = Compression::TopK { keep: 0.01 };
 const FACTORS: Compression = Compression::PowerSgd { rank: 4 };
 
-/// Each way with what of the bytes it sends at most between two replicas.
+/// Each method with its largest share of the bytes of exact training between two replicas.
 const WAYS: [(Synchronisation, f64); 6] = [
     (compressed(Compression::F16), 0.51),
     (compressed(Compression::Bf16), 0.51),
@@ -37,7 +38,7 @@ const WAYS: [(Synchronisation, f64); 6] = [
     (apart(Compression::Bf16, 8), 0.065),
 ];
 
-/// Letters of which each is followed by one of two, by chance: what can be learned is soon learned, ln 2 is left.
+/// Returns letters, each followed by one of two at random: after a short training only ln 2 is left.
 fn walk() -> String {
     let step = |at: &mut u64, index: u64| {
         *at = (*at + 1 + 2 * (splitmix64(5, index) & 1)) % 8;
@@ -58,7 +59,7 @@ fn world(ranks: u32, sync: Synchronisation) -> World {
     })
 }
 
-/// Mean loss of the last steps, and bytes that the first rank sent.
+/// Returns the mean loss of the last steps, and the bytes that the first rank sent.
 fn result(ended: &[Ended]) -> (f64, u64) {
     let losses = losses(ended);
     let last = &losses[losses.len() - LAST..];
@@ -85,7 +86,7 @@ fn replicas_that_send_less_learn_as_much() {
                 percent(share)
             );
             println!("{told}");
-            // What each gives to all others grows with their number.
+            // All-gathered bytes grow with the number of ranks.
             let most = if sync.local.is_some() { most } else { (most * f64::from(ranks) / 2.0).min(0.51) };
             if worse > 0.02 || share > most {
                 wrong.push(told);
@@ -120,7 +121,7 @@ fn a_stop_between_two_meetings_changes_nothing() {
     }
 }
 
-/// What the rank told that begins afresh.
+/// Returns the rank's notice about state that was reset.
 fn notice(ended: &Ended) -> Option<String> {
     let told =
         |event: &Event| if let Event::Ready { notice, .. } = event { Some(notice.clone()) } else { None };
@@ -145,7 +146,7 @@ fn other_replicas_go_on_and_say_what_begins_afresh() {
     assert!(notice(&ended[0]).is_some_and(|told| told.contains("in another way")));
 }
 
-/// Between two meetings the weights that replicas have in common stand still, and so does what they are worth.
+/// Between two outer steps the shared weights do not change, and neither does their validation loss.
 #[test]
 fn validation_sees_the_weights_of_the_last_meeting() {
     let run = |every| {
@@ -164,11 +165,11 @@ fn validation_sees_the_weights_of_the_last_meeting() {
     };
     let [two, four, six, eight, last] = run(4)[..] else { panic!("five validations") };
     assert!(two > four && four == six && six > eight && eight > last, "{:?}", run(4));
-    // Whoever is trained to the end meets once more.
+    // Training that ends between two outer steps makes another one.
     assert_ne!(run(100)[0], run(100)[4]);
 }
 
-/// Late gradients ask for shorter steps, and for more of them.
+/// Stale gradients need a lower learning rate, and more steps.
 #[test]
 fn stale_gradients_learn_as_much_with_shorter_steps() {
     let run = |sync| {
@@ -186,7 +187,7 @@ fn stale_gradients_learn_as_much_with_shorter_steps() {
     }
 }
 
-/// Gradients are of weights that are some steps behind: the first few batches all see the first weights.
+/// Gradients are of weights that are some steps behind: the first few batches all use the initial weights.
 #[test]
 fn stale_gradients_are_as_old_as_was_asked_for() {
     let still = |sync| world(2, sync).steps(7).edit(|a| a.training.learning_rate = 0.0).run();
@@ -207,7 +208,8 @@ fn where_every_step_is_looked_at_nothing_is_stale() {
     assert!(stale[0].weights() == exact[0].weights());
 }
 
-/// A kill leaves the last checkpoint, and there nothing was on its way; an order to stop is obeyed when all is back.
+/// At the last checkpoint before a kill nothing is in flight; an order to stop is obeyed once all updates
+/// are made.
 #[test]
 fn stale_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped() {
     let of = |steps| world(2, stale(Compression::None, 2)).steps(steps).edit(|a| a.save_every = 5);

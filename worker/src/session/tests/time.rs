@@ -15,7 +15,7 @@ fn steps(ended: &Ended) -> Vec<&StepFigures> {
     steps
 }
 
-/// Ends by time alone, and was planned to make `steps` steps in it.
+/// Limits the time alone, with a plan of `steps` steps in it.
 fn until(seconds: f64, steps: u64) -> impl Fn(&mut Assignment) {
     move |assignment| {
         assignment.until.seconds = Some(seconds);
@@ -48,7 +48,7 @@ fn check(ended: &[Ended]) {
 
 #[test]
 fn a_run_that_time_ends_decays_to_its_end_however_fast_steps_are() {
-    // Steps that were planned to be far faster, and far slower, than they are.
+    // Steps planned much faster, and much slower, than they are.
     for planned in [1_000_000, 3] {
         let ended = World::new(2).edit(until(0.3, planned)).run();
         check(&ended);

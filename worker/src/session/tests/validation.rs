@@ -1,12 +1,12 @@
-//! Validation heeds orders and time limits, and says how far it is.
+//! Validation obeys orders and time limits, and reports its progress.
 
 use super::world::{Ended, World, commit};
 use crate::step_timer::Slowdown;
 use dtrain_protocol::{Event, StepId, StopReason};
 use std::time::{Duration, Instant};
 
-/// So many ranks whose validations take so many milliseconds for each of their passes. There are 37 validation samples, and two go
-/// into a pass.
+/// Creates `ranks` ranks whose validations take this many milliseconds for each of their passes. There are
+/// 37 validation samples, and two go into a pass.
 fn slow(ranks: u32, milliseconds: u64) -> World {
     let validation = Duration::from_millis(milliseconds);
     World::new(ranks).slowdown(Slowdown { validation, ..Slowdown::default() })
@@ -32,7 +32,7 @@ fn an_order_to_stop_ends_a_validation_within_a_second_and_the_state_is_saved() {
             assert!(rank.events.iter().any(|event| matches!(event, Event::Saved { step: StepId(4), .. })));
         }
         assert!(seconds < 3.5, "{ranks} ranks: {seconds} s; all of the validation takes {} s", 8 / ranks);
-        // The validation at the end is made up for.
+        // The resumed run makes the missing validation at the end.
         let saved = commit(&ended, StepId(4));
         let rest = World::new(ranks).steps(4).resume(&saved, StepId(4)).run();
         assert_eq!(rest[0].finished(), (StepId(4), StopReason::Complete));

@@ -1,4 +1,4 @@
-//! A small world: a tiny decoder, a text to learn, and ranks as threads that share a mapping.
+//! Test world: a tiny decoder, a text to learn, and ranks as threads that share a mapping.
 
 use crate::comm::loopback;
 use crate::session::{AgentOrders, EventSink, attempt, attempt_anyway};
@@ -24,18 +24,18 @@ use tempfile::TempDir;
 /// Samples of one optimizer step.
 const BATCH: u32 = 8;
 
-/// Ranks and what each of them is assigned.
+/// Ranks with their assignments.
 pub(super) struct World {
     assignments: Vec<Assignment>,
     folder: Arc<TempDir>,
     stop_at: Option<u64>,
     stops_in_validation: bool,
     slowdown: Slowdown,
-    /// What happens once a rank cannot save its last state.
+    /// Callback for the first rank that cannot save its last state.
     on_unsaved: fn(&Sender<Order>, &Path),
 }
 
-/// How a rank ended.
+/// The end of one rank.
 pub(super) struct Ended {
     pub(super) result: Result<(), Failure>,
     pub(super) events: Vec<Event>,
@@ -76,7 +76,8 @@ impl World {
         self.edit(|assignment| assignment.training.optimizer.kind = kind)
     }
 
-    /// Shards the state of the replicas among groups of `shard`; weights that are sharded are computed with again.
+    /// Shards the state of the replicas among groups of `shard`; sharded weights are combined with
+    /// recompute.
     pub(super) fn zero(self, zero: ZeroStage, shard: u32) -> Self {
         self.edit(|assignment| {
             let arrangement = &mut assignment.arrangement;
@@ -106,7 +107,7 @@ impl World {
         self
     }
 
-    /// Lets ranks save below a file, which is no folder, until `then` is called with it.
+    /// Makes ranks save below a file in place of a folder, until `then` is called with it.
     pub(super) fn without_room(mut self, then: fn(&Sender<Order>, &Path)) -> Self {
         std::fs::write(self.folder.path().join("full"), "no folder").unwrap();
         let below = self.folder.path().join("full/checkpoints");
@@ -114,13 +115,13 @@ impl World {
         self.edit(|assignment| assignment.checkpoints.clone_from(&below))
     }
 
-    /// Slows down what the ranks do.
+    /// Slows the ranks down.
     pub(super) fn slowdown(mut self, slowdown: Slowdown) -> Self {
         self.slowdown = slowdown;
         self
     }
 
-    /// Joins the ranks by a mapping, as processes of one host are; otherwise they are threads.
+    /// Joins the ranks by shared memory, like processes of one host; otherwise they are threads.
     pub(super) fn share_memory(self) -> Self {
         let ranks = u32::try_from(self.assignments.len()).unwrap();
         let bytes = shared_memory_layout::mapping_bytes(ranks);
@@ -178,7 +179,7 @@ impl World {
     }
 }
 
-/// The event after its way to the agent.
+/// Returns the event after its encoding for the agent.
 fn as_the_agent_reads(event: &Event) -> Event {
     frame::read(&mut frame::encode(event).as_slice()).expect("the agent can read it")
 }
@@ -191,7 +192,7 @@ impl Ended {
         }
     }
 
-    /// What this rank wrote last: the bytes of its file, which holds its share of weights and moments.
+    /// Returns the last file that this rank wrote, with its share of weights and moments.
     pub(super) fn weights(&self) -> Vec<u8> {
         let saved = self.events.iter().rev().find_map(|event| match event {
             Event::Saved { folder, files, .. } => Some(folder.join(&files[0].file.name)),
@@ -201,12 +202,12 @@ impl Ended {
     }
 }
 
-/// Losses of the steps, which all ranks tell alike.
+/// Returns the losses of the steps, which all ranks report equally.
 pub(super) fn losses(ended: &[Ended]) -> Vec<f64> {
     figures(ended, |figures| figures.loss)
 }
 
-/// Gradient norms of the steps, which all ranks tell alike.
+/// Returns the gradient norms of the steps, which all ranks report equally.
 pub(super) fn norms(ended: &[Ended]) -> Vec<f64> {
     figures(ended, |figures| figures.gradient_norm.expect("it is finite"))
 }
@@ -225,13 +226,13 @@ fn figures(ended: &[Ended], figure: fn(&StepFigures) -> f64) -> Vec<f64> {
     first
 }
 
-/// A committed checkpoint, which stays until it is dropped.
+/// A committed checkpoint, which is removed when this is dropped.
 pub(super) struct Committed {
     pub(super) folder: PathBuf,
     _keep: TempDir,
 }
 
-/// Commits what the ranks saved after `step`, as the agent does.
+/// Commits the files that the ranks saved after `step`, as the agent does.
 pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
     let saved = ended.iter().flat_map(|rank| &rank.events).filter_map(|event| match event {
         Event::Saved { step: saved, files, folder, .. } if *saved == step => Some((folder, files.clone())),
@@ -256,7 +257,7 @@ pub(super) fn commit(ended: &[Ended], step: StepId) -> Committed {
     Committed { folder, _keep: keep }
 }
 
-/// What rank `rank` of as many replicas as there are `ranks` does, with what it reads in `folder`.
+/// Returns the assignment of rank `rank` of `ranks` replicas, with the data in `folder`.
 pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
     let replicas = NonZeroU32::new(ranks).unwrap();
     // Three ranks share no batch of eight evenly: they get one of nine.

@@ -1,4 +1,4 @@
-//! Replicas that shard their state train as those that do not.
+//! Replicas that shard their state train like those that do not.
 
 use super::farthest;
 use super::world::{World, commit, losses, norms};
@@ -11,7 +11,7 @@ use dtrain_recipes::{OptimizerKind, Precision, Recompute, ZeroStage};
 
 const STAGES: [ZeroStage; 3] = [ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3];
 
-/// Replicas, and how many of them share a shard group.
+/// Number of replicas, and of those in a shard group.
 const GROUPS: [(u32, u32); 5] = [(2, 2), (3, 3), (4, 4), (4, 2), (4, 1)];
 
 #[test]
@@ -46,8 +46,8 @@ fn every_rule_follows_one_rank() {
     }
 }
 
-/// Replicas add in the order of ranks whether they get all sums or their shards. The norm is added in another order,
-/// so the bits are the same where it only has to be small enough; and with LAMB never.
+/// Replicas add in the order of ranks with all-reduce and with reduce-scatter. The norm is added in another
+/// order, so the bits are equal only without clipping; and with LAMB never.
 #[test]
 fn sharded_moments_do_not_change_a_bit_where_nothing_is_clipped() {
     for kind in [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion] {
@@ -106,7 +106,7 @@ fn validation_sees_whole_weights() {
     }
 }
 
-/// A pack of `N` bytes costs `N (n - 1) / n` to scatter, and as much to gather.
+/// A bucket of `N` bytes costs `N (n - 1) / n` to scatter, and as much to gather.
 #[test]
 fn ranks_send_what_the_formula_says() {
     let (ranks, micro_batches) = (2, 2);

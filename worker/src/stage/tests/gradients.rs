@@ -1,9 +1,10 @@
-//! Gradients of a whole model, however they are computed.
+//! Gradients of a whole model, computed in every way.
 
 use super::super::pass::PartOutput;
 use super::*;
 
-/// One graph over all parts, without any injected gradient: the loss with what blocks add to it, and its figures.
+/// Computes all parts in one graph, without any injected gradient: returns the loss with the additions of
+/// blocks, and its figures.
 fn one_graph(stage: &Stage, leaves: &[Tensor<1>], samples: &ModelInput<'_>) -> (Tensor<1>, LossFigures) {
     let (mut flow, mut penalties) = (None, Vec::new());
     for unit in &stage.units {
@@ -25,7 +26,7 @@ fn leaves(stage: &Stage) -> Vec<Tensor<1>> {
     stage.values.iter().map(|value| value.clone().autodiff().require_grad()).collect()
 }
 
-/// Moves experts so far apart that a small step changes no choice, and adapters away from zero.
+/// Separates experts so far that a small step changes no choice, and moves adapters away from zero.
 fn prepare(stage: &mut Stage) {
     for index in 0..stage.parameters().len() {
         let name = &stage.parameters()[index].name;
@@ -65,7 +66,7 @@ fn every_gradient_agrees_with_finite_differences() {
                     stage.set_values(index, moved);
                     let (loss, figures) = one_graph(&stage, &leaves(&stage), &batch.samples());
                     let told = figures.loss_sum / figures.count as f64;
-                    // What is told is as exact as can be; what is added to it is not told.
+                    // The reported loss is as exact as possible, but lacks the additions of blocks.
                     if has_experts { f64::from(loss.into_scalar::<f32>()) } else { told }
                 };
                 let difference = (at(step) - at(-step)) / f64::from(2.0 * step);
@@ -166,7 +167,7 @@ fn micro_batches_add_up_to_the_batch() {
     }
 }
 
-/// On a device, sums are counted once, and take memory of the host only once they are brought there.
+/// On a device, sums are counted once, and take host memory only once they are copied there.
 #[test]
 fn gradients_of_a_device_have_no_room_on_the_host_until_they_are_brought_there() {
     let Some(device) = crate::ops::tests::gpu() else { return };

@@ -1,4 +1,4 @@
-//! Several steps, and what was learnt.
+//! Several training steps, and their result.
 
 use super::*;
 use crate::optimizer::StageOptimizer;
@@ -79,7 +79,7 @@ fn kept_keys_and_values_give_the_logits_of_the_whole_sequence() {
         let batch = Batch::new(&model, 1);
         let tokens = &batch.tokens[..9];
         let wanted: Vec<_> = (4..=9).map(|length| stage.logits_last(&tokens[..length])).collect();
-        // Twice: of the first text nothing is left.
+        // Twice: nothing is left of the first text.
         for _ in 0..2 {
             stage.begin_generation();
             let mut found = vec![stage.logits_next(&tokens[..4])];

@@ -1,4 +1,4 @@
-//! What must be true of every model: parity with a single graph, with finite differences, with itself.
+//! Properties of every model: parity with a single graph, with finite differences, with itself.
 
 mod gradients;
 mod learning;
@@ -52,25 +52,26 @@ fn llama() -> Decoder {
     }
 }
 
-/// Every token passes two of four experts, which have no room for all.
+/// Creates a decoder whose tokens pass two of four experts, which lack the capacity for all.
 fn moe() -> Decoder {
     let experts = Experts { capacity: Some(1.0), balance: 0.5, ..Experts::new(4, 2) };
     Decoder { ffn: 10, experts: Some(experts), ..llama() }
 }
 
-/// The same with biases elsewhere, GELU, and one expert a token.
+/// Creates a decoder with GELU and biases, whose tokens pass one expert.
 fn switch() -> Decoder {
     let experts = Experts { balance: 0.1, ..Experts::new(3, 1) };
     Decoder { ffn: 10, experts: Some(experts), ..gpt() }
 }
 
-/// Heads that are wider together than the hidden size, and turn more; biases and norms as Qwen2 has them.
+/// Creates a decoder whose heads are together wider than the hidden size, with another rotary base; biases
+/// and norms as in Qwen2.
 fn wide() -> Decoder {
     let norm_epsilon = Some(1e-3);
     Decoder { head_width: Some(6), rotary_base: Some(500), norm_epsilon, qkv_bias: Some(true), ..llama() }
 }
 
-/// Adapters alone are trained.
+/// Creates a decoder that trains LoRA adapters alone.
 fn adapted() -> Decoder {
     Decoder { lora: Some(Lora { rank: 3, alpha: 6.0, layers: AdaptedLayers::All }), ..llama() }
 }
@@ -149,7 +150,7 @@ impl Batch {
     }
 }
 
-/// Mean loss and its gradient of one batch.
+/// Returns the mean loss and its gradient for one batch.
 fn learn(stage: &mut Stage, samples: &ModelInput<'_>) -> (f64, Vec<f32>) {
     stage.gradients().clear();
     let loss = mean(stage.forward(at(0), None, samples));

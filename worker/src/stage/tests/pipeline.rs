@@ -1,4 +1,4 @@
-//! Stages of a pipeline, and the order of what they do.
+//! Stages of a pipeline, and the order of their passes.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn a_pipeline_of_two_stages_is_one_stage() {
     }
 }
 
-/// A stage of a schedule that leaves gradients of weights for later.
+/// Builds a stage of a schedule that defers weight gradients.
 fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, by: Implementation) -> Stage {
     let schedule = PipelineSchedule::ZeroBubble;
     let arrangement = Arrangement { recompute, schedule, ..Arrangement::SINGLE };
@@ -51,7 +51,7 @@ fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, by: Implem
 
 #[test]
 fn a_backward_in_two_parts_is_one_to_the_last_bit() {
-    // Modules of burn leave nothing for later.
+    // Burn modules defer nothing.
     for model in models().into_iter().filter(|model| !matches!(model, Model::Custom(_))) {
         let batch = Batch::new(&model, 4);
         for (by, recompute) in [
@@ -61,7 +61,7 @@ fn a_backward_in_two_parts_is_one_to_the_last_bit() {
             (Implementation::Reference, Recompute::Selective),
         ] {
             let of = |micro: u32| batch.slice(2 * micro as usize..2 * micro as usize + 2);
-            // The last blocks, as a late stage of a pipeline holds them; and two micro-batches on their way.
+            // The last blocks, like a late stage of a pipeline; and two micro-batches in flight.
             let mut one = splitting(&model, 1..model.blocks(), recompute, by);
             one.splits = false;
             let mut two = splitting(&model, 1..model.blocks(), recompute, by);

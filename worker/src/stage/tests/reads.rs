@@ -1,4 +1,4 @@
-//! The table of what a rank reads of a checkpoint says what the rank holds.
+//! The table of a rank's checkpoint reads matches the parts that the rank holds.
 
 use super::*;
 use crate::session::assignment_of_tests as assignment;
@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 
 const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, TensorKind::SecondMoment];
 
-/// A checkpoint of all parameters of `model`, in one file.
+/// Returns the manifest of a checkpoint of all parameters of `model`, in one file.
 fn manifest(model: &Model) -> Manifest {
     let mut tensors: Vec<Tensor> = Vec::new();
     let specs = parts(&*network::build(model, 0).unwrap(), 0..model.blocks())

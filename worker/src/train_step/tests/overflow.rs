@@ -1,4 +1,4 @@
-//! Two replicas with error feedback, of which one overflows under the loss scale.
+//! Error feedback on two replicas, of which one overflows under the loss scale.
 
 use super::*;
 use crate::stage::ModelShard;
@@ -11,11 +11,12 @@ use std::time::Duration;
 const WIDTH: usize = 6;
 const SAMPLES: usize = 4;
 
-/// The loss scale of the first step: what [`LossScale`] begins with.
+/// Loss scale of the first step, as in [`LossScale`].
 const SCALE: f32 = 65_536.0;
 
-/// The micro-batch whose loss is finite and whose gradients are not under [`SCALE`]. Its rows have either sign, so that
-/// every hidden unit sees some, and either class, so that some are classified wrong whatever the weights are.
+/// The micro-batch whose loss is finite and whose gradients overflow under [`SCALE`]. Its rows have either
+/// sign, so that every hidden unit sees some, and either class, so that some are classified wrong with any
+/// weights.
 const TOO_LARGE: u64 = 13;
 
 struct Rows;
@@ -38,7 +39,8 @@ impl SampleSource for Rows {
     }
 }
 
-/// Norm and weights of one rank after each step; a step computes the micro-batch with one of `numbers`.
+/// Returns norm and weights of one rank after each step; a step computes the micro-batch with one of
+/// `numbers`.
 fn rank(
     (group, rank): (loopback::ThreadRank, u32),
     compress: Compression,
@@ -79,7 +81,8 @@ fn rank(
     (0..steps).map(step).collect()
 }
 
-/// Norms and weights of both ranks after each step, of which `steps` has the micro-batch of either rank.
+/// Returns norms and weights of both ranks after each step, of which `steps` has the micro-batch of either
+/// rank.
 fn run(compress: Compression, steps: &[[u64; 2]]) -> Vec<Vec<(Option<f64>, Vec<f32>)>> {
     let start = |(index, group): (usize, loopback::ThreadRank)| {
         let numbers: Vec<u64> = steps.iter().map(|step| step[index]).collect();
@@ -101,7 +104,7 @@ fn training_goes_on_as_if_the_step_had_not_been_in_which_one_rank_overflowed() {
                 let (norm, weights) = steps.remove(1);
                 assert_eq!((norm, &weights), (None, &steps[0].1), "nothing moves");
             }
-            // The scale is half as large from then on, which changes no bit.
+            // The scale is halved from then on, which changes no bit.
             assert_eq!(found, wanted, "{compress:?}");
         }
     }

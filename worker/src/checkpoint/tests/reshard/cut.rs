@@ -1,4 +1,4 @@
-//! Tensors that are cut along other dimensions by those who write and by those who read, and those that lie.
+//! Tensors that writers and readers cut along other dimensions, and wrong reports of ranks.
 
 use super::*;
 use dtrain_protocol::sharding;
@@ -36,7 +36,7 @@ fn columns_are_read_as_rows_across_chunks() {
     }
 }
 
-/// A pair whose first layout is tensor 2 × data 2.
+/// Creates a pair whose first layout is tensor 2 × data 2.
 fn cut_model() -> (Vec<Parameter>, Way) {
     let n = |degree| NonZeroU32::new(degree).expect("degrees start at one");
     let layout = Layout { tensor: n(2), data: n(2), ..Layout::SINGLE };
@@ -82,7 +82,7 @@ fn a_corrupted_piece_of_a_cut_tensor_is_named_with_its_file_and_offset() {
     }
 }
 
-/// Merging what the ranks saved fails and says this, after `change` to what rank 1 says.
+/// Expects that merging the ranks' reports fails with this message, after `change` to that of rank 1.
 fn check_unmerged(expected: &str, change: impl FnOnce(&mut SavedFile)) {
     let folder = tempfile::tempdir().expect("a folder");
     let (model, way) = cut_model();

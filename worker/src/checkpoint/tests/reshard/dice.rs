@@ -1,10 +1,10 @@
-//! Random models and random ways to hold them.
+//! Random models and random layouts.
 
 use super::way::shards_evenly;
 use super::*;
 use std::num::NonZeroU32;
 
-/// What a block may have: a name, and the number of dimensions.
+/// Possible parameters of a block: name and number of dimensions.
 const NAMES: [(&str, usize); 8] = [
     ("scale", 0),
     ("norm.weight", 1),
@@ -23,7 +23,7 @@ pub(super) struct Dice {
 }
 
 impl Dice {
-    /// A number below `sides`.
+    /// Returns a number below `sides`.
     fn below(&mut self, sides: u64) -> u64 {
         self.thrown += 1;
         splitmix64(self.seed, self.thrown) % sides
@@ -51,7 +51,7 @@ impl Dice {
         model
     }
 
-    /// Up to eight ranks, along any axes.
+    /// Returns a random layout of up to eight ranks, along any axes.
     pub(super) fn way(&mut self) -> Way {
         let mut degrees = [1u32; 5];
         let mut ranks = 1 + self.below(8);

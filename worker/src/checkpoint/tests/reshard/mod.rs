@@ -1,7 +1,7 @@
-//! What any layout wrote, any other reads, to the last bit.
+//! Resharding: any layout reads the checkpoint of any other, to the last bit.
 //!
-//! Random models under random pairs of layouts. Ranks are tables here: what a rank holds is cut out of the truth, it
-//! writes what the worker would write, and reads what the worker would read.
+//! Random models under random pairs of layouts. Ranks are tables here: a rank's values are cut out of the
+//! reference, it writes and reads like the worker.
 
 mod cut;
 mod dice;
@@ -38,28 +38,28 @@ enum Place {
     FirstAndLast,
 }
 
-/// What a rank holds of a parameter, or of one of its moments.
+/// The part of a parameter, or of one of its moments, that a rank holds.
 #[derive(Clone, Debug)]
 struct Part<'a> {
     name: &'a str,
     kind: TensorKind,
     region: Region,
     held: TensorShard,
-    /// Whether another stage writes it.
+    /// True if another stage writes it.
     is_copy: bool,
 }
 
-/// What a rank holds: the values of its parts.
+/// The values of a rank's parts.
 type Memory = Vec<Vec<f32>>;
 
-/// Every value of a tensor.
+/// Returns every value of a tensor, as the reference.
 fn truth(name: &str, kind: TensorKind, shape: &[u64]) -> Vec<f32> {
     let seed =
         name.bytes().chain(kind.suffix().bytes()).fold(0, |hash, byte| splitmix64(hash, u64::from(byte)));
     (0..shape.iter().product()).map(|i| f32::from_bits(splitmix64(seed, i) as u32)).collect()
 }
 
-/// What every rank holds, cut out of the truth.
+/// Returns the values of every rank, cut out of the reference.
 fn begin(model: &[Parameter], way: &Way) -> Vec<Memory> {
     let cut = |part: Part<'_>| {
         let all = truth(part.name, part.kind, &part.region.shape);
@@ -71,11 +71,11 @@ fn begin(model: &[Parameter], way: &Way) -> Vec<Memory> {
     way.ranks().map(|rank| way.parts(model, rank).into_iter().map(cut).collect()).collect()
 }
 
-/// Every rank writes its share of what it holds; the result is committed.
+/// Writes every rank's share and commits the result.
 fn write_all(folder: &Path, model: &[Parameter], way: &Way, memories: &[Memory]) {
     let write = |(rank, memory): (Rank, &Memory)| {
         let parts = way.parts(model, rank);
-        // Weights and moments are shared on their own, as they may be held by others.
+        // Weights and moments are shared separately, because other ranks may hold them.
         let of = |part: &Part<'_>| {
             let range = if part.is_copy { 0..0 } else { part.held.range.clone() };
             TensorShard { range, holders: part.held.holders.clone() }
@@ -94,7 +94,7 @@ fn write_all(folder: &Path, model: &[Parameter], way: &Way, memories: &[Memory])
     commit(folder, way.ranks().zip(memories).map(write).collect());
 }
 
-/// Every rank reads what it holds.
+/// Reads every rank's parts.
 fn read_all(folder: &Path, model: &[Parameter], way: &Way) -> Vec<Memory> {
     let reader = TensorReader::open(folder).expect("opened");
     let read = |part: Part<'_>| {
@@ -111,7 +111,7 @@ fn alike(a: &[Memory], b: &[Memory]) -> bool {
     of(a) == of(b) && a.iter().flatten().zip(b.iter().flatten()).all(|(a, b)| same(a, b))
 }
 
-/// One layout writes, another reads and writes, and the first reads again.
+/// Writes in one layout, reads and writes in another, and reads again in the first.
 fn there_and_back(folder: &Path, seed: u64) {
     let mut dice = Dice { seed, thrown: 0 };
     let (model, there, back) = (dice.model(), dice.way(), dice.way());
@@ -133,7 +133,7 @@ fn there_and_back(folder: &Path, seed: u64) {
 
 #[test]
 fn ten_thousand_pairs_of_layouts_read_what_the_other_wrote() {
-    // In memory: every file is synced.
+    // In memory, because every file is synced.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     std::thread::scope(|scope| {

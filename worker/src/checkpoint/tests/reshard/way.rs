@@ -1,4 +1,4 @@
-//! What each rank holds in some way.
+//! The parts that each rank holds in one layout.
 
 use super::*;
 use crate::comm::rank_range;
@@ -7,11 +7,11 @@ use dtrain_protocol::sharding::{self, ranks_holding};
 
 const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, TensorKind::SecondMoment];
 
-/// How ranks hold a model.
+/// A distribution of a model over ranks.
 #[derive(Clone, Debug)]
 pub(super) struct Way {
     pub(super) arrangement: Arrangement,
-    /// The stage of each block, in any order.
+    /// Stage of each block, in any order.
     pub(super) stages: Vec<u32>,
 }
 
@@ -20,7 +20,7 @@ impl Way {
         (0..self.arrangement.layout.world()).map(Rank)
     }
 
-    /// What `rank` holds of `model`.
+    /// Returns the parts of `model` that `rank` holds.
     pub(super) fn parts<'a>(&self, model: &'a [Parameter], rank: Rank) -> Vec<Part<'a>> {
         let Arrangement { layout, zero, .. } = self.arrangement;
         let coord = layout.coord(rank);
@@ -64,8 +64,8 @@ impl Way {
     }
 }
 
-/// Place of `rank` in the group among which it shards a parameter, and the size of that: of neighbouring replicas
-/// those that hold the same.
+/// Returns the index of `rank` in its shard group for a parameter, and the size of that group: of
+/// neighbouring replicas those that hold the same.
 fn place(arrangement: &Arrangement, name: &str, rank: Rank) -> (u32, u32) {
     let layout = &arrangement.layout;
     let replicas = layout.group(rank, Channel::Replicas.axes());
@@ -77,7 +77,8 @@ fn place(arrangement: &Arrangement, name: &str, rank: Rank) -> (u32, u32) {
     (index as u32, group.len() as u32)
 }
 
-/// Whether all who hold an expert shard it among as many: otherwise their shards are not the same.
+/// Returns `true` if all ranks that hold an expert shard it among equally many: otherwise their shards
+/// differ.
 pub(super) fn shards_evenly(arrangement: &Arrangement) -> bool {
     let name = "experts.up.weight";
     (0..arrangement.layout.world()).map(Rank).all(|rank| {

@@ -1,4 +1,4 @@
-//! Finds the fastest kernel of each matrix product of a device.
+//! Autotuning: finds the fastest kernel of each matrix product of a device.
 
 use super::candidates::{CANDIDATES, DEFAULTS, MatmulKernel, named};
 use super::gemm_shape::GemmShape;
@@ -21,19 +21,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Launches of a candidate that are timed.
+/// Timed launches of a candidate.
 const LAUNCHES: usize = 3;
 
-/// A candidate that takes this many times as long as the fastest is not launched again.
+/// A candidate this many times slower than the fastest is not launched again.
 const HOPELESS: f64 = 2.0;
 
-/// Rows at the end of the last result that are compared with those of the first candidate.
+/// Rows at the end of a result that are compared with those of the first candidate.
 const ROWS: usize = 128;
 
-/// How far the results of two kernels may be apart, relative to their norm: bf16 has 8 bits, TF32 and f16 have 11.
+/// Tolerated relative difference of two results: bf16 has 8 bits, TF32 and f16 have 11.
 const APART: f64 = 2e-2;
 
-/// Products for which a candidate must fail until it is tried for no other.
+/// Products for which a candidate must fail before it is skipped for all.
 const FAILURES: usize = 2;
 
 #[derive(Default)]
@@ -44,9 +44,9 @@ pub(super) struct KernelTuner {
     kept: Option<KernelTableFile>,
     folder: Option<PathBuf>,
     chosen: HashMap<GemmShape, MatmulKernel>,
-    /// Products for which kernels were chosen by this process.
+    /// Products for which this process chose a kernel.
     tuned: u32,
-    /// Products whose kernel is that of a similar one, because time was over.
+    /// Products that use the kernel of a similar one, because time was over.
     untuned: u32,
     failures: HashMap<&'static str, usize>,
 }
@@ -61,7 +61,7 @@ impl KernelTuner {
         Self { limit, folder, ..opened.unwrap_or_default() }
     }
 
-    /// With what earlier processes found for devices of this name.
+    /// Creates a tuner with the choices of earlier processes for devices of this name.
     fn with_table(folder: &Path, device: &str) -> Self {
         let (kept, table) = KernelTableFile::open(folder, device, CUBECL);
         Self { table, kept: Some(kept), ..Self::default() }
@@ -106,18 +106,18 @@ impl KernelTuner {
         })
     }
 
-    /// Products whose kernel an earlier process chose.
+    /// Returns the number of products whose kernel an earlier process chose.
     fn known(&self) -> u32 {
         let chosen = u32::try_from(self.chosen.len()).unwrap_or(u32::MAX);
         chosen.saturating_sub(self.tuned + self.untuned)
     }
 
-    /// Whether candidates are left that were not tried for want of time, and there is more time now.
+    /// Returns `true` if candidates were skipped for lack of time, and there is more time now.
     fn can_go_on(&self, choice: &ChosenKernel) -> bool {
         !choice.is_complete && self.limit.each.as_secs_f64() > 1.01 * choice.limit_seconds
     }
 
-    /// The kernel of the product that is most like this one.
+    /// Returns the kernel of the most similar product.
     fn similar(&mut self, problem: &GemmShape) -> Option<MatmulKernel> {
         if self.limit.whole == Duration::ZERO {
             return None;
@@ -134,8 +134,8 @@ impl KernelTuner {
         near.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kernel)| kernel)
     }
 
-    /// Tries candidates until time is over, but for those that were tried before. The fastest, `None` where no one works; and whether
-    /// that holds for good: not where the product has values that are no numbers, with which no result can be compared.
+    /// Tries the remaining candidates until time is over. Returns the fastest, if any works, and whether
+    /// the choice is final: not for values that are not finite, with which no result can be compared.
     fn tune<const D: usize>(
         &mut self,
         problem: &GemmShape,
@@ -201,7 +201,7 @@ impl KernelTuner {
                         best = Some((candidate, times.fastest));
                     }
                 }
-                // There is no room for another result beside this one: that says nothing of the kernel.
+                // There is no memory for a second result: that says nothing about the kernel.
                 Err(error) if out_of_memory_line(&error).is_some() => {
                     choice.is_complete = false;
                     break;
@@ -237,19 +237,19 @@ impl KernelTuner {
         (Some(candidate), true)
     }
 
-    /// A line for the log of this rank.
+    /// Writes a line to the log of this rank.
     fn say(&self, words: &str) {
         drop(writeln!(std::io::stderr(), "dtrain {words}"));
     }
 }
 
-/// How long a candidate takes.
+/// Seconds of a candidate's first launch, and of the fastest later one.
 struct KernelTimes {
     first: f64,
     fastest: f64,
 }
 
-/// Runs a candidate some times. `wanted` is the end of the result of the first one that ran.
+/// Launches and times a candidate. `wanted` is the end of the first one's result.
 fn try_candidate<const D: usize>(
     candidate: MatmulKernel,
     problem: &GemmShape,
@@ -261,12 +261,12 @@ fn try_candidate<const D: usize>(
     let began = Instant::now();
     let client = &lhs.client;
     let out = room(lhs, rhs);
-    // Memory of the last result may hold what is expected: a kernel that leaves it as it was is to be found out.
+    // Reused memory may hold the expected result of another kernel.
     spoil(&out);
     launch(candidate, problem, lhs, rhs, &out)?;
-    // A kernel that does not compile is told by what it should have written.
+    // A kernel that does not compile is detected by its missing result.
     if let Err(error) = block_on(client.sync_buffers([&out.handle])) {
-        // A device that has failed computes nothing any more: the process has to end, and the next one knows why.
+        // A failed device computes nothing any more: the process must end with the cause.
         assert!(
             block_on(client.sync()).is_ok(),
             "the device failed while the kernel {} was tried for {problem}; the next attempt does without it: {error}",
@@ -298,7 +298,7 @@ fn try_candidate<const D: usize>(
     Ok(KernelTimes { first, fastest })
 }
 
-/// Seconds of a launch, on the device.
+/// Returns the seconds of a launch, on the device.
 fn timed(
     candidate: MatmulKernel,
     problem: &GemmShape,
@@ -313,7 +313,7 @@ fn timed(
     Ok(ticks.duration().as_secs_f64())
 }
 
-/// The first of these kernels that the device accepts, and the product as it computes it.
+/// Returns the first of these kernels that the device accepts, and its product.
 fn first_that_runs(
     candidates: impl Iterator<Item = MatmulKernel>,
     problem: &GemmShape,
@@ -331,7 +331,7 @@ fn first_that_runs(
     panic!("no kernel computes {problem}: {}", refusals.join("; "))
 }
 
-/// Queues a kernel. An `Err` where the device cannot run it; one that does not compile is told by a later read of `out`.
+/// Queues a kernel. `Err` if the device cannot run it; a failed compilation appears when `out` is read.
 fn launch(
     candidate: MatmulKernel,
     problem: &GemmShape,
@@ -348,12 +348,12 @@ fn launch(
         .map_err(|error| first_line(&format!("{error:?}")))
 }
 
-/// Memory for the product of two factors, whose rows may be further apart than they are long.
+/// Allocates the product of two factors; its rows may be padded.
 fn room(lhs: &CubeValues, rhs: &CubeValues) -> CubeValues {
     burn_cubecl::kernel::matmul::init_matmul_output(lhs, rhs, lhs.dtype)
 }
 
-/// The last rows of the last matrix, in f32.
+/// Returns the last rows of the last matrix, in f32.
 fn end<const D: usize>(out: &CubeValues) -> Tensor<1> {
     let out: Tensor<D> = Tensor::from_primitive::<Cube>(out.clone());
     let sides = out.dims();
@@ -365,13 +365,13 @@ fn end<const D: usize>(out: &CubeValues) -> Tensor<1> {
     part.cast(FloatDType::F32).flatten::<1>(0, D - 1)
 }
 
-/// Whether all values are numbers whose squares can be summed.
+/// Returns `true` if all values are finite, and the sum of their squares too.
 fn is_finite(values: &Tensor<1>) -> bool {
     let squares = (values.clone() * values.clone()).sum();
     squares.into_scalar::<f32>().is_finite()
 }
 
-/// How far values are from others, relative to the norm of those; 0 where that is not finite.
+/// Returns the difference of values relative to the norm of the wanted ones; 0 if that is not finite.
 fn apart(found: Tensor<1>, wanted: Tensor<1>) -> f64 {
     let squares = |values: Tensor<1>| (values.clone() * values).sum();
     let both = Tensor::cat(vec![squares(found - wanted.clone()), squares(wanted)], 0);

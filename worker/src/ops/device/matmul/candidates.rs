@@ -1,4 +1,4 @@
-//! The kernels for a matrix product: those of cubek, which burn brings along.
+//! Candidates of autotuning: the matrix product kernels of cubek, which comes with burn.
 
 use super::gemm_shape::GemmShape;
 use cubecl::client::Client;
@@ -16,7 +16,7 @@ use cubek::matmul::multi_level::routines::batch::simple_unit::SimpleUnitSelectio
 use cubek::matmul::multi_level::routines::batch::specialized::SpecializedStrategy;
 use cubek::matmul::routine::BlueprintStrategy::Inferred;
 
-/// How the tensor cores are called.
+/// The instructions by which a kernel uses the tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TensorCoreTile {
     /// `wmma`: whole matrices in fragments.
@@ -34,35 +34,35 @@ impl TensorCoreTile {
     }
 }
 
-/// How a kernel computes.
+/// The algorithm of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// One stage of shared memory; each unit group has one row of tiles, or several.
     Simple { tile: TensorCoreTile, has_rows: bool },
     /// Two stages: one is filled while the other is used.
     Double { tile: TensorCoreTile, is_specialized: bool },
-    /// Two stages, of which the left factor stays in order.
+    /// Two stages, with the left factor loaded in order.
     Ordered { tile: TensorCoreTile, rows: u32 },
-    /// Some units only load.
+    /// Specialized: some units only load.
     Specialized { tile: TensorCoreTile },
-    /// As [`Kind::Simple`], loaded by the tensor memory accelerator.
+    /// [`Kind::Simple`], loaded by the tensor memory accelerator.
     SimpleTma { tile: TensorCoreTile, has_rows: bool },
-    /// As [`Kind::Specialized`], loaded by the tensor memory accelerator.
+    /// [`Kind::Specialized`], loaded by the tensor memory accelerator.
     SpecializedTma { tile: TensorCoreTile },
     /// Without tensor cores: one stage of shared memory.
     Unit { has_large_tiles: bool },
     /// Without tensor cores: two stages.
     DoubleUnit { has_large_tiles: bool },
-    /// Without tensor cores and shared memory.
+    /// Without tensor cores and without shared memory.
     Direct,
-    /// One unit for each value of the result: works always.
+    /// One unit for each value of the result: always works.
     Naive,
 }
 
-/// A kernel that may compute a product.
+/// A kernel that may compute a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MatmulKernel {
-    /// Its name in the table of chosen kernels.
+    /// Name in the table of chosen kernels.
     pub(super) name: &'static str,
     kind: Kind,
 }
@@ -76,8 +76,9 @@ const fn candidate(name: &'static str, kind: Kind) -> MatmulKernel {
     MatmulKernel { name, kind }
 }
 
-/// In the order in which they are tried: what works everywhere first, as its result is that with which others are compared;
-/// then from the fastest on, as an H100 multiplies the matrices of GPT-2 and of a Llama of 1.1 billion parameters in bf16.
+/// All kernels in the order in which they are tried: the one that works everywhere comes first, because
+/// other results are compared with its result; then from the fastest on, measured on an H100 with the
+/// matrices of GPT-2 and of a Llama of 1.1 billion parameters in bf16.
 pub(super) const CANDIDATES: [MatmulKernel; 26] = [
     candidate("simple-cmma", Simple { tile: Cmma, has_rows: false }),
     candidate("specialized-tma-mma", SpecializedTma { tile: Mma }),
@@ -107,16 +108,16 @@ pub(super) const CANDIDATES: [MatmulKernel; 26] = [
     candidate("naive", Naive),
 ];
 
-/// Without tuning the first of these that the device can run.
+/// Kernels without tuning: the first one that the device can run is used.
 pub(super) const DEFAULTS: [&str; 3] = ["simple-cmma", "unit", "naive"];
 
-/// The candidate of a name.
+/// Returns the candidate of this name.
 pub(super) fn named(name: &str) -> Option<MatmulKernel> {
     CANDIDATES.iter().copied().find(|candidate| candidate.name == name)
 }
 
 impl MatmulKernel {
-    /// Whether it is worth a try: the device has what it is made of.
+    /// Returns `true` if the device has the features that the kernel needs, and it may be fast.
     pub(super) fn is_possible(self, client: &Client, problem: &GemmShape) -> bool {
         let has_tma = || client.properties().features.tma.contains(Tma::Base);
         match self.kind {
@@ -126,7 +127,8 @@ impl MatmulKernel {
             SimpleTma { tile, .. } | SpecializedTma { tile } => {
                 problem.is_aligned() && has_tma() && has_tile(client, tile, problem)
             }
-            // Where tensor cores compute it, these cannot win, and NVRTC compiles some of them for a minute.
+            // Slower than tensor cores where the device has them, and NVRTC compiles some of them for a
+            // minute.
             Unit { .. } | DoubleUnit { .. } => !has_tile(client, Cmma, problem),
             Direct => !has_tile(client, Cmma, problem) || problem.is_small(),
             Naive => !has_tile(client, Cmma, problem) && problem.is_small(),
@@ -181,7 +183,8 @@ impl MatmulKernel {
     }
 }
 
-/// Whether the device has tensor cores for the values of a product; f32 values are rounded to TF32 for them.
+/// Returns `true` if the device has tensor cores for the values of a product; f32 values are rounded to
+/// TF32 for them.
 fn has_tile(client: &Client, tile: TensorCoreTile, problem: &GemmShape) -> bool {
     let mut elements = MatmulElems::from_globals(&problem.elements());
     let kind = tile.kind();

@@ -1,4 +1,4 @@
-//! What a matrix product is, as far as the choice of a kernel depends on it.
+//! Shapes of matrix products, as far as the choice of a kernel depends on them.
 
 use super::super::CubeValues;
 use burn::tensor::DType;
@@ -6,7 +6,7 @@ use cubecl::ir::{ElemType, FloatKind};
 use cubek::matmul::definition::MatmulGlobalElems;
 use std::fmt;
 
-/// Products of a matrix `[rows, inner]` and a matrix `[inner, columns]`, `batch` at once.
+/// The shape of products of a matrix `[rows, inner]` and a matrix `[inner, columns]`, `batch` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GemmShape {
     pub(super) batch: usize,
@@ -18,26 +18,27 @@ pub(super) struct GemmShape {
     pub(super) rhs: OperandLayout,
 }
 
-/// How a factor lies in memory.
+/// The memory layout of a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OperandLayout {
     order: MemoryOrder,
-    /// Whether each row, or column, begins at a multiple of 16 bytes.
+    /// True if each row, or column, begins at a multiple of 16 bytes.
     is_aligned: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum MemoryOrder {
-    /// The values of a row lie side by side.
+    /// Row-major: the values of a row are contiguous.
     Rows,
-    /// The values of a column lie side by side.
+    /// Column-major: the values of a column are contiguous.
     Columns,
-    /// Neither: it is copied before the product.
+    /// Neither: the factor is copied before the product.
     Neither,
 }
 
 impl GemmShape {
-    /// That of two tensors of the same number of dimensions, at least two, and the same type.
+    /// Returns the shape of the product of two tensors of the same type with the same number of dimensions,
+    /// at least two.
     pub(super) fn of(lhs: &CubeValues, rhs: &CubeValues) -> Self {
         let [left, right] = [lhs, rhs].map(|side| side.meta.shape());
         let rank = left.num_dims();
@@ -55,22 +56,23 @@ impl GemmShape {
         }
     }
 
-    /// Whether it has nothing to compute.
+    /// Returns `true` if there is nothing to compute.
     pub(super) fn is_empty(&self) -> bool {
         [self.batch, self.rows, self.inner, self.columns].contains(&0)
     }
 
-    /// Whether the tensor memory accelerator can load both factors.
+    /// Returns `true` if the tensor memory accelerator can load both factors.
     pub(super) fn is_aligned(&self) -> bool {
         self.lhs.is_aligned && self.rhs.is_aligned
     }
 
-    /// Whether a side is shorter than a tile of tensor cores, or all of it smaller than one of their cubes.
+    /// Returns `true` if a side is shorter than a tile of tensor cores, or the product smaller than one of
+    /// their cubes.
     pub(super) fn is_small(&self) -> bool {
         self.rows.min(self.columns).min(self.inner) < 16 || self.operations() < 2e7
     }
 
-    /// Multiplications and additions.
+    /// Returns the number of multiplications and additions.
     pub(super) fn operations(&self) -> f64 {
         2.0 * [self.batch, self.rows, self.inner, self.columns]
             .map(|side| side as f64)
@@ -78,7 +80,8 @@ impl GemmShape {
             .product::<f64>()
     }
 
-    /// How much larger or smaller another product of the same kind is: 0 for one of the same size.
+    /// Returns the difference in size from another product: 0 if they are equal, `None` if types or layouts
+    /// differ.
     pub(super) fn distance(&self, other: &Self) -> Option<f64> {
         let is_alike = (self.dtype, self.lhs, self.rhs) == (other.dtype, other.lhs, other.rhs);
         let sides = |one: &Self| [one.batch, one.rows, one.inner, one.columns].map(|side| (side as f64).ln());
@@ -86,7 +89,7 @@ impl GemmShape {
         is_alike.then(|| apart.sum())
     }
 
-    /// The types of the factors and of the result.
+    /// Returns the types of the factors and of the result.
     pub(super) fn elements(&self) -> MatmulGlobalElems {
         let kind = match self.dtype {
             DType::BF16 => FloatKind::BF16,

@@ -1,7 +1,8 @@
-//! The kernels that were chosen, in a file beside the compiled ones, so that the next process need not choose again.
+//! Table of chosen kernels, in a file beside the compiled ones, so that the next process need not choose
+//! again.
 //!
-//! A kernel may take the process down. So its name is in a file of this process, which it keeps locked, before it runs for the first
-//! time; whoever finds such a file without a lock knows which kernel did it.
+//! A kernel may crash the process. So before its first run its name is written to a file that this process
+//! keeps locked; a process that finds such a file without a lock knows which kernel crashed.
 
 use crate::files;
 use rustix::fs::{FlockOperation, flock};
@@ -11,51 +12,51 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Changes when candidates or their names do: what was chosen before counts no more.
+/// Version of the table. It changes with the candidates or their names: older choices are dropped.
 const FORMAT: &str = "dtrain.products/1";
 
-/// What begins the name of a file that tells which kernel runs for the first time.
+/// Prefix of the names of files that name a kernel in its first run.
 const RUNNING: &str = "running-";
 
-/// Products after which a kernel that took processes down is left out for all of them. A process that is killed while it tries a
-/// kernel looks the same, so one is not enough.
+/// Products after whose crashes a kernel is skipped for all others. A process killed during a trial looks
+/// like a crash, so one is not enough.
 const CRASHES: usize = 3;
 
-/// What is known of the products of one kind of device.
+/// Chosen and crashed kernels for one kind of device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct KernelTable {
     format: String,
-    /// Version of the kernels.
+    /// Version of CubeCL's kernels.
     cubecl: String,
-    /// By the name of a product.
+    /// Chosen kernels by the name of the product.
     pub(super) products: BTreeMap<String, ChosenKernel>,
-    /// Products in which a kernel took the process down, by the name of the kernel.
+    /// Products whose computation crashed the process, by the name of the kernel.
     crashes: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The kernel of one product.
+/// The chosen kernel of one product.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct ChosenKernel {
-    /// Its name.
+    /// Name of the kernel.
     pub(super) kernel: String,
-    /// Whether all candidates were tried: not where time was over.
+    /// True if all candidates were tried; false if time was over.
     pub(super) is_complete: bool,
-    /// The seconds that there were. With more, the other candidates are tried as well.
+    /// Time limit of the trials, in seconds. With more, the other candidates are tried as well.
     pub(super) limit_seconds: f64,
-    /// Those that were tried, in their order.
+    /// Tried kernels, in order.
     pub(super) tried: Vec<KernelTrial>,
 }
 
-/// A kernel that was tried.
+/// The result of trying one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct KernelTrial {
     pub(super) kernel: String,
-    /// Seconds of the first launch, which compiles it, until the device had nothing left to do.
+    /// Seconds of the first launch, which compiles the kernel, until the device was idle.
     pub(super) first_seconds: f64,
-    /// Seconds of the fastest of later launches.
+    /// Seconds of the fastest later launch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) seconds: Option<f64>,
-    /// Why it is left out.
+    /// Reason for skipping the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
 }
@@ -65,13 +66,13 @@ impl KernelTable {
         Self { format: FORMAT.to_owned(), cubecl: cubecl.to_owned(), ..Self::default() }
     }
 
-    /// Whether a kernel is not to be tried for a product, because it took a process down.
+    /// Returns `true` if a kernel is skipped for a product, because it crashed a process.
     pub(super) fn is_left_out(&self, kernel: &str, product: &str) -> bool {
         let crashed = self.crashes.get(kernel);
         crashed.is_some_and(|products| products.contains(product) || products.len() >= CRASHES)
     }
 
-    /// Takes what another table has and this one lacks.
+    /// Adds the entries of another table that this one lacks.
     fn merge(&mut self, other: Self) {
         for (product, choice) in other.products {
             let own = self.products.entry(product).or_default();
@@ -85,7 +86,7 @@ impl KernelTable {
     }
 }
 
-/// A table in a folder, and the file that tells which kernel this process runs for the first time.
+/// The file of a table in a folder, and the file that names the kernel in its first run.
 #[derive(Debug)]
 pub(super) struct KernelTableFile {
     path: PathBuf,
@@ -94,7 +95,8 @@ pub(super) struct KernelTableFile {
 }
 
 impl KernelTableFile {
-    /// The table of the devices of this name in `folder`, and what it says. What cannot be read counts as nothing.
+    /// Opens the table of devices of this name in `folder`, and returns its content. An unreadable table
+    /// counts as empty.
     pub(super) fn open(folder: &Path, device: &str, cubecl: &str) -> (Self, KernelTable) {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let name: String = device.chars().map(plain).collect();
@@ -114,7 +116,7 @@ impl KernelTableFile {
         table.filter(is_current).unwrap_or_else(|| KernelTable::new(&self.cubecl))
     }
 
-    /// Writes what was found, with what other processes wrote meanwhile.
+    /// Writes the table, merged with the entries that other processes wrote meanwhile.
     pub(super) fn write(&self, table: &KernelTable) -> io::Result<()> {
         files::make_folder(self.path.parent().unwrap_or(Path::new(".")))?;
         let lock = files::lock_file(&self.path.with_extension("lock"))?;
@@ -128,9 +130,10 @@ impl KernelTableFile {
         })
     }
 
-    /// Notes that `kernel` is about to run for the first time, for `product`; nothing runs where both are empty.
+    /// Records that `kernel` is about to run for the first time, for `product`; empty names clear the
+    /// record.
     pub(super) fn note(&mut self, kernel: &str, product: &str) {
-        // Without the note a crash is told by nobody, and training goes on as well.
+        // Without the record a crash has no known cause, but training is possible.
         drop(self.try_note(kernel, product));
     }
 
@@ -156,7 +159,8 @@ impl KernelTableFile {
         self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("products")
     }
 
-    /// Kernels that ran when a process ended, each with the product. Their files are removed once the table is written.
+    /// Returns the kernels that ran when a process crashed, each with its product. Their files are removed
+    /// once the table is written.
     fn crashed(&self) -> Vec<(String, String)> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -165,7 +169,7 @@ impl KernelTableFile {
             name.starts_with(RUNNING) && name.ends_with(self.stem())
         };
         let ended = entries.filter(is_of_table).filter_map(|path| {
-            // To be written: on a network file system only such a file can be locked.
+            // Opened for writing: on a network file system only such a file can be locked.
             let file = files::lock_file(&path).ok()?;
             flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
             let text = fs::read_to_string(&path).ok()?;
@@ -245,7 +249,7 @@ mod tests {
         drop(third);
         let (mut third, table) = KernelTableFile::open(folder.path(), "gpu", "0.11");
         assert!(table.is_left_out("ordered", "d"), "three times are enough");
-        // What ended well is remembered by nobody.
+        // A kernel that ended well leaves no record.
         third.note("unit", "a");
         third.note("", "");
         drop(third);

@@ -1,9 +1,9 @@
 //! Matrix products, each by the fastest of several kernels.
 //!
-//! Which one is fastest depends on the device and on the sizes. When a product of new sizes comes up, candidates run on its own factors
-//! until all were tried or time is over; the best so far is used from then on, and kept in a table beside the compiled kernels. A
-//! candidate that does not compile, that asks for memory which the device lacks, or whose result differs from that of the first one is
-//! left out; so is one that took a process down.
+//! The fastest one depends on the device and on the sizes. For a product of new sizes, candidates run on
+//! its own factors until all were tried or time is over; the best one is used from then on, and stored in a
+//! table beside the compiled kernels. A candidate is skipped if it does not compile, asks for memory that
+//! the device lacks, gives another result than the first one, or crashed a process.
 
 mod autotune;
 mod candidates;
@@ -17,16 +17,16 @@ use burn::tensor::{DType, Device, Tensor};
 use cubecl::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// `lhs · rhs`, in the type of both.
+/// Returns `lhs · rhs`, in the type of both.
 ///
-/// The last two dimensions are those of the matrices, all others are the same in both.
+/// The last two dimensions are those of the matrices, all others are equal in both.
 pub(crate) fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     let tuning = of_device(&lhs.device());
     let mut tuning = tuning.lock().unwrap_or_else(PoisonError::into_inner);
     Tensor::from_primitive::<Cube>(tuning.matmul::<D>(values(lhs), values(rhs)))
 }
 
-/// What is known of the products of a device.
+/// Returns the kernel tuner of a device.
 fn of_device(device: &Device) -> Arc<Mutex<KernelTuner>> {
     static ALL: Mutex<Vec<(Device, Arc<Mutex<KernelTuner>>)>> = Mutex::new(Vec::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ fn of_device(device: &Device) -> Arc<Mutex<KernelTuner>> {
     tuning
 }
 
-/// Fills a result with what no product has.
+/// Fills a result with values that no product has.
 fn spoil(out: &CubeValues) {
     let (out, stride) = super::rows(out.clone());
     let all = super::buffer(&out, stride);
@@ -57,7 +57,7 @@ fn spoil_values<F: Float>(values: &mut [F]) {
     }
 }
 
-/// How matrix products are computed on a device, as far as the sizes came up.
+/// Returns a report of the kernels chosen on a device so far.
 pub(crate) fn report(device: &Device) -> Option<dtrain_protocol::device_check::KernelTuning> {
     let tuning = of_device(device);
     let tuning = tuning.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! After an overflow error feedback is as if that batch had not been.
+//! After an overflow error feedback is in its state without that batch.
 
 use super::*;
 use crate::comm::loopback;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const TOP: Compression = Compression::TopK { keep: 0.05 };
 const WAYS: [Compression; 2] = [Compression::PowerSgd { rank: 2 }, TOP];
 
-/// A matrix that travels in factors, and a vector that does not.
+/// A matrix that is sent in factors, and a vector that is not.
 const SHAPES: [&[usize]; 2] = [&[12, 10], &[11]];
 const LENGTH: usize = 131;
 
@@ -22,7 +22,7 @@ const LENGTH: usize = 131;
 struct Batch {
     seed: u64,
     scale: f32,
-    /// How many of the second rank's gradients are not finite.
+    /// Number of the second rank's gradients that are not finite.
     overflows: usize,
 }
 
@@ -31,7 +31,8 @@ const fn batch(seed: u64, scale: f32) -> Batch {
 }
 
 impl Batch {
-    /// Gradients of `rank`, multiplied by the scale. They have few digits, so that a power of two changes none.
+    /// Returns the gradients of `rank`, multiplied by the scale. They have few digits, so that a power of
+    /// two changes none.
     fn gradients(self, rank: u32) -> Vec<f32> {
         let value =
             |index| (splitmix64(self.seed + 100 * u64::from(rank), index) % 1000) as f32 / 512.0 - 1.0;
@@ -48,7 +49,7 @@ impl Batch {
     }
 }
 
-/// What a rank gets and keeps.
+/// The sums and the residual of one rank.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// The sums of each batch that did not overflow, without its scale.
@@ -74,7 +75,7 @@ fn reduction(compress: Compression) -> GradientReduction {
     GradientReduction::Buckets { common: buckets(true), experts: buckets(false) }
 }
 
-/// Begins a batch, and sends what can be sent before another begins.
+/// Begins a batch, and sends the data that can be sent before another begins.
 fn leave(reduction: &mut GradientReduction, batch: Batch, queue: &CommQueue) -> Vec<f32> {
     begin(reduction, batch.scale);
     let values = batch.gradients(queue.rank());
@@ -100,7 +101,7 @@ fn arrive(reduction: &mut GradientReduction, batch: Batch, values: &mut [f32], q
     values.iter_mut().for_each(|value| *value /= batch.scale);
 }
 
-/// What two ranks get and keep that do as `rank` does.
+/// Runs `rank` on two ranks, and returns the results.
 fn on_two_ranks(rank: impl Fn(&CommQueue) -> Seen + Clone + Send + 'static) -> Vec<Seen> {
     let run = |group: loopback::ThreadRank| {
         let rank = rank.clone();
@@ -116,7 +117,7 @@ fn seen(reduction: &GradientReduction, sums: Vec<Vec<f32>>) -> Seen {
     Seen { sums, residual, factors: factors.flat_map(|(_, _, values)| values.to_vec()).collect() }
 }
 
-/// What both ranks get and keep of `batches`, each of which ends before the next begins.
+/// Returns the results of both ranks for `batches`, each of which ends before the next begins.
 fn train(compress: Compression, batches: &[Batch]) -> Vec<Seen> {
     let batches = batches.to_vec();
     on_two_ranks(move |queue| {
@@ -160,8 +161,8 @@ fn a_scale_that_changes_between_two_batches_changes_no_bit() {
     }
 }
 
-/// Where a batch left before the overflow of the one before it is known, all that arrives and all that is owed are
-/// nevertheless what the good batches had.
+/// If later batches are sent before the overflow of an earlier one is known, all sums and residuals are
+/// nevertheless those of the good batches.
 #[test]
 fn an_overflow_is_taken_back_when_later_batches_are_on_their_way() {
     let bad = Batch { overflows: 40, ..batch(9, 1024.0) };

@@ -1,4 +1,4 @@
-//! Every candidate computes the product, and the fastest is chosen once.
+//! Autotuning: every candidate computes the product, and the fastest is chosen once.
 
 use super::*;
 use crate::ops::tests::gpu;
@@ -11,7 +11,8 @@ fn tensor(seed: u64, shape: [usize; 3], device: &Device) -> Tensor<3> {
     Tensor::from_data(TensorData::new(data.collect::<Vec<_>>(), shape), device)
 }
 
-/// The factors of a product whose sides fill no tile, each in both orders of memory, on a device and on the host.
+/// Returns the factors of a product whose sides fill no tile, each in both memory orders, on a device and
+/// on the host.
 fn factors(device: &Device) -> Vec<[Tensor<3>; 2]> {
     let [lhs, rhs] = [tensor(1, [2, 50, 70], device), tensor(2, [2, 70, 33], device)];
     let [left, right] = [tensor(1, [2, 70, 50], device), tensor(2, [2, 33, 70], device)];
@@ -95,7 +96,7 @@ fn when_time_is_over_a_product_takes_the_kernel_of_a_similar_one() {
     assert!(tuning.chosen.len() == 2 && tuning.chosen.values().all(|candidate| *candidate == own));
 }
 
-/// A process with more time tries what was left, and nothing twice.
+/// A process with more time tries the remaining candidates, and none twice.
 #[test]
 fn with_more_time_the_other_candidates_are_tried_as_well() {
     let Some(device) = gpu() else { return };
@@ -117,7 +118,7 @@ fn with_more_time_the_other_candidates_are_tried_as_well() {
     assert_eq!(tried(TuningBudget { whole: hour, each: hour }), (0, true, count));
 }
 
-/// What overflows says nothing about a kernel, and the next product of these sizes is looked at again.
+/// An overflow says nothing about a kernel, and the next product of these sizes is tuned again.
 #[test]
 fn a_product_that_is_not_finite_chooses_nothing_for_good() {
     let Some(device) = gpu() else { return };
