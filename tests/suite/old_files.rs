@@ -111,9 +111,13 @@ fn a_history_of_an_earlier_version_is_listed_and_shown() {
 }
 
 #[test]
-fn a_study_of_an_earlier_version_goes_on() {
+fn a_study_of_an_earlier_version_is_learned_from() {
     let house = old();
-    house.expect(0, ["tune", "project/search.toml", "--study", "rings", "--trials", "3", "--quiet"]);
+    // Its rows were not mixed before they were split, so its trials are not comparable with those of today.
+    house.expect(2, ["tune", "project/search.toml", "--study", "rings", "--trials", "3", "--quiet"]);
+    let more =
+        ["tune", "project/search.toml", "--study", "more", "--from", "rings", "--trials", "1", "--quiet"];
+    house.expect(0, more);
     assert!(
         listed(&house).contains(&("search-3".to_owned(), "completed".to_owned())),
         "{:?}",

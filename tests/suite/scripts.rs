@@ -272,7 +272,7 @@ fn a_study_of_a_script_that_is_killed_goes_on_to_the_same_end() {
     let whole = tuned(&house, &recipe, &settings);
     let trials = whole["trials"].as_array().expect("a list");
     assert_eq!(trials.len(), 9, "{whole}");
-    let failed = trials.iter().filter(|trial| trial["outcome"]["failed"]["why"] == "crashed").count();
+    let failed = trials.iter().filter(|trial| trial["outcome"]["failed"]["reason"] == "crashed").count();
     assert!((1..=6).contains(&failed), "a script that fails is a result: {whole}");
     let best = whole["recommended"]["values"][1].as_f64().or(whole["recommended"]["values"][0].as_f64());
     assert!((best.expect("a number") - 0.3).abs() < 0.25, "{}", whole["recommended"]);

@@ -48,7 +48,7 @@ fn survives_the_loss_of_a_host(script: &str, recipe: &str, settings: &[&str]) ->
 
     let trials = found["trials"].as_array().expect("a list of trials");
     let of = |how: &str| trials.iter().filter(|trial| trial["outcome"][how]["value"].is_f64()).count();
-    let is_lost = |trial: &&Value| trial["outcome"]["failed"]["why"] == "lost";
+    let is_lost = |trial: &&Value| trial["outcome"]["failed"]["reason"] == "lost";
     let lost: Vec<&Value> = trials.iter().filter(is_lost).collect();
     assert!(!lost.is_empty() && of("done") > 0, "{found}");
     assert_eq!(of("done") + of("pruned"), TRIALS, "those that were lost do not count: {found}");

@@ -85,7 +85,7 @@ fn it_resumes_to_the_same_bits_after_a_stop() {
     let [whole, halves] = [Example::new(), Example::new()];
     whole.train(&settings);
     let newest = |example: &Example| newest_checkpoint(&example.house.newest_trial());
-    halves.run(131, &["run", "--no-sample", "--detach"], &settings);
+    halves.run(0, &["run", "--no-sample", "--detach"], &settings);
     halves.house.expect(0, ["stop", "last"]);
     let (stopped, _) = newest(&halves);
     assert!((1..steps).contains(&stopped.0), "it was stopped at step {stopped}");

@@ -7,8 +7,8 @@ CREATE TABLE study(
     created_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Suggestions of a study, by number. trial: the trial that evaluated it; refused: reason for a rejection. A
--- number whose trial was lost is tried again under the next number.
+-- What a study tried, by number. trial: where it was trained; refused: why it was not. A number whose trial was lost is
+-- tried again under the next number.
 CREATE TABLE tried(
     study   TEXT NOT NULL REFERENCES study(name) ON DELETE CASCADE,
     number  INTEGER NOT NULL,

@@ -4,7 +4,7 @@
 ALTER TABLE trial ADD COLUMN goal TEXT NOT NULL DEFAULT 'min';
 UPDATE trial SET goal = 'max' WHERE objective = 'valid.accuracy';
 
--- Events of a study, in order: the planner's `StudyEvent` as JSON. A study is resumed from these.
+-- What happened in a study, in order: the planner's `StudyEvent` as JSON. A study is taken up again from these.
 CREATE TABLE study_event(
     study  TEXT NOT NULL REFERENCES study(name) ON DELETE CASCADE,
     number INTEGER NOT NULL,

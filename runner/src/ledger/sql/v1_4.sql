@@ -1,14 +1,14 @@
 -- Version 1.4: new points of a trial gather in a log of its own; bundles of other machines.
 
--- data: records as runner/src/ledger/point_log.rs writes them, each of one commit, then zeros. It is
--- overwritten in place, so that a commit writes one or two pages. A trial without new points has no row.
+-- data: records as runner/src/ledger/log.rs writes them, each of one commit, then zeros. It is overwritten in place, so that
+-- a commit writes one or two pages. A trial without new points has no row.
 CREATE TABLE live(
     trial INTEGER PRIMARY KEY REFERENCES trial(id) ON DELETE CASCADE,
     data  BLOB NOT NULL
 ) STRICT;
 
--- Trials of other machines. machine: the id of the history that they were trained under, host: the host of
--- that. name: what the trial is called there. points: points that it had when it was imported.
+-- Trials of other machines. machine: the id of the history that they were trained under, host: the host of that. name: what the trial is
+-- called there. points: points that it had when it was imported.
 CREATE TABLE origin(
     trial   INTEGER PRIMARY KEY REFERENCES trial(id) ON DELETE CASCADE,
     machine TEXT NOT NULL,
@@ -18,8 +18,7 @@ CREATE TABLE origin(
 ) STRICT;
 CREATE INDEX origin_name ON origin(name);
 
--- Studies of other machines. there: name of the study there; digest: distinguishes it from others of that
--- name.
+-- Studies of other machines. there: what the study is called there; digest: what tells it from others of that name.
 CREATE TABLE study_origin(
     name   TEXT PRIMARY KEY,
     there  TEXT NOT NULL,
@@ -31,8 +30,8 @@ CREATE TABLE machine(
     id TEXT NOT NULL
 ) STRICT;
 
--- Corrections that studies found for the planner's learning-rate rule. training: digest of model, optimizer
--- and data; ratio: the learning rate that trained best at a batch, divided by the rule's.
+-- What studies found of the planner's learning-rate rule. training: digest of model, optimizer and data; ratio: the learning rate that trained
+-- best at a batch, divided by the rule's.
 CREATE TABLE correction(
     study    TEXT NOT NULL,
     batch    INTEGER NOT NULL,
