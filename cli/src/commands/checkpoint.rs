@@ -76,7 +76,7 @@ fn verify(context: &Context, args: &VerifyArgs) -> CommandResult {
     for one in wanted {
         let mut transfer = TransferBar::new(&context.out, format!("reading step {}", one.step));
         let found = verify_all_copies(&mut holders, &inventory, &one.name, &mut |done, total| {
-            transfer.set_done(done, total)
+            transfer.set_done(done, total);
         });
         transfer.end();
         all.push(found.map_err(|reason| unreadable(&label, &reason))?);

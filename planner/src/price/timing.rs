@@ -348,7 +348,7 @@ impl<'a> TimingInputs<'a> {
             TransferPhase::Forward => stage.sent_forward += self.seconds(transfer),
             TransferPhase::Backward => stage.sent_backward += self.seconds(transfer),
             TransferPhase::LastBackward | TransferPhase::Step | TransferPhase::Meeting => {
-                stage.end += self.seconds(transfer)
+                stage.end += self.seconds(transfer);
             }
         }
     }

@@ -207,7 +207,7 @@ impl TunableKey {
         match (self, value) {
             (Self::LearningRate, TrialValue::Real(rate)) => train.learning_rate = Tunable::Pinned(*rate),
             (Self::Batch, TrialValue::Whole(samples)) => {
-                train.batch = Tunable::Pinned(Samples(count(*samples)))
+                train.batch = Tunable::Pinned(Samples(count(*samples)));
             }
             (Self::WarmupSteps, TrialValue::Whole(steps)) => {
                 train.warmup = Tunable::Pinned(Warmup::Steps(count(*steps)));

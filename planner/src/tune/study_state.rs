@@ -85,13 +85,13 @@ impl StudyState {
         match event {
             StudyEvent::Launched { trial, values, source } => self.launched(study, *trial, values, *source),
             StudyEvent::Reported { trial, progress: at, value } => {
-                self.reported(&study.pruner, *trial, *at, *value)
+                self.reported(&study.pruner, *trial, *at, *value);
             }
             StudyEvent::Paused { trial, .. } => {
-                self.change_phase(*trial, &TrialPhase::Running, TrialPhase::Paused)
+                self.change_phase(*trial, &TrialPhase::Running, TrialPhase::Paused);
             }
             StudyEvent::Resumed { trial } => {
-                self.change_phase(*trial, &TrialPhase::Paused, TrialPhase::Running)
+                self.change_phase(*trial, &TrialPhase::Paused, TrialPhase::Running);
             }
             StudyEvent::Ended { trial, outcome } => self.end_trial(*trial, outcome),
         }

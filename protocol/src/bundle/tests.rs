@@ -145,7 +145,7 @@ fn a_field_that_an_import_would_stumble_over_is_named() {
         })
     };
     let put = |trial: &mut TrialRecord, kind: &str, json: &str| {
-        drop(trial.documents.insert(kind.into(), json.into()))
+        drop(trial.documents.insert(kind.into(), json.into()));
     };
     for (error, wanted) in [
         (

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn ranges_keep_their_width() {
         let check = |pattern: &str, expected: &[&str]| {
-            assert_eq!(expand_range(pattern).unwrap(), expected, "{pattern}")
+            assert_eq!(expand_range(pattern).unwrap(), expected, "{pattern}");
         };
         check("gpu-[01-03]", &["gpu-01", "gpu-02", "gpu-03"]);
         check("n[8-10].lan", &["n8.lan", "n9.lan", "n10.lan"]);

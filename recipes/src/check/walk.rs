@@ -100,7 +100,7 @@ impl KeyWalk {
         if key.shape == ValueType::Params {
             match params(path, &entry.node) {
                 Ok(params) => {
-                    self.values.insert(key.path, ParsedValue::Params(params), entry.node.origin.clone())
+                    self.values.insert(key.path, ParsedValue::Params(params), entry.node.origin.clone());
                 }
                 Err(problems) => problems.into_iter().for_each(|problem| self.wrong(path, problem)),
             }

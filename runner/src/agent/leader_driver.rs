@@ -247,10 +247,10 @@ impl<'a> LeaderDriver<'a> {
                 self.queue.push_back(AttemptInput::Host(host, message));
             }
             InboxMessage::Follower(host, LinkEvent::Beat(heartbeat)) => {
-                self.queue.push_back(AttemptInput::Beat(host, heartbeat))
+                self.queue.push_back(AttemptInput::Beat(host, heartbeat));
             }
             InboxMessage::Follower(host, LinkEvent::Lost(reason)) => {
-                self.queue.push_back(AttemptInput::Lost(host, reason))
+                self.queue.push_back(AttemptInput::Lost(host, reason));
             }
             InboxMessage::Event(rank, event) => self.step_own_host(follower::HostInput::Event(rank, event)),
             InboxMessage::OutputClosed { rank, garbled, last } => {

@@ -211,7 +211,7 @@ impl TrialMachine {
         let mut effects = Vec::new();
         match input {
             TrialInput::Began { attempt, ranks } if self.is_current(attempt) => {
-                self.reports.ranks = Some(ranks)
+                self.reports.ranks = Some(ranks);
             }
             TrialInput::Event(stamped) if self.is_current(stamped.attempt) => {
                 self.event(now, stamped, &mut effects);

@@ -89,7 +89,7 @@ fn spot(svg: &mut Svg, strand: &TrialPolyline, x: f64, up: AxisScale, within: (f
             svg.cross((x, FRAME.2 + 4.0), "spot failed", &attributes, &strand.words);
         }
         (Ending::Pruned | Ending::Open, Some(y)) => {
-            svg.spot((x, y), 4.0, "spot ring", &attributes, &strand.words)
+            svg.spot((x, y), 4.0, "spot ring", &attributes, &strand.words);
         }
         (Ending::Done, Some(y)) if strand.is_best => {
             svg.spot((x, y), 7.0, "spot best", &attributes, &strand.words);

@@ -92,7 +92,7 @@ impl Feed<'_> {
             trial.apply(seen);
             match seen {
                 TrialEvent::Status(dtrain_runner::ControllerStatus::Launching { .. }) => {
-                    *watch = AnomalyDetector::of(assignments)
+                    *watch = AnomalyDetector::of(assignments);
                 }
                 TrialEvent::Event(stamped) => {
                     watch

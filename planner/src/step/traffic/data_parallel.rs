@@ -94,7 +94,7 @@ impl TrafficModel<'_> {
                 }
                 // Each value is sent with its index.
                 Compression::TopK { keep } => {
-                    one(CollectiveKind::AllGather, n * 2 * communication_volume::top_k_count(bucket, keep))
+                    one(CollectiveKind::AllGather, n * 2 * communication_volume::top_k_count(bucket, keep));
                 }
             }
         }

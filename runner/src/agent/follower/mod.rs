@@ -169,7 +169,7 @@ impl Follower {
             HostInput::Done(message) => self.tell(message),
             HostInput::Terminate if self.is_connected => self.tell(HostMessage::Terminated),
             HostInput::Terminate => {
-                self.end(Err("the system ended this agent before a leader came".to_owned()))
+                self.end(Err("the system ended this agent before a leader came".to_owned()));
             }
             HostInput::Tick => self.tick(now),
         }
@@ -241,7 +241,7 @@ impl Follower {
             }
             LeaderMessage::Discard { step } => self.work(HostTask::Discard { step }),
             LeaderMessage::Mirror { from, records } => {
-                self.effects.push(HostEffect::Mirror { from, records })
+                self.effects.push(HostEffect::Mirror { from, records });
             }
             LeaderMessage::SealMirror => self.work(HostTask::SealMirror),
             LeaderMessage::Dismiss => self.end(Ok(())),
