@@ -7,8 +7,22 @@ use dtrain_protocol::TrialId;
 use dtrain_runner::checkpoints::{CheckpointStore, Inventory, LocalStore};
 use dtrain_runner::launch::relay::{RemoteHost, RemoteStore};
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// A host that did not answer.
+#[derive(Serialize)]
+pub(crate) struct UnreachableHost {
+    pub(crate) host: String,
+    pub(crate) reason: String,
+}
+
+impl From<(String, String)> for UnreachableHost {
+    fn from((host, reason): (String, String)) -> Self {
+        Self { host, reason }
+    }
+}
 
 /// A trial with the stores that hold its checkpoints.
 pub(crate) struct TrialCheckpoints {

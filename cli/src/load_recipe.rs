@@ -4,7 +4,7 @@ use crate::args::LayerArgs;
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::{check_obeyed, settings_file};
 use crate::networks;
-use crate::output::note;
+use crate::output::{Output, problem_text};
 use crate::packages::{failure, store, trust};
 use crate::pretrained::WeightsFolder;
 use crate::settings::{LayeredConfig, assignment, environment};
@@ -76,14 +76,25 @@ impl RecipeOverrides {
     }
 }
 
-/// Loads a recipe with all layers and requires its files to exist. `extra` keys come from flags and take
-/// precedence.
+impl LoadedRecipe {
+    /// Prints its notes, such as one for each key under its old name.
+    pub(crate) fn print_notes(&self, out: Output) {
+        for note in &self.checked.notes {
+            out.say(&problem_text(out.paint.yellow("note"), note));
+        }
+    }
+}
+
+/// Loads a recipe with all layers, prints its notes, and requires its files to exist. `extra` keys come from
+/// flags and take precedence.
 pub(crate) fn load(
+    out: Output,
     name: &str,
     layers: &LayerArgs,
     extra: &[(&str, String)],
 ) -> Result<LoadedRecipe, CommandError> {
     let mut loaded = load_without_running(name, layers, extra)?;
+    loaded.print_notes(out);
     let LoadedRecipe { checked, folder, project, .. } = &loaded;
     // A package that may not read files must not learn whether they exist.
     sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
@@ -104,9 +115,7 @@ pub(crate) fn load_without_running(
     layers: &LayerArgs,
     extra: &[(&str, String)],
 ) -> Result<LoadedRecipe, CommandError> {
-    let loaded = load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))?;
-    loaded.checked.notes.iter().for_each(note);
-    Ok(loaded)
+    load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))
 }
 
 /// Like [`load_without_running`], for a recipe typed in the folder `place`, with recorded overrides.

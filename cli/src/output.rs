@@ -17,9 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// True once this program has written a JSON document (not JSON Lines) to stdout.
 static HAS_DOCUMENT: AtomicBool = AtomicBool::new(false);
 
-/// True if stderr is for errors only.
-static IS_QUIET: AtomicBool = AtomicBool::new(false);
-
 /// Output settings of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
@@ -35,7 +32,6 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        IS_QUIET.store(quiet, Ordering::Relaxed);
         let paint = ColourMode::when(wants_colour() && io::stderr().is_terminal());
         let paint_data = ColourMode::when(wants_colour() && io::stdout().is_terminal());
         Self { json, quiet, paint, paint_data }
@@ -215,16 +211,12 @@ pub(crate) fn write_stderr(text: &str) {
     drop(io::stderr().lock().write_all(sanitize(text, paint).as_bytes()));
 }
 
-/// Writes a harmless remark, such as an old name of a key, unless quiet.
-pub(crate) fn note(note: &Problem) {
-    if !IS_QUIET.load(Ordering::Relaxed) {
-        let place = note.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
-        write_stderr(&format!(
-            "note: {}{place}
-",
-            note.message
-        ));
-    }
+/// Formats a problem that ends no command, such as a warning or a note: `label`, then what and where.
+pub(crate) fn problem_text(label: impl Display, problem: &Problem) -> String {
+    let place = problem.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
+    let notes: String = problem.notes.iter().map(|(note, _)| format!("; {note}")).collect();
+    let hint = problem.hint.as_ref().map_or_else(String::new, |hint| format!(": {hint}"));
+    format!("{label}: {}{place}{notes}{hint}", problem.message)
 }
 
 /// Version of all JSON documents; grows when a field changes its meaning or is removed.

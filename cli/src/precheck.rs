@@ -4,7 +4,6 @@ use crate::command_error::CommandError;
 use crate::commands::tune::recipe_of_one_slot;
 use crate::context::Context;
 use crate::load_recipe::{LoadedRecipe, matching_files};
-use crate::output::ColourMode;
 use crate::rates;
 use crate::render::number::counted;
 use dtrain_planner::{PlanError, precheck};
@@ -177,12 +176,4 @@ fn problem_at_keys(mut problem: Problem, checked: &CheckedRecipe, keys: &[&str])
         };
     }
     problem
-}
-
-/// Formats a warning.
-pub(crate) fn warning_text(paint: ColourMode, warning: &Problem) -> String {
-    let place = warning.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
-    let notes: String = warning.notes.iter().map(|(note, _)| format!("; {note}")).collect();
-    let hint = warning.hint.as_ref().map_or_else(String::new, |hint| format!(": {hint}"));
-    format!("{}: {}{place}{notes}{hint}", paint.yellow("warning"), warning.message)
 }

@@ -91,12 +91,9 @@ pub fn plan(plan: &mut Value) {
 
 /// Converts a stored recipe to today's names.
 pub fn recipe(recipe: &mut Value) {
-    for (old, new) in OLD_KEYS {
-        let ((section, old), (_, new)) = (split(old), split(new));
-        rename(recipe, section, old, new);
-    }
-    for (path, old, new) in OLD_WORDS {
-        values_at(recipe, path, &mut |value| reword(value, old, new));
+    rename_all(recipe, OLD_KEYS);
+    for (section, key, old, new) in OLD_WORDS {
+        values_at(recipe, &format!("{section}.{key}"), &mut |value| reword(value, old, new));
     }
 }
 
@@ -165,29 +162,25 @@ pub(crate) fn bundle_study(one: &mut Value) {
 
 /// Returns today's path of a param; `None` if it was not renamed.
 pub fn param(path: &str) -> Option<String> {
-    OLD_KEYS.iter().find_map(|(old, new)| {
-        let rest = path.strip_prefix(old)?;
-        (rest.is_empty() || rest.starts_with('.')).then(|| format!("{new}{rest}"))
+    OLD_KEYS.iter().find_map(|(section, old, new)| {
+        let rest = path.strip_prefix(section)?.strip_prefix('.')?.strip_prefix(old)?;
+        (rest.is_empty() || rest.starts_with('.')).then(|| format!("{section}.{new}{rest}"))
     })
 }
 
 /// Returns the renamed values of a param as JSON: pairs of the old and the new word.
-pub fn words_of_param(path: &str) -> impl Iterator<Item = (String, String)> {
+pub fn words_of_param(path: &str) -> Vec<(String, String)> {
     let json = |word: &str| Value::from(word).to_string();
-    let of_path = OLD_WORDS.iter().filter(move |(key, ..)| *key == path);
-    of_path.map(move |(_, old, new)| (json(old), json(new))).collect::<Vec<_>>().into_iter()
+    let of_path = OLD_WORDS.iter().filter(|(section, key, ..)| path == format!("{section}.{key}"));
+    of_path.map(|(_, _, old, new)| (json(old), json(new))).collect()
 }
 
 /// Converts a setting of a plan: its path, and its value as TOML.
 fn setting((path, mut value): (String, Value)) -> (String, Value) {
-    for (_, old, new) in OLD_WORDS.iter().filter(|(key, ..)| *key == path) {
-        reword(&mut value, &format!("{old:?}"), &format!("{new:?}"));
+    for (old, new) in words_of_param(&path) {
+        reword(&mut value, &old, &new);
     }
     (param(&path).unwrap_or(path), value)
-}
-
-fn split(key: &str) -> (&str, &str) {
-    key.split_once('.').unwrap_or(("", key))
 }
 
 fn rename_all(root: &mut Value, table: &[Renamed]) {

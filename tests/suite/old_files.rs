@@ -114,7 +114,10 @@ fn a_history_of_an_earlier_version_is_listed_and_shown() {
 fn a_study_of_an_earlier_version_is_learned_from() {
     let house = old();
     // Its rows were not mixed before they were split, so its trials are not comparable with those of today.
-    house.expect(2, ["tune", "project/search.toml", "--study", "rings", "--trials", "3", "--quiet"]);
+    let output =
+        house.expect(2, ["tune", "project/search.toml", "--study", "rings", "--trials", "3", "--quiet"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(words.contains("data.mix = 7 (was its default)") && words.contains("--from rings"), "{words}");
     let more =
         ["tune", "project/search.toml", "--study", "more", "--from", "rings", "--trials", "1", "--quiet"];
     house.expect(0, more);

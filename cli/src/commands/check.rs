@@ -5,7 +5,7 @@ use crate::args::CheckArgs;
 use crate::command_error::{CommandResult, ExitReason, ProblemJson};
 use crate::context::Context;
 use crate::load_recipe::load;
-use crate::output::shell_quoted;
+use crate::output::{problem_text, shell_quoted};
 use crate::precheck;
 use crate::render::number::{counted, whole};
 use dtrain_recipes::{Model, Recipe};
@@ -17,7 +17,7 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     if let Some(output) = output {
         return check_output::run(context, args, output);
     }
-    let looked = load(&args.recipe, &args.layers, &[])
+    let looked = load(context.out, &args.recipe, &args.layers, &[])
         .and_then(|loaded| precheck::find_problems(context, &loaded).map(|warnings| (loaded, warnings)));
     match looked {
         Ok((loaded, warnings)) => {
@@ -30,7 +30,7 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
                 context.out.json("check", &report)?;
             }
             for warning in &warnings {
-                context.out.say(&precheck::warning_text(context.out.paint, warning));
+                context.out.say(&problem_text(context.out.paint.yellow("warning"), warning));
             }
             if let Some(downloads) = precheck::downloads(&loaded) {
                 context.out.say(&downloads);

@@ -27,7 +27,7 @@ struct TemplateMatchReport<'a> {
 
 /// Matches the templates of a recipe against a program's output: a file, or `-` for standard input.
 pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> CommandResult {
-    let loaded = load(&args.recipe, &args.layers, &[])?;
+    let loaded = load(context.out, &args.recipe, &args.layers, &[])?;
     let templates = templates(&loaded.checked.recipe)?;
     if templates.is_empty() {
         let message = format!("{} has no templates to try", args.recipe);

@@ -1,7 +1,7 @@
 //! `dtrain checkpoint`: lists, verifies and copies checkpoints.
 
 use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
-use crate::checkpoint_sources::{TrialCheckpoints, inventory};
+use crate::checkpoint_sources::{TrialCheckpoints, UnreachableHost, inventory};
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
 use crate::render::checkpoint::{TransferBar, checkpoints, findings};
@@ -29,13 +29,6 @@ struct ListedCheckpoints<'a> {
     unreachable: Vec<UnreachableHost>,
 }
 
-/// A host that did not answer.
-#[derive(Serialize)]
-struct UnreachableHost {
-    host: String,
-    reason: String,
-}
-
 fn ls(context: &Context, args: &TrialArgs) -> CommandResult {
     let mut kept = TrialCheckpoints::of(context, &args.trial)?;
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
@@ -43,8 +36,7 @@ fn ls(context: &Context, args: &TrialArgs) -> CommandResult {
     let inventory = inventory(context, &mut holders)?;
     let listed = inventory.list(&mut holders, &refused);
     if context.out.json {
-        let unreachable =
-            inventory.away.into_iter().map(|(host, reason)| UnreachableHost { host, reason }).collect();
+        let unreachable = inventory.away.into_iter().map(UnreachableHost::from).collect();
         context
             .out
             .json("checkpoints", &ListedCheckpoints { trial: &label, checkpoints: listed, unreachable })?;

@@ -16,7 +16,7 @@ const CATEGORIES: usize = 8;
 
 /// Shows the contents of a recipe's data.
 pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
-    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
     let Some(read) = &recipe.data else {
         return Err(CommandError::new(

@@ -25,7 +25,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
     if let Some(on) = &args.on {
         return super::what_if::run(context, args, on);
     }
-    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &[])?;
     if let Some(exit) = slurm_job::submit_if_needed(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
     }

@@ -18,7 +18,7 @@ struct MeasuredRates {
 
 /// Measures rates, or shows stored ones.
 pub(crate) fn run(context: &Context, args: &ProbeArgs) -> CommandResult {
-    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
     let model = &recipe.model;
     if let Model::Command(_) = model {

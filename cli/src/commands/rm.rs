@@ -1,6 +1,7 @@
 //! `dtrain rm`: removes trials.
 
 use crate::args::RmArgs;
+use crate::checkpoint_sources::UnreachableHost;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::confirm::confirm;
 use crate::context::Context;
@@ -24,13 +25,7 @@ struct DeletedTrial {
     /// Bytes freed, here and on hosts.
     bytes: u64,
     /// Hosts that did not answer and still hold files.
-    unreachable: Vec<SkippedHost>,
-}
-
-#[derive(Serialize)]
-struct SkippedHost {
-    host: String,
-    reason: String,
+    unreachable: Vec<UnreachableHost>,
 }
 
 #[derive(Serialize)]
@@ -58,14 +53,14 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> CommandResult {
         context.out.say(&format!("removing {} ({size} on this machine)", labels.join(", ")));
     }
     if is_full {
-        is_history_empty(context, &wanted)?;
+        empty_trial_folders(context, &wanted)?;
     }
     let mut report = RemovalReport { bytes: 0, trials: Vec::new() };
     for trial in &wanted {
         let gone = remove(context, &mut history, trial)?;
         report.bytes += gone.bytes;
         context.out.say(&format!("removed {}: {} freed", gone.label, Bytes(gone.bytes)));
-        for SkippedHost { host, reason } in &gone.unreachable {
+        for UnreachableHost { host, reason } in &gone.unreachable {
             context.out.say(&format!(
                 "{}: {host} cannot be reached, so what it has of {} stays there, in trials/{} of its state folder: {reason}",
                 context.out.paint.yellow("warning"),
@@ -96,7 +91,7 @@ fn open_for_removal(context: &Context) -> Result<(History, bool), CommandError> 
 }
 
 /// Empties the folders of all trials first: deleting history rows may need more room than one trial frees.
-fn is_history_empty(context: &Context, wanted: &[TrialDetails]) -> Result<(), CommandError> {
+fn empty_trial_folders(context: &Context, wanted: &[TrialDetails]) -> Result<(), CommandError> {
     let ids: Vec<TrialId> = wanted.iter().map(|trial| trial.row.id.clone()).collect();
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
     store::empty_all(&context.home, &ids, &|id| trials::is_alive(context, id))
@@ -158,7 +153,7 @@ fn remove(
         trial: id.clone(),
         label: label.clone(),
         bytes: removed.bytes + there,
-        unreachable: away.into_iter().map(|(host, reason)| SkippedHost { host, reason }).collect(),
+        unreachable: away.into_iter().map(UnreachableHost::from).collect(),
     })
 }
 

@@ -29,7 +29,7 @@ const SAMPLE_TOKENS: u32 = 120;
 pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
     let what = match SavedPlan::read(Path::new(&args.target))? {
         Some(saved) => RunTarget::Plan(Box::new(saved)),
-        None => RunTarget::Recipe(Box::new(load_run_recipe(args)?)),
+        None => RunTarget::Recipe(Box::new(load_run_recipe(context, args)?)),
     };
     let recipe = match &what {
         RunTarget::Plan(saved) => &saved.plan.recipe,
@@ -197,7 +197,7 @@ impl RunTarget {
     }
 }
 
-fn load_run_recipe(args: &RunArgs) -> Result<LoadedRecipe, CommandError> {
+fn load_run_recipe(context: &Context, args: &RunArgs) -> Result<LoadedRecipe, CommandError> {
     let mut extra = Vec::new();
     extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
     extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
@@ -208,7 +208,7 @@ fn load_run_recipe(args: &RunArgs) -> Result<LoadedRecipe, CommandError> {
         let folder = WeightsFolder::find(from)?.map(|weights| weights.path().display().to_string());
         extra.push(("train.from", format!("{:?}", folder.as_deref().unwrap_or("none"))));
     }
-    load(&args.target, &args.layers, &extra)
+    load(context.out, &args.target, &args.layers, &extra)
 }
 
 /// Refuses overrides of a saved plan, which runs unchanged.

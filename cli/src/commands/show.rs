@@ -37,7 +37,7 @@ struct ResolvedSettings {
 
 fn resolved(context: &Context, args: &ShowArgs) -> CommandResult {
     let name = args.what.as_deref().unwrap_or("recipe.toml");
-    let loaded = load(name, &args.layers, &[])?;
+    let loaded = load(context.out, name, &args.layers, &[])?;
     let values = &loaded.checked.resolved;
     if context.out.json {
         let setting = |value: &ResolvedValue| ResolvedSetting {

@@ -25,6 +25,7 @@ use host_groups::parse_host_groups;
 /// Searches all layouts on the GPUs that `on` describes, and prints the cost of the best.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult {
     let loaded = load_without_running(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    loaded.print_notes(context.out);
     let recipe = &loaded.checked.recipe;
     let groups = parse_host_groups(on, args.network)?;
     let engine = engine(args, &groups)?;

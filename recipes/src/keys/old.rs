@@ -3,21 +3,20 @@
 use crate::document::{Document, Entry, SpannedValue, Table, Value};
 use crate::problem::Problem;
 
-/// The old path of a key, and its path in [`super::KEYS`]; both have the same section.
-pub const OLD_KEYS: &[(&str, &str)] = &[
-    ("model.with", "model.settings"),
-    ("tune.least", "tune.min_steps"),
-    ("cluster.lost_after", "cluster.unreachable_timeout"),
+/// The section of a key, its old name there, and its name in [`super::KEYS`].
+pub const OLD_KEYS: &[(&str, &str, &str)] = &[
+    ("model", "with", "settings"),
+    ("tune", "least", "min_steps"),
+    ("cluster", "lost_after", "unreachable_timeout"),
 ];
 
-/// A key, a word that it used to take, and the word that means the same today.
-pub const OLD_WORDS: &[(&str, &str, &str)] = &[("model.kind", "own", "custom")];
+/// The section and name of a key, a word that it used to take, and the word that means the same today.
+pub const OLD_WORDS: &[(&str, &str, &str, &str)] = &[("model", "kind", "own", "custom")];
 
 /// Renames old keys and words of a document to today's names. If both names of a key are present, the old one
 /// stays and is reported as unknown.
 pub(crate) fn rename(table: &mut Table) {
-    for (old, new) in OLD_KEYS {
-        let ((section, old), (_, new)) = (split(old), split(new));
+    for &(section, old, new) in OLD_KEYS {
         let Some(inner) = inside(table, section) else { continue };
         if !inner.contains_key(new)
             && let Some(entry) = inner.remove(old)
@@ -25,13 +24,12 @@ pub(crate) fn rename(table: &mut Table) {
             inner.insert(new.to_owned(), entry);
         }
     }
-    for (key, old, new) in OLD_WORDS {
-        let (section, key) = split(key);
+    for &(section, key, old, new) in OLD_WORDS {
         if let Some(Value::Text(word)) =
             inside(table, section).and_then(|inner| inner.get_mut(key)).map(|entry| &mut entry.node.value)
             && word == old
         {
-            *word = (*new).to_owned();
+            *word = new.to_owned();
         }
     }
 }
@@ -39,28 +37,26 @@ pub(crate) fn rename(table: &mut Table) {
 /// Returns a note for each key and word that [`rename`] renamed: the document's text still has the old name.
 pub(crate) fn notes(document: &Document) -> Vec<Problem> {
     let mut notes = Vec::new();
-    for (old, new) in OLD_KEYS {
-        let Some(entry) = document.entry(new) else { continue };
+    for (section, old, new) in OLD_KEYS {
+        let Some(entry) = document.entry(&format!("{section}.{new}")) else { continue };
         let written = entry.key.text().unwrap_or_default();
         let written = written.rsplit('.').next().unwrap_or(written);
-        if written.trim().trim_matches(['"', '\'']) == split(old).1 {
-            notes.push(Problem::new(format!("`{old}` is now called `{new}`")).at(&entry.key));
+        if written.trim().trim_matches(['"', '\'']) == *old {
+            let message = format!("`{section}.{old}` is now called `{section}.{new}`");
+            notes.push(Problem::new(message).at(&entry.key));
         }
     }
-    for (key, old, new) in OLD_WORDS {
-        let Some(node) = document.get(key) else { continue };
+    for (section, key, old, new) in OLD_WORDS {
+        let Some(node) = document.get(&format!("{section}.{key}")) else { continue };
         let is_old = node.origin.text().is_some_and(|text| text.trim_matches(['"', '\'']) == *old);
         if is_old && matches!(&node.value, Value::Text(word) if word == new) {
             notes.push(
-                Problem::new(format!("`{key} = \"{old}\"` is now `{key} = \"{new}\"`")).at(&node.origin),
+                Problem::new(format!("`{section}.{key} = \"{old}\"` is now `{section}.{key} = \"{new}\"`"))
+                    .at(&node.origin),
             );
         }
     }
     notes
-}
-
-fn split(key: &str) -> (&str, &str) {
-    key.split_once('.').unwrap_or(("", key))
 }
 
 fn inside<'t>(table: &'t mut Table, section: &str) -> Option<&'t mut Table> {
@@ -79,13 +75,13 @@ mod tests {
     use crate::source::{ConfigLayer, Source};
 
     #[test]
-    fn every_old_name_stands_for_a_key_in_the_same_section_and_is_no_key_itself() {
-        for (old, new) in OLD_KEYS {
-            assert!(KEYS.iter().any(|key| key.path == *new) && find(old, None).is_none(), "{old} {new}");
-            assert_eq!(split(old).0, split(new).0);
+    fn every_old_name_stands_for_a_key_and_is_no_key_itself() {
+        for (section, old, new) in OLD_KEYS {
+            let (old, new) = (format!("{section}.{old}"), format!("{section}.{new}"));
+            assert!(KEYS.iter().any(|key| key.path == new) && find(&old, None).is_none(), "{old} {new}");
         }
-        for (key, ..) in OLD_WORDS {
-            assert!(find(key, None).is_some(), "{key}");
+        for (section, key, ..) in OLD_WORDS {
+            assert!(find(&format!("{section}.{key}"), None).is_some(), "{section}.{key}");
         }
     }
 

@@ -20,13 +20,8 @@ use parted::{Parted, Trained, words};
 use std::fmt::Write;
 use world::{sent, trained};
 
-/// Steps that are compared, one validation among them; more where `DTRAIN_LAYOUTS` names the layouts.
-const STEPS: u64 = 8;
-const MORE_STEPS: u64 = 20;
-
-fn steps() -> u64 {
-    if std::env::var_os("DTRAIN_LAYOUTS").is_some() { MORE_STEPS } else { STEPS }
-}
+/// Steps that are compared.
+const STEPS: u64 = 20;
 
 /// Layouts from one line about the progress to the next.
 const TOLD: usize = 50;
@@ -55,10 +50,10 @@ fn compare(cases: &[Case], tell: &dyn Fn(&str)) -> String {
         }
         let one = case.on_one_rank();
         if !alone.iter().any(|(known, _)| *known == one.text()) {
-            alone.push((one.text(), trained(&one, steps())));
+            alone.push((one.text(), trained(&one, STEPS)));
         }
         let expected = &alone.iter().find(|(known, _)| *known == one.text()).expect("it was trained").1;
-        let parted = Parted::of(expected, &trained(case, steps()));
+        let parted = Parted::of(expected, &trained(case, STEPS));
         worst.iter_mut().zip(parted.largest()).for_each(|(worst, found)| *worst = worst.max(found));
         if !parted.is_close() {
             writeln!(wrong, "{case}: {parted}").expect("a string takes everything");

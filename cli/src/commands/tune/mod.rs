@@ -64,7 +64,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
     if let Some(name) = &args.study {
         refuse_unusable(name, "a study")?;
     }
-    let loaded = load(&args.recipe.recipe, &args.recipe.layers, &flags(args))?;
+    let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &flags(args))?;
     if let Some(exit) = slurm_job::submit_if_needed(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
     }
