@@ -1,7 +1,7 @@
 //! The planner: a pure function from a recipe, a host and its rates to a plan.
 //!
-//! It reads no clock, file or socket, starts no thread, and iterates no unordered map: the same request gives
-//! the same plan, to the last bit. A formula is a free function in the file named after its quantity.
+//! It reads no clock, file or socket, starts no thread, and has no unordered map: the same request gives the
+//! same plan, to the last bit. A formula is a free function in the file named after its quantity.
 //!
 //! One folder per step from recipe to plan: `planning` takes the request, `layout` lists the candidates,
 //! `step` simulates each rank's actions, `price` and `analytic` compute the cost, `choice` picks one and
@@ -11,6 +11,8 @@
 //! own list of actions and table of traffic. Engines on GPUs that are not at hand are priced from data sheets
 //! and fitted formulas (`analytic`), through `what_if`. The two share the table of GPUs and the failure
 //! model, nothing else; measured rates take precedence.
+
+#![warn(clippy::disallowed_types)]
 
 pub mod analytic;
 pub mod benchmarks;

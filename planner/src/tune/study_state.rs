@@ -8,7 +8,7 @@ use super::pruner::Pruner;
 use super::space::Coordinates;
 use super::study::Study;
 use super::value::TrialValue;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// State of one trial of a study.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +65,7 @@ pub struct StudyState {
     ended: Vec<u64>,
     running: usize,
     /// Number of trials, without lost ones, for each combination of values.
-    tried: HashMap<String, usize>,
+    tried: BTreeMap<String, usize>,
     rungs: BTreeMap<(u32, u32), Rung>,
 }
 
