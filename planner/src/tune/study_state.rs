@@ -5,13 +5,11 @@
 use super::event::{ProposalSource, PruneDecision, StudyEvent};
 use super::outcome::TrialOutcome;
 use super::pruner::Pruner;
+use super::pruners::Rungs;
 use super::study::Study;
 use super::study_trial::{StudyTrial, TrialPhase};
 use super::value::TrialValue;
 use std::collections::BTreeMap;
-
-/// Trials at a rung: the value and the number of each, the best first.
-type Rung = Vec<(f64, u64)>;
 
 /// State of a study.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,7 +20,8 @@ pub struct StudyState {
     running: usize,
     /// Number of trials, without lost ones, for each combination of values.
     tried: BTreeMap<String, usize>,
-    rungs: BTreeMap<(u32, u32), Rung>,
+    /// Trials at each rung of the pruner.
+    pub(super) rungs: Rungs,
 }
 
 impl StudyState {
@@ -88,17 +87,10 @@ impl StudyState {
         self.tried.contains_key(&values_key(values))
     }
 
-    /// Returns the trials that reached a rung of a bracket, the best first.
-    pub(super) fn rung(&self, bracket: u32, rung: u32) -> &[(f64, u64)] {
-        self.rungs.get(&(bracket, rung)).map_or(&[], Vec::as_slice)
-    }
-
     /// Returns a paused trial that is now among the best of its rung, from the highest rung that has one, and
     /// the units of training at the next rung.
     pub(super) fn promotable(&self, pruner: &Pruner) -> Option<(u64, Option<u64>)> {
-        let mut rungs: Vec<_> = self.rungs.iter().collect();
-        rungs.sort_by_key(|((bracket, rung), _)| (std::cmp::Reverse(bracket + rung), *bracket));
-        rungs.into_iter().find_map(|((_, rung), seen)| {
+        self.rungs.highest_first().find_map(|(rung, seen)| {
             let (_, first) = seen.first()?;
             let (_, asha) = pruner.rungs(*first)?;
             let waits = |trial: u64| {
@@ -148,13 +140,11 @@ impl StudyState {
         if let Some((bracket, asha)) = pruner.rungs(trial) {
             let rungs = std::mem::replace(&mut seen.rungs, asha.reached(at))..asha.reached(at);
             for rung in rungs {
-                let known = self.rungs.entry((bracket, rung)).or_default();
-                let place = known.partition_point(|other| (other.0, other.1) < (value, trial));
-                known.insert(place, (value, trial));
+                self.rungs.add(bracket, rung, value, trial);
             }
         }
         if self.trial(trial).decision == PruneDecision::Continue {
-            let decision = pruner.prune_decision(self, trial);
+            let decision = pruner.prune_decision(trial, &self.trials, &self.rungs);
             self.find_mut(trial).expect("it was just found").decision = decision;
         }
     }
