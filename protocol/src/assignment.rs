@@ -1,6 +1,6 @@
 //! The assignment of a rank: everything that it must know for one attempt.
 
-use crate::{Action, Arrangement, AttemptId, Rank, StepId, TrialId};
+use crate::{Action, Arrangement, AttemptId, Placement, Rank, StepId, TrialId};
 use dtrain_recipes::{Data, Goal, Metric, Model, Optimizer, Schedule};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -114,48 +114,6 @@ impl MetricTarget {
     /// Returns `true` if a value of a metric reaches the target.
     pub fn is_reached(&self, metric: &str, value: f64) -> bool {
         self.metric.name() == metric && self.goal.is_reached(value, self.value)
-    }
-}
-
-/// The host and device of a rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
-    /// Index of the host. Ranks of one host have consecutive numbers.
-    #[serde(default)]
-    pub host: u32,
-    /// Kind of device.
-    pub device: DeviceKind,
-    /// Index among the host's devices of that kind.
-    pub index: u32,
-    /// Compute threads on the CPU.
-    pub threads: u32,
-}
-
-/// A kind of device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceKind {
-    /// The host's processor.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
-    /// A GPU of any vendor, through wgpu and Vulkan.
-    Wgpu,
-}
-
-impl DeviceKind {
-    /// Returns the name of the backend: `cpu`, `cuda` or `wgpu`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-            Self::Wgpu => "wgpu",
-        }
-    }
-
-    /// Returns `true` for a GPU of any vendor.
-    pub fn is_gpu(self) -> bool {
-        self != Self::Cpu
     }
 }
 
