@@ -1,7 +1,7 @@
 //! Causal transformers: their sizes, and the number of their parameters.
 
+use crate::architecture::{Activation, Norm, Positions};
 use crate::keyword_enum::keyword_enum;
-use crate::model::{Activation, Norm, Positions};
 use serde::{Deserialize, Serialize};
 
 /// Default base of rotary positions (Su et al. 2021).

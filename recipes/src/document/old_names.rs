@@ -1,9 +1,9 @@
 //! Old names of keys and words. Recipes of earlier versions stay valid; a note tells the new name.
 
-use crate::document::{Document, Entry, SpannedValue, Table, Value};
+use super::{Document, Entry, SpannedValue, Table, Value};
 use crate::problem::Problem;
 
-/// The section of a key, its old name there, and its name in [`super::KEYS`].
+/// The section of a key, its old name there, and its name in [`crate::keys::KEYS`].
 pub const OLD_KEYS: &[(&str, &str, &str)] = &[
     ("model", "with", "settings"),
     ("tune", "least", "min_steps"),
