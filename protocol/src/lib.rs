@@ -1,8 +1,8 @@
 //! Messages and formats that dtrain's processes share: ids, layouts, assignments, orders, events,
 //! checkpoints.
 //!
-//! Types and pure functions on them and, with the feature `tls`, authentication. Nothing here reads a clock,
-//! a file or a socket.
+//! Types and pure functions on them and, with the feature `tls`, authentication. Only `pending_peers` reads a
+//! clock and sockets; nothing here reads a file.
 
 pub mod action;
 pub mod arrangement;
