@@ -203,7 +203,8 @@ fn with_trial(state: SolverState, values: &[TrialValue], outcome: &TrialOutcome)
 
 /// Returns the key-value pairs that observers get besides the values and the cost of a trial.
 fn trial_kv(trial: u64, source: ProposalSource) -> KV {
-    let mut told = argmin::kv!("trial" => trial;);
+    let mut told = KV::new();
+    told.insert("trial", trial.into());
     let (name, figure) = match source {
         ProposalSource::Given => ("given", None),
         ProposalSource::Grid => ("grid", None),
