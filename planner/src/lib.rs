@@ -21,6 +21,7 @@ pub mod planning;
 pub mod price;
 pub mod rates;
 pub mod step;
+pub mod text;
 pub mod training;
 pub mod tune;
 pub mod what_if;

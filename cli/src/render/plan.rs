@@ -3,9 +3,8 @@
 use super::number::{count, counted, whole};
 use super::table::PageStyle;
 use crate::output::ColourMode;
-use dtrain_planner::choice::explain::{
-    DetailLevel, explain, summary, validation, wrapped, wrapped_with_indent,
-};
+use dtrain_planner::choice::explain::{DetailLevel, explain, summary, validation};
+use dtrain_planner::text::{wrapped, wrapped_with_indent};
 use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 

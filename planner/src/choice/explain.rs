@@ -4,10 +4,10 @@ mod alternatives;
 mod arrangement;
 mod checkpoints;
 
-use crate::choice::tradeoffs::amount;
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::planning::foreign::command_with_values;
 use crate::planning::plan::{Plan, RankedCandidate};
+use crate::text::{amount, row, whole};
 use crate::training::training_schedule::TrainingSchedule;
 use crate::training::validation::Validation;
 pub use alternatives::{causes, memory, slowdown};
@@ -18,12 +18,6 @@ use dtrain_recipes::number_format::{count, thousands};
 use dtrain_recipes::sanitize::on_one_line;
 use dtrain_recipes::{Bytes, ForeignCommand, Model, Recipe, Seconds};
 use std::collections::BTreeSet;
-
-/// Most columns of a line: longer ones are hard to read.
-pub const WIDTH: usize = 100;
-
-/// Column at which values start.
-const INDENT: usize = 16;
 
 /// Most reasons shown for rejected candidates.
 const REASONS: usize = 10;
@@ -293,46 +287,6 @@ fn with_range(value: &str, low: String, high: String, reason: &str) -> String {
         return format!("{value}: {reason}");
     }
     format!("{value} (range to search: {low} to {high}): {reason}")
-}
-
-/// Appends a key and its value as one line, which [`wrapped`] breaks.
-pub(crate) fn row(text: &mut String, key: &str, value: &str) {
-    text.push_str(format!("{key:<INDENT$}{value}").trim_end());
-    text.push('\n');
-}
-
-/// Wraps rows to at most `width` and at most [`WIDTH`] columns: values break between words and continue below
-/// their start.
-pub fn wrapped(text: &str, width: usize) -> String {
-    wrapped_with_indent(text, width, INDENT)
-}
-
-/// Wraps lines whose values start at column `indent`; see [`wrapped`].
-pub fn wrapped_with_indent(text: &str, width: usize, indent: usize) -> String {
-    let width = width.clamp(2 * indent, WIDTH);
-    text.lines().map(|line| wrap_row(line, width, indent)).collect()
-}
-
-fn wrap_row(row: &str, width: usize, indent: usize) -> String {
-    let (mut text, mut line, mut used) = (String::new(), String::new(), 0);
-    for (place, word) in row.split(' ').enumerate() {
-        let length = word.chars().count();
-        if used > indent && used + 1 + length > width {
-            text += &format!("{}\n", line.trim_end());
-            (line, used) = (" ".repeat(indent), indent);
-        } else if place > 0 {
-            line.push(' ');
-            used += 1;
-        }
-        line += word;
-        used += length;
-    }
-    text + line.trim_end() + "\n"
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-pub(crate) fn whole(n: u64) -> f64 {
-    n as f64
 }
 
 #[cfg(test)]

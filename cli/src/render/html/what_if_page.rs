@@ -5,7 +5,7 @@ use super::{
 };
 use crate::render::number::{count, seconds, thousands};
 use dtrain_planner::choice::explain;
-use dtrain_planner::choice::tradeoffs::amount;
+use dtrain_planner::text::amount;
 use dtrain_planner::what_if::{AxisAlternative, DatasheetPlan, constants_source, describe_layout, subject};
 use dtrain_recipes::Bytes;
 

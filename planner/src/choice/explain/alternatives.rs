@@ -1,8 +1,9 @@
 //! Explains the choice: its ties, and the cost of every other value of every axis.
 
-use super::{DetailLevel, row};
+use super::DetailLevel;
 use crate::choice::alternatives::{Alternative, largest_delta};
 use crate::planning::plan::{Plan, RankedCandidate};
+use crate::text::row;
 use dtrain_recipes::{Bytes, Seconds};
 use std::cmp::Ordering;
 

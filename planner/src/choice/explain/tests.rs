@@ -1,6 +1,7 @@
 use super::*;
 use crate::fixtures;
 use crate::planning::plan;
+use crate::text::{WIDTH, wrapped};
 use dtrain_recipes::{Interval, Mlp, Samples, StopConditions, Tunable};
 
 fn shown(text: &str) -> String {
