@@ -5,7 +5,6 @@ pub mod error;
 pub mod foreign;
 pub mod plan;
 pub mod precheck;
-pub(crate) mod rng;
 pub mod search;
 pub mod written;
 

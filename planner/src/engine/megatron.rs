@@ -3,7 +3,7 @@
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, megatron};
-use crate::step::schedule::chunks_of;
+use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 

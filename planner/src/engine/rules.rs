@@ -1,7 +1,7 @@
 //! Rules that several engines share. Each returns the reason for a refusal, or `None`.
 
 use super::{TrainingSpec, UnsupportedLayout, unsupported};
-use crate::step::schedule::{PipelineShape, is_possible};
+use crate::pipeline_schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, sharding};
 use dtrain_recipes::{
     Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,

@@ -1,10 +1,10 @@
 //! Lowers a choice to one assignment for each rank; nothing is left to decide afterwards.
 
 use crate::Candidate;
+use crate::pipeline_schedule::{self, chunks_of};
 use crate::planning::checkpoint_interval::final_checkpoint_seconds;
 use crate::planning::foreign;
 use crate::planning::plan::{Plan, RankedCandidate};
-use crate::step::schedule::{self, chunks_of};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Hyperparameters, MetricTarget, Placement, Rank,
     RankTransport, ResumePoint, RunUntil, StepId, TrialId, WaitLimits,
@@ -41,7 +41,7 @@ pub fn lower(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec) -> Vec
     ranks
         .map(|rank| {
             let passes = split.micro_batches_of(arrangement.layout.reader(rank));
-            let steps = steps.entry(passes).or_insert_with(|| schedule::steps(arrangement, passes));
+            let steps = steps.entry(passes).or_insert_with(|| pipeline_schedule::steps(arrangement, passes));
             of_rank(plan, choice, launch, rank, steps)
         })
         .collect()

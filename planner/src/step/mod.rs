@@ -2,7 +2,5 @@
 //! assignments that carry them to the ranks.
 
 pub mod lower;
-pub mod schedule;
-pub mod simulate;
 pub mod timeline;
 pub mod traffic;

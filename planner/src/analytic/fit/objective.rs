@@ -6,7 +6,7 @@ use super::solver::{GaussNewton, NormalEquations};
 use crate::analytic::constants::covariance::{Covariance, CovarianceFile};
 use crate::analytic::constants::fitted::with_constants;
 use crate::analytic::{Constants, StepInputs, StepTimes};
-use crate::tune::linear::{Cholesky, dot};
+use crate::linear_algebra::{Cholesky, dot};
 use argmin::core::{CostFunction, Error, Executor, Hessian, State as _};
 
 /// Standard deviation of ln(predicted step time): the unit of residuals.

@@ -1,6 +1,6 @@
 //! Gauss-Newton method with Levenberg-Marquardt damping.
 
-use crate::tune::linear::Cholesky;
+use crate::linear_algebra::Cholesky;
 use argmin::core::{CostFunction, Error, Hessian, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
 

@@ -8,7 +8,7 @@ use super::price::Pricer;
 use super::space::{GroupedProblem, SharedDegree};
 use crate::analytic::StepConfig;
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest};
-use crate::planning::rng::SearchRng;
+use crate::rng::SearchRng;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
 use dtrain_protocol::shuffle::splitmix64;

@@ -4,7 +4,7 @@ use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, s
 use crate::analytic::{
     AttentionKernel, Constants, MatmulPrecision, PeakMemory, Software, SoftwareStyle, StepTimes, Transformer,
 };
-use crate::planning::rng::SearchRng;
+use crate::rng::SearchRng;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
 

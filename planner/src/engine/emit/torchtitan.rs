@@ -9,7 +9,7 @@ mod model;
 use super::hosts::HostShape;
 use super::source::DecoderPlan;
 use super::{ConfigFile, ConfigFiles, head};
-use crate::step::schedule::chunks_of;
+use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::Axis;
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
 

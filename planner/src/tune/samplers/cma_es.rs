@@ -7,8 +7,8 @@
 //! Cholesky factor in place of the matrix root.
 
 use super::sobol;
+use crate::linear_algebra::{Cholesky, dot};
 use crate::tune::event::ProposalSource;
-use crate::tune::linear::{Cholesky, dot};
 use crate::tune::observations::StudyObservations;
 use crate::tune::rng::TrialRng;
 use crate::tune::sampler::AskContext;

@@ -1,4 +1,4 @@
-//! Small dense linear algebra on row-major `Vec<f64>`: only what a Gaussian process needs.
+//! Small dense linear algebra on row-major `Vec<f64>`: only what a Gaussian process and a Gauss-Newton step need.
 
 /// Returns the dot product of two vectors of equal length. Adds in eight lanes of fixed order, so it is
 /// deterministic.

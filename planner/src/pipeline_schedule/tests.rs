@@ -1,5 +1,5 @@
 use super::*;
-use crate::step::simulate::{PassCost, SimulatedPipeline, hop, simulate_pipeline};
+use crate::pipeline_schedule::simulate::{PassCost, SimulatedPipeline, hop, simulate_pipeline};
 use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
 use dtrain_protocol::{Neighbor, Pass};
 use std::collections::BTreeSet;

@@ -1,10 +1,11 @@
-//! Pipeline schedules: the ordered actions of each stage within one step.
+//! Pipeline schedules: the ordered actions of each stage within one step, and their simulation.
 //!
-//! A schedule is an order of passes for every stage (`orders`); `connect` places the messages between them,
-//! in one way for all schedules.
+//! A schedule is an order of passes for every stage (`pass_order`); `messages` places the messages between
+//! them, in one way for all schedules.
 
 mod messages;
 mod pass_order;
+pub mod simulate;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //!
 //! It knows neither bytes nor devices: durations of the pieces come in, the duration of the whole goes out.
 
-use crate::step::schedule::PipelineShape;
+use crate::pipeline_schedule::PipelineShape;
 use dtrain_protocol::{Action, Neighbor, Pass};
 use std::collections::BTreeMap;
 

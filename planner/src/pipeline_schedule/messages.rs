@@ -5,7 +5,7 @@
 //! buffers, and there is no deadlock.
 
 use super::PipelineShape;
-use crate::step::simulate::{StageAction, hop};
+use crate::pipeline_schedule::simulate::{StageAction, hop};
 use dtrain_protocol::{Action, Neighbor, Pass};
 use std::collections::BTreeMap;
 
