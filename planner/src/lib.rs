@@ -16,6 +16,7 @@ pub mod analytic;
 pub mod benchmarks;
 pub mod choice;
 pub mod engine;
+pub mod hardware;
 pub mod layout;
 pub mod linear_algebra;
 pub mod pipeline_schedule;

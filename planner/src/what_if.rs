@@ -32,13 +32,14 @@ pub use to_plan::to_plan;
 pub use transformer::transformer;
 
 use crate::analytic::search::{
-    EngineSupport, HomogeneousCluster, LayoutSearchResult, SearchProblem, search_front, to_count,
+    HomogeneousCluster, LayoutSearchResult, SearchProblem, search_front, to_count,
 };
 use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
 use crate::analytic::{
     Constants, MatmulPrecision, MissingInputs, PeakMemory, Software, StepConfig, StepTimes,
 };
 use crate::choice::tradeoffs::{CostBasis, Tradeoffs};
+use crate::engine::EngineSupport;
 use crate::engine::{TrainingSpec, UnsupportedLayout};
 use crate::step::timeline::Timeline;
 use crate::training::batch_size;

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/analytic/data").join(name)
+    let folder = if name == "generations.toml" { "src/hardware/data" } else { "src/analytic/data" };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name)
 }
 
 /// Writes the values of all fitted constants.

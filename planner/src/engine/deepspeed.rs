@@ -1,8 +1,9 @@
 //! DeepSpeed: rules from its sources, version 0.19.8.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::{AcceleratorKind, SoftwareStyle};
+use crate::engine::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, deepspeed};
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, OptimizerKind, Precision, ZeroStage};
 

@@ -1,7 +1,7 @@
 //! dtrain's own worker: rules from `dtrain_protocol::supported`.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
+use crate::engine::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, dtrain};
 use dtrain_protocol::{Arrangement, ContextExchange, supported};
 use dtrain_recipes::{Model, Precision};

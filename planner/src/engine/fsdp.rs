@@ -2,7 +2,7 @@
 //! the tensor-parallel plans of transformers 5.23.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
+use crate::engine::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};

@@ -1,8 +1,9 @@
 //! MaxText on JAX: rules from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::{AcceleratorKind, SoftwareStyle};
+use crate::engine::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, maxtext};
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 

@@ -1,7 +1,7 @@
 //! Megatron-LM: rules from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
+use crate::engine::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, megatron};
 use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};

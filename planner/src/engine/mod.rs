@@ -12,6 +12,7 @@ mod fsdp;
 mod jax;
 mod megatron;
 mod rules;
+mod software_style;
 mod torchtitan;
 
 #[cfg(test)]
@@ -22,10 +23,11 @@ pub use self::dtrain::Dtrain;
 pub use self::fsdp::Fsdp;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
+pub use self::software_style::{AttentionKernel, Recomputation, SoftwareStyle};
 pub use self::torchtitan::Torchtitan;
 
-use crate::analytic::{AcceleratorKind, SoftwareStyle};
 use crate::engine::emit::{ConfigFiles, DecoderPlan};
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
 
@@ -90,6 +92,15 @@ impl TrainingSpec {
             fp8_recipe: train.fp8_recipe.unwrap_or_default(),
         }
     }
+}
+
+/// An engine with the training it is to run.
+#[derive(Clone, Debug)]
+pub struct EngineSupport {
+    /// The engine.
+    pub engine: &'static dyn Engine,
+    /// The training, for the engine's checks.
+    pub training: TrainingSpec,
 }
 
 /// The reason why an engine cannot run a layout.

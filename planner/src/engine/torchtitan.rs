@@ -1,7 +1,7 @@
 //! torchtitan: rules from its sources, version 0.3.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
+use crate::engine::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, torchtitan};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};

@@ -1,6 +1,6 @@
 //! Drift: differences between a plan's inputs and those of today, in words.
 
-use crate::analytic::hardware::{gpu, normalized_gpu_name};
+use crate::hardware::{gpu, normalized_gpu_name};
 use crate::planning::plan::{Plan, rates_digest};
 use crate::training::calendar;
 use dtrain_protocol::{HostFacts, Rates};

@@ -1,6 +1,6 @@
 //! Data sheets of devices, for hosts that have not been measured. Measured rates take precedence.
 
-use crate::analytic::hardware;
+use crate::hardware;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Precision;
 

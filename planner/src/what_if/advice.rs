@@ -2,10 +2,9 @@
 
 use super::DatasheetPlanRequest;
 use super::ranking::RankedLayouts;
-use crate::analytic::search::{
-    EngineSupport, HomogeneousCluster, PricedLayout, SearchProblem, fastest_beside,
-};
+use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, fastest_beside};
 use crate::analytic::{Constants, Software};
+use crate::engine::EngineSupport;
 use crate::engine::{self, Engine as _};
 use crate::layout::batch_split::divisors;
 use crate::training::goodput::RESTART_SECONDS;

@@ -65,7 +65,7 @@ fn halves(cluster: HomogeneousCluster) -> impl Iterator<Item = HomogeneousCluste
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analytic::hardware::gpu;
+    use crate::hardware::gpu;
 
     #[test]
     fn fewer_devices_are_whole_hosts_and_then_parts_of_one() {

@@ -6,7 +6,7 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
-use crate::analytic::search::EngineSupport;
+use crate::engine::EngineSupport;
 use crate::engine::{Engine, TrainingSpec, UnsupportedLayout};
 use crate::layout::batch_split::divisors;
 use crate::layout::candidate::layout_with_devices;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::analytic::hardware::gpu;
 use crate::engine::Engine as _;
 use crate::fixtures;
+use crate::hardware::gpu;
 use crate::text::{WIDTH, wrapped};
 use dtrain_recipes::{Activation, Decoder, Model, Samples, Tunable};
 

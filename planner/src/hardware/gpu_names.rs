@@ -2,7 +2,7 @@
 //!
 //! Every word must be known, so that a typo never becomes another GPU.
 
-use super::hardware::{GpuSpec, gpus};
+use super::{GpuSpec, gpus};
 
 /// A GPU with the power limit and memory that its name gives.
 #[derive(Clone, Copy, Debug)]
