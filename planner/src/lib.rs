@@ -15,6 +15,7 @@
 pub mod analytic;
 pub mod benchmarks;
 pub mod choice;
+pub mod emit;
 pub mod engine;
 pub mod hardware;
 pub mod layout;

@@ -12,7 +12,7 @@ use crate::render::plan::long;
 use crate::{rates, slurm_job, trials};
 use dtrain_planner::Plan;
 use dtrain_planner::choice::explain::DetailLevel;
-use dtrain_planner::engine::emit::ConfigFormat;
+use dtrain_planner::emit::ConfigFormat;
 use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
 use serde::Serialize;

@@ -12,7 +12,7 @@ use crate::rates;
 use crate::render::html::{page, what_if_page};
 use dtrain_planner::Plan;
 use dtrain_planner::analytic::search::HomogeneousCluster;
-use dtrain_planner::engine::emit::ConfigFormat;
+use dtrain_planner::emit::ConfigFormat;
 use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::hardware::AcceleratorKind;
 use dtrain_planner::text::wrapped;

@@ -3,7 +3,6 @@
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
-use crate::engine::emit::{ConfigFiles, DecoderPlan, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
 
@@ -51,10 +50,6 @@ impl Engine for Fsdp {
             .or_else(|| rules::whole_blocks(arrangement))
             .or_else(|| axes(model, arrangement))
             .or_else(|| state(arrangement))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        fsdp::emit(source)
     }
 }
 

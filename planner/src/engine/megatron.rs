@@ -2,7 +2,6 @@
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
-use crate::engine::emit::{ConfigFiles, DecoderPlan, megatron};
 use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -47,10 +46,6 @@ impl Engine for Megatron {
             .or_else(|| context(model, arrangement))
             .or_else(|| experts(model, arrangement))
             .or_else(|| recompute(model, arrangement))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        megatron::emit(source)
     }
 }
 

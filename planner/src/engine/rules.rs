@@ -260,7 +260,7 @@ pub(super) fn has_no_biases(model: &Decoder) -> bool {
 }
 
 /// Returns `true` if exactly queries, keys and values have biases.
-pub(super) fn has_qkv_biases_alone(model: &Decoder) -> bool {
+pub(crate) fn has_qkv_biases_alone(model: &Decoder) -> bool {
     !model.bias && model.qkv_bias()
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Candidate;
+use crate::emit::{ConfigFormat, emit};
 use crate::engine::TrainingSpec;
-use crate::engine::emit::{ConfigFormat, emit};
 use crate::explain;
 use crate::fixtures;
 use crate::price::estimate::Estimate;
