@@ -37,7 +37,8 @@ mod fixtures;
 pub use choice::alternatives::Alternative;
 pub use choice::explain::explain;
 pub use layout::batch_split::BatchSplit;
-pub use layout::candidate::{Candidate, RejectedGroup, Rejection};
+pub use layout::candidate::Candidate;
+pub use layout::rejection::{RejectedGroup, Rejection};
 pub use planning::error::PlanError;
 pub use planning::plan;
 pub use planning::plan::{

@@ -11,7 +11,7 @@ pub mod written;
 use self::search::Ranking;
 use crate::choice::alternatives::alternatives;
 use crate::choice::tie_break::TieBreak;
-use crate::layout::candidate::{RejectedGroup, Rejection};
+use crate::layout::rejection::{RejectedGroup, Rejection};
 use crate::layout::space::{self, CandidateId, CandidateSpace, Capabilities};
 use crate::planning::error::PlanError;
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate, RatesStamp, rates_digest};

@@ -3,7 +3,8 @@
 use crate::choice::alternatives::Alternative;
 use crate::choice::tradeoffs::Tradeoffs;
 use crate::engine::Engine;
-use crate::layout::candidate::{Candidate, RejectedGroup};
+use crate::layout::candidate::Candidate;
+use crate::layout::rejection::RejectedGroup;
 use crate::price::estimate::Estimate;
 use crate::rates::calibrate::{Factors, StepObservation};
 use crate::rates::probing::precision_to_measure;
