@@ -46,13 +46,14 @@ pub use planning::plan::{
     rates_key, training_digest,
 };
 pub use planning::precheck::precheck;
+pub use planning::step_profile::step_profile;
 pub use price::estimate::{Causes, Estimate, TimeBreakdown};
 pub use price::memory::MemoryBreakdown;
+pub use price::step_profile::StepProfile;
 pub use rates::calibrate::{Factors, StepObservation};
 pub use rates::drift::PlanDrift;
 pub use rates::probing::{micro_batches_to_measure, precision_to_measure};
 pub use step::lower::{AttemptSpec, lower};
-pub use step::timeline::{StepProfile, step_profile};
 pub use training::calendar::format_day;
 pub use training::learning_rate::Decision;
 pub use training::learning_rate_change::{LearningRateChange, learning_rate_change};

@@ -1,6 +1,7 @@
 //! The chosen candidate and its alternatives on the Pareto front of time, memory and cost.
 
-use crate::choice::pareto_front::{CandidateCost, notable_points};
+use crate::choice::pareto_front::notable_points;
+use crate::price::candidate_cost::CandidateCost;
 use crate::text::{amount, row};
 use dtrain_recipes::number_format::thousands;
 use dtrain_recipes::{Bytes, Seconds};

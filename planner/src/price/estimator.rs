@@ -1,11 +1,11 @@
 //! Builds the estimate of a candidate with its interval, its training schedule and the source of the speeds.
 
 use crate::Candidate;
-use crate::choice::pareto_front::CandidateCost;
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
 use crate::layout::space::CandidateId;
 use crate::planning::plan::{PlanRequest, RankedCandidate};
 use crate::planning::search::Ranking;
+use crate::price::candidate_cost::CandidateCost;
 use crate::price::cost_model::CostModel;
 use crate::price::estimate::{Estimate, TimeBreakdown};
 use crate::rates::speeds::SpeedSource;

@@ -3,8 +3,9 @@
 use crate::layout::space::{self, CandidateSpace, Capabilities};
 use crate::planning::batch;
 use crate::planning::plan::PlanRequest;
-use crate::price::cost_model::{CostInputs, CostModel};
+use crate::price::cost_model::CostModel;
 use crate::rates::calibrate::Factors;
+use crate::rates::cost_inputs::CostInputs;
 use dtrain_protocol::{Arrangement, HostFacts, cannot_run};
 use dtrain_recipes::{Precision, Recipe, Tunable};
 use std::num::NonZeroU64;

@@ -4,10 +4,10 @@ use super::*;
 use crate::analytic::search::SearchAxis;
 use crate::benchmarks::{self, TableRow};
 use crate::choice::explain::DetailLevel;
-use crate::choice::pareto_front::CandidateCost;
 use crate::engine::{Engine, FSDP, MEGATRON, TORCHTITAN};
 use crate::fixtures;
 use crate::hardware::gpu;
+use crate::price::candidate_cost::CandidateCost;
 use crate::text::{WIDTH, wrapped};
 use dtrain_recipes::{Activation, Cnn, Samples};
 

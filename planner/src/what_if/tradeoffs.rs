@@ -5,8 +5,9 @@ use crate::analytic::StepConfig;
 use crate::analytic::search::{
     HomogeneousCluster, LayoutSearchResult, PricedLayout, SearchProblem, fastest_beside, to_count,
 };
-use crate::choice::pareto_front::{CandidateCost, ParetoFront};
+use crate::choice::pareto_front::ParetoFront;
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
+use crate::price::candidate_cost::CandidateCost;
 use dtrain_recipes::Bytes;
 
 /// Returns the choice beside the Pareto front of time, memory and cost: over all layouts `found` on all

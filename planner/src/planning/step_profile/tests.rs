@@ -1,6 +1,8 @@
 use super::*;
 use crate::fixtures;
 use crate::planning::plan;
+use crate::price::memory::MemoryBreakdown;
+use crate::step::timeline::{Activity, StageTrack, Timeline};
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recipe};
 
 const SCHEDULES: [(PipelineSchedule, Option<u32>); 4] = [
