@@ -55,7 +55,7 @@ pub use rates::drift::PlanDrift;
 pub use rates::probing::{micro_batches_to_measure, precision_to_measure};
 pub use step::lower::{AttemptSpec, lower};
 pub use training::calendar::format_day;
-pub use training::learning_rate::Decision;
+pub use training::decision::Decision;
 pub use training::learning_rate_change::{LearningRateChange, learning_rate_change};
 pub use training::learning_rate_correction::Correction;
 pub use training::training_schedule::TrainingSchedule;

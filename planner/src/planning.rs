@@ -1,6 +1,5 @@
 //! The planner: decides the batch, searches and prices the candidates, and ranks them.
 
-pub mod checkpoint_interval;
 pub mod error;
 pub mod foreign;
 pub mod plan;
@@ -23,7 +22,8 @@ use crate::price::estimator::{Estimator, step_costs};
 use crate::rates::calibrate::{self, Factors, Residual, StepObservation};
 use crate::rates::cost_inputs::CostInputs;
 use crate::training::batch_size::{self, TrainingBudget};
-use crate::training::learning_rate::{self, Decision};
+use crate::training::decision::Decision;
+use crate::training::learning_rate::{self};
 use crate::training::learning_rate_correction;
 use crate::training::training_schedule::training_schedule;
 use dtrain_recipes::{Model, StopConditions};

@@ -13,7 +13,7 @@ use crate::run_trial::{RunMode, TrialRun, run_to_end};
 use crate::trials::history_failure;
 use crate::{audit, fork, hosts, limits, rates, slurm_job, trials};
 use dtrain_planner::emit::{ConfigFormat, emit};
-use dtrain_planner::planning::checkpoint_interval;
+use dtrain_planner::training::checkpoint_interval;
 use dtrain_planner::{Plan, rates_key};
 use dtrain_recipes::{Bytes, ConfigLayer, Devices, LauncherKind, Model};
 use dtrain_runner::files;

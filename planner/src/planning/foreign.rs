@@ -5,7 +5,7 @@ use crate::layout::space;
 use crate::planning::error::PlanError;
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate};
 use crate::rates::calibrate::Factors;
-use crate::training::learning_rate::Decision;
+use crate::training::decision::Decision;
 use crate::{BatchSplit, Candidate, TrainingSchedule};
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout};
 use dtrain_recipes::placeholder::{self, Ranks};

@@ -9,7 +9,7 @@ use crate::price::estimate::Estimate;
 use crate::rates::calibrate::{Factors, StepObservation};
 use crate::rates::probing::precision_to_measure;
 use crate::training::batch_size::EPOCHS_MOST;
-use crate::training::learning_rate::Decision;
+use crate::training::decision::Decision;
 use crate::training::learning_rate_correction::Correction;
 use crate::training::training_schedule::TrainingSchedule;
 use dtrain_protocol::{HostFacts, Rates, old_names};

@@ -2,9 +2,9 @@
 
 use crate::Candidate;
 use crate::pipeline_schedule::{self, chunks_of};
-use crate::planning::checkpoint_interval::final_checkpoint_seconds;
 use crate::planning::foreign;
 use crate::planning::plan::{Plan, RankedCandidate};
+use crate::training::checkpoint_interval::final_checkpoint_seconds;
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Hyperparameters, MetricTarget, Placement, Rank,
     RankTransport, ResumePoint, RunUntil, StepId, TrialId, WaitLimits,

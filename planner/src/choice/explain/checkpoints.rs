@@ -1,9 +1,9 @@
 //! Describes the checkpoints of a run, and the cost of failures.
 
 use super::after;
-use crate::planning::checkpoint_interval::{CheckpointInterval, CheckpointReason, HOLD_SHARE};
 use crate::planning::plan::{Plan, RankedCandidate};
 use crate::text::{row, whole};
+use crate::training::checkpoint_interval::{CheckpointInterval, CheckpointReason, HOLD_SHARE};
 use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::thousands;

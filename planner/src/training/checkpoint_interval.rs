@@ -8,7 +8,7 @@ use crate::price::memory::moments;
 use crate::training::goodput::{
     FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS, goodput, interval_seconds, job_mtbf_seconds,
 };
-use crate::training::training_schedule::nearest_steps;
+use crate::training::step_count::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
 
