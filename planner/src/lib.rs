@@ -34,12 +34,16 @@ pub mod what_if;
 #[cfg(test)]
 mod fixtures;
 
-pub use choice::alternatives::Alternative;
-pub use choice::explain::explain;
+pub use choice::alternative::Alternative;
 pub use layout::batch_split::BatchSplit;
 pub use layout::candidate::Candidate;
 pub use layout::rejection::{RejectedGroup, Rejection};
+pub use planning::drift::PlanDrift;
 pub use planning::error::PlanError;
+pub use planning::explain::explain;
+pub use planning::learning_rate_change::{LearningRateChange, learning_rate_change};
+pub use planning::lower::{AttemptSpec, lower};
+pub use planning::micro_batches_to_measure::micro_batches_to_measure;
 pub use planning::plan;
 pub use planning::plan::{
     Epochs, Plan, PlanReadError, PlanRequest, RankedCandidate, RatesStamp, model_digest, rates_digest,
@@ -51,11 +55,8 @@ pub use price::estimate::{Causes, Estimate, TimeBreakdown};
 pub use price::memory::MemoryBreakdown;
 pub use price::step_profile::StepProfile;
 pub use rates::calibrate::{Factors, StepObservation};
-pub use rates::drift::PlanDrift;
-pub use rates::probing::{micro_batches_to_measure, precision_to_measure};
-pub use step::lower::{AttemptSpec, lower};
+pub use rates::measured_precision::precision_to_measure;
 pub use training::calendar::format_day;
 pub use training::decision::Decision;
-pub use training::learning_rate_change::{LearningRateChange, learning_rate_change};
 pub use training::learning_rate_correction::Correction;
 pub use training::training_schedule::TrainingSchedule;

@@ -1,7 +1,14 @@
 //! The planner: decides the batch, searches and prices the candidates, and ranks them.
 
+pub mod alternatives;
+pub mod drift;
 pub mod error;
+mod estimator;
+pub mod explain;
 pub mod foreign;
+pub mod learning_rate_change;
+pub mod lower;
+pub mod micro_batches_to_measure;
 pub mod plan;
 pub mod precheck;
 pub mod search;
@@ -9,16 +16,16 @@ pub mod step_profile;
 pub mod written;
 
 use self::search::Ranking;
-use crate::choice::alternatives::alternatives;
 use crate::choice::tie_break::TieBreak;
 use crate::layout::rejection::{RejectedGroup, Rejection};
 use crate::layout::space::{self, CandidateId, CandidateSpace, Capabilities};
+use crate::planning::alternatives::alternatives;
 use crate::planning::error::PlanError;
+use crate::planning::estimator::{Estimator, step_costs};
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate, RatesStamp, rates_digest};
 use crate::planning::precheck::{precheck, require_full_batch};
 use crate::price::cost_model::CostModel;
 use crate::price::estimate::TimeBreakdown;
-use crate::price::estimator::{Estimator, step_costs};
 use crate::rates::calibrate::{self, Factors, Residual, StepObservation};
 use crate::rates::cost_inputs::CostInputs;
 use crate::training::batch_size::{self, TrainingBudget};

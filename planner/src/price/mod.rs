@@ -3,7 +3,6 @@
 pub mod candidate_cost;
 pub mod cost_model;
 pub mod estimate;
-pub mod estimator;
 pub mod memory;
 pub mod step_profile;
 pub mod timing;

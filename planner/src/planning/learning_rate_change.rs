@@ -1,7 +1,7 @@
 //! Change of the learning rate when a training is continued with other settings.
 
+use crate::planning::lower::training;
 use crate::planning::plan::Plan;
-use crate::step::lower::training;
 use dtrain_protocol::Rank;
 use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
 use dtrain_recipes::Model;

@@ -1,7 +1,7 @@
 //! Explains the choice: its ties, and the cost of every other value of every axis.
 
 use super::DetailLevel;
-use crate::choice::alternatives::{Alternative, largest_delta};
+use crate::choice::alternative::{Alternative, largest_delta};
 use crate::planning::plan::{Plan, RankedCandidate};
 use crate::text::row;
 use dtrain_recipes::{Bytes, Seconds};
