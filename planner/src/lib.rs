@@ -17,6 +17,7 @@ pub mod benchmarks;
 pub mod choice;
 pub mod emit;
 pub mod engine;
+pub mod fit;
 pub mod hardware;
 pub mod layout;
 pub mod linear_algebra;

@@ -30,7 +30,7 @@ use crate::rates::calibrate::{self, Factors, Residual, StepObservation};
 use crate::rates::cost_inputs::CostInputs;
 use crate::training::batch_size::{self, TrainingBudget};
 use crate::training::decision::Decision;
-use crate::training::learning_rate::{self};
+use crate::training::learning_rate;
 use crate::training::learning_rate_correction;
 use crate::training::training_schedule::training_schedule;
 use dtrain_recipes::{Model, StopConditions};

@@ -2,7 +2,7 @@
 
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::analytic::constants::covariance::CovarianceFile;
-use dtrain_planner::analytic::fit::ConstantPriors;
+use dtrain_planner::fit::ConstantPriors;
 use std::fs;
 use std::path::{Path, PathBuf};
 

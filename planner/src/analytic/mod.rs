@@ -8,8 +8,6 @@
 //!
 //! Counts are `f64` too, as formulas multiply them.
 
-pub mod fit;
-
 pub mod collective;
 pub mod constants;
 pub mod device_throughput;

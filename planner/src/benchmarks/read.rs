@@ -15,8 +15,7 @@ use crate::analytic::{
 };
 use crate::engine::{AttentionKernel, SoftwareStyle};
 use crate::hardware::gpu_names::ParsedGpuName;
-use crate::hardware::{AcceleratorKind, GpuSpec};
-use crate::hardware::{normalized_gpu_name, unknown};
+use crate::hardware::{AcceleratorKind, GpuSpec, normalized_gpu_name, unknown};
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 

@@ -7,7 +7,7 @@ mod tests;
 
 pub use explain::explain_mixed_cluster;
 
-use super::explain::describe_layout;
+use super::describe_layout::describe_layout;
 use super::{DatasheetPlanError, DatasheetPlanRequest, TIE, no_layout, problem, rate, refuse_part};
 use crate::analytic::MissingInputs;
 use crate::analytic::heterogeneous::{

@@ -1,8 +1,7 @@
 //! Simulated annealing over the layouts of a heterogeneous cluster; layers are partitioned exactly for each.
 
 use super::best_n::{BestN, GroupedSearchResult};
-use super::exhaustive::single_rank_layout;
-use super::grouped_layout::{GroupStages, GroupedLayout};
+use super::grouped_layout::{GroupStages, GroupedLayout, single_rank_layout};
 use super::moves::LayoutMove;
 use super::price::Pricer;
 use super::space::{GroupedProblem, SharedDegree};

@@ -4,8 +4,7 @@ use crate::analytic::{
     Constants, Degrees, DeviceThroughput, Interconnect, MatmulPrecision, Software, StepConfig, StepInputs,
     Transformer,
 };
-use crate::engine::AttentionKernel;
-use crate::engine::{EngineSupport, UnsupportedLayout};
+use crate::engine::{AttentionKernel, EngineSupport, UnsupportedLayout};
 use crate::hardware::GpuSpec;
 use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};

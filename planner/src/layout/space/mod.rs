@@ -6,8 +6,7 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
-use crate::engine::EngineSupport;
-use crate::engine::{Engine, TrainingSpec, UnsupportedLayout};
+use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout};
 use crate::layout::batch_split::divisors;
 use crate::layout::candidate::layout_with_devices;
 use crate::{BatchSplit, Candidate, Rejection};

@@ -1,6 +1,6 @@
 //! Explains the plan of a heterogeneous cluster as text.
 
-use super::super::explain::describe_layout;
+use super::super::describe_layout::describe_layout;
 use super::{GIB, GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
 use crate::text::{amount, row, whole};
 use crate::what_if::explain::{slower, unmeasured};
