@@ -3,14 +3,14 @@
 //! It reads no clock, file or socket, starts no thread, and iterates no unordered map: the same request gives
 //! the same plan, to the last bit. A formula is a free function in the file named after its quantity.
 //!
-//! One folder per step from recipe to plan: `planning` takes the request, `layout` lists the candidates,
-//! `step` simulates each rank's actions, `price` and `analytic` compute the cost, `choice` picks one and
-//! explains it, `training` decides learning rate, batch and checkpoints.
+//! One folder per step from recipe to plan: `layout` lists the candidates, `step` says what each rank does,
+//! `price` and `analytic` compute the cost, `choice` picks one, `training` decides learning rate, batch and
+//! checkpoints; `planning` takes the request, calls the others, and explains the plan.
 //!
 //! There are two cost models. dtrain's own worker is priced from measured rates (`rates`, `price`), over its
 //! own list of actions and table of traffic. Engines on GPUs that are not at hand are priced from data sheets
-//! and fitted formulas (`analytic`), through `what_if`. The two share the table of GPUs and the failure
-//! model, nothing else; measured rates take precedence.
+//! and fitted formulas (`analytic`), through `what_if`. The two share the data sheets (`hardware`), the
+//! failure model and the rules of choice, nothing else; measured rates take precedence.
 
 pub mod analytic;
 pub mod benchmarks;

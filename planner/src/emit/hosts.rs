@@ -1,6 +1,6 @@
 //! Number of hosts and ranks per host of a plan.
 
-use crate::Plan;
+use crate::planning::plan::Plan;
 
 /// Number of hosts, with equally many ranks each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::hosts::HostShape;
 use super::slurm::name;
 use super::{ConfigFile, ConfigFiles, head};
-use crate::Plan;
+use crate::planning::plan::Plan;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Bytes;
 

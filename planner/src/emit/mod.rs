@@ -17,8 +17,8 @@ mod source;
 mod torchtitan;
 mod yaml;
 
-use crate::Plan;
 use crate::engine::{self, Engine};
+use crate::planning::plan::Plan;
 use serde::Serialize;
 pub use source::DecoderPlan;
 use std::fmt::Write;

@@ -2,7 +2,7 @@
 
 use super::hosts::HostShape;
 use super::{ConfigFile, ConfigFiles, head};
-use crate::Plan;
+use crate::planning::plan::Plan;
 use dtrain_protocol::DeviceKind;
 
 /// Emits one script; the user fills in the training program.

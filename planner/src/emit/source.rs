@@ -2,7 +2,8 @@
 
 use super::EmitError;
 use crate::engine::{Engine, TrainingSpec};
-use crate::{BatchSplit, Plan};
+use crate::layout::batch_split::BatchSplit;
+use crate::planning::plan::Plan;
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
 use dtrain_recipes::{
     Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, ValidationSource, ZeroStage,

@@ -4,8 +4,8 @@ use super::*;
 use crate::analytic::Constants;
 use crate::benchmarks::read_table;
 
-const ROWS: &str = include_str!("../../../benches/data/measured_layouts.csv");
-const PRIORS: &str = include_str!("../../../benches/data/priors.toml");
+const ROWS: &str = include_str!("../../benches/data/measured_layouts.csv");
+const PRIORS: &str = include_str!("../../benches/data/priors.toml");
 
 #[test]
 fn the_shipped_constants_are_the_minimum() {

@@ -1,7 +1,7 @@
 //! Builds the estimate of a candidate with its interval, its training schedule and the source of the speeds.
 
-use crate::Candidate;
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
+use crate::layout::candidate::Candidate;
 use crate::layout::space::CandidateId;
 use crate::planning::plan::{PlanRequest, RankedCandidate};
 use crate::planning::search::Ranking;

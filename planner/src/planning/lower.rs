@@ -1,6 +1,6 @@
 //! Lowers a choice to one assignment for each rank; nothing is left to decide afterwards.
 
-use crate::Candidate;
+use crate::layout::candidate::Candidate;
 use crate::pipeline_schedule::{self, chunks_of};
 use crate::planning::foreign;
 use crate::planning::plan::{Plan, RankedCandidate};

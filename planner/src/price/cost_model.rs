@@ -2,6 +2,8 @@
 
 mod layout_costs;
 
+use crate::layout::batch_split::BatchSplit;
+use crate::layout::candidate::Candidate;
 use crate::layout::parameters::ModelParameters;
 use crate::layout::space::{CandidateId, CandidateSpace, LayoutOption};
 use crate::price::candidate_cost::CandidateCost;
@@ -13,7 +15,6 @@ use crate::rates::compute::MicroBatchCost;
 use crate::rates::cost_inputs::CostInputs;
 use crate::rates::speeds::{RankSpeeds, SpeedSource, nearest_measurement, rank_speeds};
 use crate::step::traffic::Traffic;
-use crate::{BatchSplit, Candidate};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates};
 use dtrain_recipes::{Bytes, Precision};
 use layout_costs::LayoutCosts;

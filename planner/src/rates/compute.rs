@@ -1,8 +1,8 @@
 //! Compute time of one micro-batch on one rank: from the measured profile, or a roofline of the data sheet.
 
 use crate::rates::custom_model;
+use crate::rates::datasheet::Datasheet;
 use crate::rates::forward_work::ForwardWork;
-use crate::rates::hardware::Datasheet;
 use dtrain_protocol::ProfilePoint;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
 
@@ -234,7 +234,7 @@ fn cnn(c: &Cnn) -> ForwardWork {
 mod tests {
     use super::*;
     use crate::fixtures;
-    use crate::rates::hardware::datasheet;
+    use crate::rates::datasheet::datasheet;
     use dtrain_protocol::DeviceKind;
     use dtrain_recipes::MlpActivation;
 

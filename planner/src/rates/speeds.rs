@@ -3,7 +3,7 @@
 use crate::layout::space::RankPool;
 use crate::rates::compute::{self, MicroBatchCost};
 use crate::rates::cost_inputs::CostInputs;
-use crate::rates::hardware::{Datasheet, datasheet};
+use crate::rates::datasheet::{Datasheet, datasheet};
 use dtrain_protocol::{DeviceKind, RankRates};
 use dtrain_recipes::Precision;
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::analytic::{Constants, ExpertDims, MatmulPrecision, MicroBatchTimes, Software, Transformer};
 use crate::choice::pareto_front::pareto_front;
-use crate::engine::{AttentionKernel, SoftwareStyle};
+use crate::engine::{AttentionKernel, EngineSupport, SoftwareStyle};
 use crate::hardware::gpu;
 use crate::price::candidate_cost::CandidateCost;
 use crate::{engine, fixtures, what_if};

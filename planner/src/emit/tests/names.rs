@@ -5,7 +5,7 @@
 use super::*;
 use serde_json::Value;
 
-const ENGINES: &str = include_str!("../../../../../tests/data/engines.json");
+const ENGINES: &str = include_str!("../../../../tests/data/engines.json");
 
 fn known(path: &[&str]) -> Vec<String> {
     let engines: Value = serde_json::from_str(ENGINES).expect("it is JSON");

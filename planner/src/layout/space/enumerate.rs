@@ -1,7 +1,7 @@
 //! Enumerates the arrangements of a number of ranks that the recipe leaves open.
 
-use crate::Rejection;
 use crate::layout::batch_split::divisors;
+use crate::layout::rejection::Rejection;
 use crate::pipeline_schedule::{PipelineShape, chunks_of, is_possible};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
 use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, Tunable, ZeroStage};

@@ -7,9 +7,9 @@ mod rejections;
 mod tests;
 
 use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout};
-use crate::layout::batch_split::divisors;
-use crate::layout::candidate::layout_with_devices;
-use crate::{BatchSplit, Candidate, Rejection};
+use crate::layout::batch_split::{BatchSplit, divisors};
+use crate::layout::candidate::{Candidate, layout_with_devices};
+use crate::layout::rejection::Rejection;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};

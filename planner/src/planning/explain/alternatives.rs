@@ -3,6 +3,7 @@
 use super::DetailLevel;
 use crate::choice::alternative::{Alternative, largest_delta};
 use crate::planning::plan::{Plan, RankedCandidate};
+use crate::price::estimate::Estimate;
 use crate::text::row;
 use dtrain_recipes::{Bytes, Seconds};
 use std::cmp::Ordering;
@@ -26,7 +27,7 @@ fn runner_up(plan: &Plan) -> Option<String> {
         return Some(format!("{candidate}: {slower} ({why})"));
     }
     // In the order of the tie-break.
-    let tight = |e: &crate::Estimate| e.memory_peak.0 > e.memory_available.0 / 4 * 3;
+    let tight = |e: &Estimate| e.memory_peak.0 > e.memory_available.0 / 4 * 3;
     let (a, b) = (first.candidate.arrangement, candidate.arrangement);
     let why = if tight(theirs) && !tight(ours) {
         format!("it leaves less than a quarter of the memory free ({})", theirs.memory_peak)

@@ -1,6 +1,6 @@
 //! Describes an arrangement in the usual words.
 
-use crate::Candidate;
+use crate::layout::candidate::Candidate;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{Model, PipelineSchedule, Recompute, ZeroStage};
 
