@@ -1,6 +1,6 @@
 """Checks files that `dtrain plan --emit` wrote, with the parsers that read them.
 
-    python tests/data/emit_check.py PATH …      each a folder of files, or a reviewed snapshot of planner/src/engine/emit
+    python tests/data/emit_check.py PATH …      each a folder of files, or a reviewed snapshot of planner/src/emit
 
 Needs Python and bash only. With PyYAML it also reads YAML, and with an engine installed it hands the engine its file; what is
 missing is said in a line that begins with `left out:`. Ends with 1 when something is wrong.

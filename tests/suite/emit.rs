@@ -176,7 +176,7 @@ pub(super) fn the_page_s_command_writes_a_config_of_torchtitan(house: &TestEnv) 
 /// The plans whose files were reviewed, read by the parsers of the engines where they are installed.
 #[test]
 fn what_was_reviewed_can_be_read() {
-    let folders = ["planner/src/engine/emit/snapshots", "planner/src/engine/emit/tests/snapshots"];
+    let folders = ["planner/src/emit/snapshots", "planner/src/emit/tests/snapshots"];
     let entries = folders.map(|folder| fs::read_dir(root().join(folder)).expect("snapshots"));
     let all: Vec<_> = entries.into_iter().flatten().map(|entry| entry.expect("an entry").path()).collect();
     let all: Vec<_> = all

@@ -3,7 +3,7 @@
 use crate::completion;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use dtrain_planner::engine::emit::{ConfigFormat, EmitError};
+use dtrain_planner::emit::{ConfigFormat, EmitError};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 

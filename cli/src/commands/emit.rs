@@ -5,7 +5,7 @@ use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
 use crate::output::shell_quoted;
 use dtrain_planner::Plan;
-use dtrain_planner::engine::emit::{ConfigFiles, ConfigFormat, emit};
+use dtrain_planner::emit::{ConfigFiles, ConfigFormat, emit};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};

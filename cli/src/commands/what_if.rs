@@ -11,11 +11,11 @@ use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::rates;
 use crate::render::html::{page, what_if_page};
 use dtrain_planner::Plan;
-use dtrain_planner::analytic::AcceleratorKind;
 use dtrain_planner::analytic::search::HomogeneousCluster;
-use dtrain_planner::choice::explain::wrapped;
-use dtrain_planner::engine::emit::ConfigFormat;
+use dtrain_planner::emit::ConfigFormat;
 use dtrain_planner::engine::{self, Engine};
+use dtrain_planner::hardware::AcceleratorKind;
+use dtrain_planner::text::wrapped;
 use dtrain_planner::what_if::{
     DatasheetPlanError, DatasheetPlanRequest, NEXT, explain, explain_mixed_cluster, plan_from_datasheets,
     plan_mixed_cluster, to_plan,

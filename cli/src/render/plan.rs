@@ -3,9 +3,8 @@
 use super::number::{count, counted, whole};
 use super::table::PageStyle;
 use crate::output::ColourMode;
-use dtrain_planner::choice::explain::{
-    DetailLevel, explain, summary, validation, wrapped, wrapped_with_indent,
-};
+use dtrain_planner::planning::explain::{DetailLevel, explain, summary, validation};
+use dtrain_planner::text::{wrapped, wrapped_with_indent};
 use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 
@@ -36,7 +35,7 @@ pub(crate) fn short(plan: &Plan, paint: ColourMode) -> String {
     text
 }
 
-pub(crate) use dtrain_planner::choice::explain::unit;
+pub(crate) use dtrain_planner::planning::explain::unit;
 
 fn samples(number: u64) -> String {
     counted(number, "sample")

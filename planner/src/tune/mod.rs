@@ -18,7 +18,6 @@ pub mod importance;
 pub mod kernel;
 pub mod kernel_fit;
 pub mod learning_rate_range;
-pub mod linear;
 pub mod local_search;
 pub mod normal;
 pub mod observations;

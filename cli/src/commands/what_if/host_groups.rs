@@ -1,10 +1,10 @@
 //! Parser of the hosts in `--on`.
 
 use crate::command_error::{CommandError, ExitReason};
-use dtrain_planner::analytic::GpuSpec;
-use dtrain_planner::analytic::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
-use dtrain_planner::analytic::hardware::{gpus, normalized_gpu_name};
 use dtrain_planner::analytic::search::HomogeneousCluster;
+use dtrain_planner::hardware::GpuSpec;
+use dtrain_planner::hardware::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
+use dtrain_planner::hardware::{gpus, normalized_gpu_name};
 
 /// Least similarity of a GPU type that is suggested for a word; 1 is equal.
 const LIKE: f64 = 0.8;

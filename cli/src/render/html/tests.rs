@@ -1,8 +1,8 @@
 use super::svg::AxisScale;
 use super::{page, plan_page, step_timeline, what_if_page};
-use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::engine::MEGATRON;
+use dtrain_planner::hardware::gpu;
 use dtrain_planner::step::timeline::{Activity, Span, Timeline};
 use dtrain_planner::what_if::{DatasheetPlanRequest, NEXT, plan_from_datasheets};
 use dtrain_planner::{Plan, PlanRequest, StepProfile, plan, step_profile};

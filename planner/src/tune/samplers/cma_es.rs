@@ -8,8 +8,8 @@
 
 use super::ask_context::AskContext;
 use super::sobol;
+use crate::linear_algebra::{Cholesky, dot};
 use crate::tune::event::ProposalSource;
-use crate::tune::linear::{Cholesky, dot};
 use crate::tune::observations::StudyObservations;
 use crate::tune::rng::TrialRng;
 use crate::tune::scale::Dimension;
