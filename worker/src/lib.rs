@@ -13,6 +13,7 @@ mod device_check;
 pub mod generate;
 pub mod gradients;
 pub mod inference;
+pub mod mesh;
 mod model;
 pub mod network;
 mod ops;

@@ -2,12 +2,13 @@
 //! schedule (such as 1F1B).
 
 use crate::loss_scale::LossScale;
+use crate::mesh::Mesh;
 use crate::ops::DeferredLossFigures;
 use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::{OuterOptimizer, error_feedback_rollback, norms_squared};
 use crate::parallel::{
-    GradientReduction, Mesh, NoiseGauge, StepTotals, context, grad_norm_squared, step_totals, tensor, update,
+    GradientReduction, NoiseGauge, StepTotals, context, grad_norm_squared, step_totals, tensor, update,
 };
 use crate::session::{CopyCompletion, MicroBatchLoader};
 use crate::stage::{ForwardOutput, ModelInput, Stage};

@@ -3,8 +3,8 @@
 
 use super::finite;
 use super::training::{SingleRankTraining, llama};
+use crate::mesh::ModelParallelGroups;
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::ModelParallelGroups;
 use crate::probe::median;
 use crate::probe::synthetic::SyntheticSamples;
 use crate::stage::{ModelParameter, ModelShard, Stage};

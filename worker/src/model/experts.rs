@@ -6,9 +6,10 @@
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
 use super::{Initializer, LayerContext, ParameterSpec, Weights};
+use crate::mesh::ModelParallelGroups;
 use crate::ops::collective::copy_to;
 use crate::ops::{self, Arithmetic, ExpertMatrices};
-use crate::parallel::{ModelParallelGroups, TokenRoutes, tensor};
+use crate::parallel::{TokenRoutes, tensor};
 use burn::tensor::{Int, Tensor, TensorData};
 use dtrain_recipes::{Activation, Decoder, Experts, Precision};
 

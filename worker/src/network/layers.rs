@@ -2,8 +2,9 @@
 
 use super::Weights;
 use super::kv_cache::KvCache;
+use crate::mesh::ModelParallelGroups;
 use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWeight, Rotary, VocabRange};
-use crate::parallel::{ModelParallelGroups, context, tensor};
+use crate::parallel::{context, tensor};
 use crate::stage::ModelInput;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

@@ -3,9 +3,9 @@
 use super::registry::{build_refused, built, shapes};
 use super::{LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec, Weights};
 use crate::data::Batch;
+use crate::mesh::ModelParallelGroups;
 use crate::model::initializer;
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::ModelParallelGroups;
 use crate::stage::{ModelInput, ModelParameter};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Region;

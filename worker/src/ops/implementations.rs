@@ -6,7 +6,7 @@ use super::experts::{self, ExpertMatrices};
 use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange};
 use super::{attention, linear, loss, norm, pointwise, reference, unary};
 use crate::device;
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::tensor::{Device, Tensor};
 use dtrain_recipes::Precision;
 use std::ops::Range;

@@ -20,7 +20,7 @@ pub(crate) mod reference;
 pub(crate) mod ring_attention;
 mod unary;
 
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_recipes::Precision;
 use std::sync::{Arc, OnceLock};

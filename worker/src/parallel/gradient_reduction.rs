@@ -2,8 +2,9 @@
 
 use super::reduce_scatter::ReduceScatter;
 use super::sync::PowerSgdCompressor;
-use super::{DeviceGradientBuckets, GradientBuckets, Mesh};
+use super::{DeviceGradientBuckets, GradientBuckets};
 use crate::gradients::Gradients;
+use crate::mesh::Mesh;
 use crate::stage::Stage;
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};

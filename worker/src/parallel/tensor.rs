@@ -5,7 +5,7 @@
 //! Outside, every rank has all of an activation, or in sequence mode its part of the sequence. The sharding
 //! table is in `protocol/src/sharding.rs`; nothing here knows a layer.
 
-use super::ModelParallelGroups;
+use crate::mesh::ModelParallelGroups;
 use crate::network::{LayerContext, Weights};
 use crate::ops::collective::{copy_to, gather_sequence, scatter_sequence, sum_from};
 use crate::ops::{self, DeferredLossFigures, VocabRange};

@@ -7,7 +7,8 @@
 use super::Stage;
 use super::parameters::ParameterGroup;
 use super::values::tensor;
-use crate::parallel::{AllGatherQueue, ModelParallelGroups, ZeroShards};
+use crate::mesh::{AllGatherQueue, ModelParallelGroups};
+use crate::parallel::ZeroShards;
 use crate::snapshot::Snapshot;
 use dtrain_protocol::Channel;
 use std::collections::VecDeque;

@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::mesh::{Mesh, ModelParallelGroups};
 use crate::ops::Implementation;
 use crate::ops::{
     Arithmetic, LossFigures, VocabRange, add_positions, cross_entropy, cross_entropy_of_part, embed, gelu,
     project,
 };
-use crate::parallel::{Mesh, ModelParallelGroups, tensor};
+use crate::parallel::tensor;
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::sharding::shard_range;
 use dtrain_protocol::shuffle::splitmix64;

@@ -18,7 +18,7 @@ mod pointwise;
 use super::custom_autograd::{self, INPUTS, OpArgument, input};
 use super::implementations::Ops;
 use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange, reference};
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;

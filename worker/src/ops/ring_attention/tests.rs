@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::mesh::Mesh;
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::{Mesh, context};
+use crate::parallel::context;
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Arrangement, Layout, Rank};

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::mesh::CommQueue;
+use crate::parallel::GradientBuckets;
 use crate::parallel::sync::PowerSgdCompressor;
-use crate::parallel::{CommQueue, GradientBuckets};
 use crate::stage::ModelParameter;
 use dtrain_protocol::Region;
 use dtrain_protocol::shuffle::splitmix64;
