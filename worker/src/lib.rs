@@ -26,8 +26,6 @@ pub mod stage;
 
 mod entry_points;
 mod files;
-#[cfg(feature = "device")]
-mod kernel_cache;
 mod loss_scale;
 mod memory;
 mod out_of_memory;
