@@ -32,6 +32,7 @@ mod out_of_memory;
 mod snapshot;
 mod step_timer;
 mod train_step;
+pub mod zero;
 
 /// The library that networks are made of; see [`network`].
 pub use burn;

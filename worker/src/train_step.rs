@@ -3,15 +3,16 @@
 
 use crate::loss_scale::LossScale;
 use crate::mesh::Mesh;
+use crate::network::{ModelInput, context_parallel};
 use crate::ops::DeferredLossFigures;
 use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::{OuterOptimizer, error_feedback_rollback, norms_squared};
 use crate::parallel::{
-    GradientReduction, NoiseGauge, StepTotals, context, grad_norm_squared, step_totals, tensor, update,
+    GradientReduction, NoiseGauge, StepTotals, grad_norm_squared, sequence_parallel, step_totals, update,
 };
 use crate::session::{CopyCompletion, MicroBatchLoader};
-use crate::stage::{ForwardOutput, ModelInput, Stage};
+use crate::stage::{ForwardOutput, Stage};
 use crate::step_timer::{DeviceClock, Slowdown, StepPhase, StepTimer};
 use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
 use dtrain_protocol::{
@@ -197,7 +198,7 @@ impl TrainStep<'_, '_> {
     fn forward(&mut self, pass: Pass, stream: &mut MicroBatchLoader) -> Result<StepPhase, Failure> {
         let reads = self.replica.stage.reads_samples(pass.chunk);
         let batch = if reads { Some(stream.next()?) } else { None };
-        let batch = batch.map(|batch| context::cut(batch, &self.replica.mesh.partners().context));
+        let batch = batch.map(|batch| context_parallel::cut(batch, &self.replica.mesh.partners().context));
         self.record_phase(StepPhase::Data);
 
         let Replica { stage, messages, mesh, .. } = &mut *self.replica;
@@ -295,7 +296,7 @@ impl TrainStep<'_, '_> {
             self.collect_gradients()?;
         }
         let Replica { stage, messages, mesh, .. } = &mut *self.replica;
-        tensor::sum_parts(stage, mesh.partners());
+        sequence_parallel::sum_parts(stage, mesh.partners());
         if let Some(index) = stage.tied_across_stages() {
             stage.gradients().change(index, |values| messages.sum_with_other_end(values));
         }

@@ -3,7 +3,6 @@
 pub(crate) mod cnn;
 mod decoder;
 mod experts;
-pub(crate) mod initializer;
 mod mlp;
 
 use crate::network::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights};

@@ -1,11 +1,9 @@
 //! Layers of a network: the arithmetic, and the layers whose work ranks may share.
 
-use super::Weights;
 use super::kv_cache::KvCache;
+use super::{ModelInput, Weights, context_parallel, tensor_parallel};
 use crate::mesh::ModelParallelGroups;
 use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWeight, Rotary, VocabRange};
-use crate::parallel::{context, tensor};
-use crate::stage::ModelInput;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -69,7 +67,12 @@ impl LayerContext {
         tokens: &[u32],
         sizes: [usize; 2],
     ) -> Tensor<3> {
-        tensor::leave(&self.partners, ops::embed(self.arithmetic, table, share, tokens, sizes), None, None)
+        tensor_parallel::leave(
+            &self.partners,
+            ops::embed(self.arithmetic, table, share, tokens, sizes),
+            None,
+            None,
+        )
     }
 
     /// Adds the position embeddings in `table` to this rank's tokens of each sequence of length `held`.
@@ -79,12 +82,12 @@ impl LayerContext {
             return ops::add_positions(self.arithmetic, x, table, &places);
         }
         let places = self.positions(held * self.partners.context.size() as usize);
-        ops::add_positions(self.arithmetic, x, table, tensor::part_of(&self.partners, &places))
+        ops::add_positions(self.arithmetic, x, table, tensor_parallel::part_of(&self.partners, &places))
     }
 
     /// Returns the positions, in sequences of `length`, of this rank's tokens.
     fn positions(&self, length: usize) -> Vec<usize> {
-        context::pieces(length, &self.partners.context).into_iter().flatten().collect()
+        context_parallel::pieces(length, &self.partners.context).into_iter().flatten().collect()
     }
 
     /// Applies rotary embeddings to queries and keys. `[b, t, (query + 2·key)·width]`
@@ -105,7 +108,7 @@ impl LayerContext {
         if let Some(key_values) = &mut *self.key_values() {
             return key_values.attention(self.arithmetic, packed, heads);
         }
-        context::attention(self.arithmetic, packed, heads, &self.partners.context)
+        context_parallel::attention(self.arithmetic, packed, heads, &self.partners.context)
     }
 
     /// Computes column-parallel linear layers of one input. Layers with LoRA adapters add their output,
@@ -117,8 +120,9 @@ impl LayerContext {
         x: Tensor<3>,
         scale: Option<f64>,
     ) -> Tensor<3> {
-        let added = scale.and_then(|scale| tensor::column_adapters(self, weights, names, x.clone(), scale));
-        tensor::column(self, weights, names, x, added)
+        let added =
+            scale.and_then(|scale| tensor_parallel::column_adapters(self, weights, names, x.clone(), scale));
+        tensor_parallel::column(self, weights, names, x, added)
     }
 
     /// Computes a row-parallel linear layer, plus the residual. A LoRA adapter adds its output, times
@@ -132,15 +136,15 @@ impl LayerContext {
         scale: Option<f64>,
     ) -> Tensor<3> {
         let residual = match scale {
-            Some(scale) => tensor::row_adapter(self, weights, name, x.clone(), residual, scale),
+            Some(scale) => tensor_parallel::row_adapter(self, weights, name, x.clone(), residual, scale),
             None => residual,
         };
-        tensor::row(self, weights, name, x, residual)
+        tensor_parallel::row(self, weights, name, x, residual)
     }
 
     /// Computes scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
     pub(crate) fn classify(&self, weight: LinearWeight, x: Tensor<3>) -> Tensor<2> {
-        let x = tensor::enter(&self.partners, x);
+        let x = tensor_parallel::enter(&self.partners, x);
         ops::rows(self.arithmetic, ops::project(self.arithmetic, x, vec![weight], Vec::new(), None))
     }
 
@@ -151,6 +155,6 @@ impl LayerContext {
         targets: &[u32],
         share: VocabRange,
     ) -> (Tensor<1>, DeferredLossFigures) {
-        tensor::cross_entropy(self, scores, targets, share)
+        tensor_parallel::cross_entropy(self, scores, targets, share)
     }
 }

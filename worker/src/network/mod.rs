@@ -5,18 +5,25 @@
 //! ranks. Those of dtrain are in `model/`; [`BurnNetwork`] makes one of any burn modules.
 
 mod burn_modules;
+pub(crate) mod context_parallel;
+pub(crate) mod initializer;
 mod kv_cache;
 mod layers;
+mod model_input;
+mod model_parameter;
 mod outline;
 mod parameter_spec;
 mod registry;
 mod settings;
+pub(crate) mod tensor_parallel;
 mod weights;
 
 pub use burn_modules::{BurnNetwork, HeadlessNetwork, ModuleInput};
 pub(crate) use kv_cache::KvCache;
 pub use layers::LayerContext;
 pub(crate) use layers::RotaryAngles;
+pub use model_input::ModelInput;
+pub use model_parameter::ModelParameter;
 pub use outline::outline;
 pub use parameter_spec::{Initializer, ModelPart, ParameterSpec};
 pub use registry::{BuildFn, ModelBuildError, register, registered};
@@ -24,7 +31,6 @@ pub use settings::{ModelSettings, SettingValue};
 pub use weights::Weights;
 
 use crate::ops::{self, DeferredLossFigures};
-use crate::stage::ModelInput;
 use burn::tensor::Tensor;
 use dtrain_recipes::Model;
 

@@ -18,6 +18,7 @@ mod norm;
 mod pointwise;
 pub(crate) mod reference;
 pub(crate) mod ring_attention;
+mod token_routes;
 mod unary;
 
 use crate::mesh::Peers;
@@ -29,6 +30,7 @@ pub(crate) use deferred_weight_grad::{DeferredWeightGrads, LinearWeight};
 pub(crate) use experts::{ExpertMatrices, combine, dispatch, feed};
 pub(crate) use implementations::Implementation;
 pub use loss_figures::{DeferredLossFigures, LossFigures};
+pub(crate) use token_routes::TokenRoutes;
 
 /// The settings of the operations; the same for all of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use crate::gradients::Gradients;
 use crate::mesh::CommQueue;
-use crate::stage::ModelParameter;
+use crate::network::ModelParameter;
 use burn::tensor::Tensor;
 use dtrain_protocol::Failure;
 use std::collections::VecDeque;

@@ -11,7 +11,7 @@
 use super::sync::VectorCompressor;
 use crate::gradients::Gradients;
 use crate::mesh::CommQueue;
-use crate::stage::ModelParameter;
+use crate::network::ModelParameter;
 use dtrain_protocol::Failure;
 use dtrain_recipes::Compression;
 use std::ops::Range;

@@ -7,9 +7,10 @@
 use super::load_checkpoint::read;
 use super::save_checkpoint::TensorSnapshot;
 use crate::checkpoint::{CheckpointError, TensorReader};
+use crate::network::ModelParameter;
 use crate::parallel::sync::put;
 use crate::snapshot::Snapshot;
-use crate::stage::{ModelParameter, Stage};
+use crate::stage::Stage;
 use crate::train_step::Replica;
 use dtrain_protocol::{Region, ReplicaState, Slice, TensorKind};
 

@@ -4,8 +4,9 @@
 use super::extra_state;
 use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::data::DataSet;
+use crate::network::ModelParameter;
 use crate::optimizer::StageOptimizer;
-use crate::stage::{ModelParameter, Stage};
+use crate::stage::Stage;
 use crate::train_step::Replica;
 use dtrain_protocol::checkpoint::FETCHED;
 use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};

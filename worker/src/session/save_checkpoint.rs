@@ -12,8 +12,8 @@
 use super::{AgentOrders, EventSink, extra_state};
 use crate::checkpoint::{self, CheckpointError, NamedPiece, TensorShard};
 use crate::data::DataSet;
+use crate::network::ModelParameter;
 use crate::snapshot::Snapshot;
-use crate::stage::ModelParameter;
 use crate::train_step::Replica;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::input_manifest::{INPUTS, PREPROCESSING, TOKENIZER};

@@ -1,7 +1,8 @@
 //! Reading and updating the values of a stage.
 
+use super::Stage;
 use super::sharded::ShardedWeights;
-use super::{ModelParameter, Stage};
+use crate::network::ModelParameter;
 use crate::snapshot::Snapshot;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};

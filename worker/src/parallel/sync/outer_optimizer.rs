@@ -6,8 +6,9 @@
 //! (1983). All replicas continue from there, each with its own moments.
 
 use crate::mesh::Mesh;
+use crate::network::ModelParameter;
 use crate::parallel::{GradientReduction, StepTotals, step_totals};
-use crate::stage::{ModelParameter, Stage};
+use crate::stage::Stage;
 use dtrain_protocol::{Arrangement, Failure, StepId};
 use dtrain_recipes::DiLoCo;
 

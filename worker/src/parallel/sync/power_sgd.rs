@@ -7,8 +7,8 @@
 
 use super::error_feedback_rollback::ErrorFeedbackRollback;
 use crate::mesh::CommQueue;
+use crate::network::ModelParameter;
 use crate::ops::kernels::{Matrix, matmul_to_vec};
-use crate::stage::ModelParameter;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Failure, communication_volume};
 use std::ops::Range;

@@ -3,9 +3,9 @@
 use super::*;
 use crate::comm::loopback;
 use crate::mesh::CommQueue;
+use crate::network::ModelParameter;
 use crate::parallel::GradientBuckets;
 use crate::parallel::sync::PowerSgdCompressor;
-use crate::stage::ModelParameter;
 use dtrain_protocol::Region;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::Compression;
