@@ -29,6 +29,7 @@ mod files;
 mod loss_scale;
 mod memory;
 mod out_of_memory;
+mod panic_failure;
 mod snapshot;
 mod step_timer;
 mod train_step;

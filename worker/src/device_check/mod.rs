@@ -10,7 +10,7 @@ mod steps;
 mod training;
 
 use crate::device::{self, BURN, CUBECL};
-use crate::entry_points::guarded;
+use crate::panic_failure::guarded;
 use burn::tensor::{Device, FloatDType};
 use dtrain_protocol::device_check::{DeviceTest, KernelTuning, MeasurementError, NcclCall, StepsRequest};
 use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, DeviceResponse, Failure};
