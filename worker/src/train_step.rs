@@ -1,6 +1,7 @@
 //! Train step: executes the actions of one optimizer step, in the order of the assignment's pipeline
 //! schedule (such as 1F1B).
 
+use crate::data::MicroBatchLoader;
 use crate::loss_scale::LossScale;
 use crate::mesh::Mesh;
 use crate::network::{ModelInput, context_parallel};
@@ -11,7 +12,7 @@ use crate::parallel::sync::{OuterOptimizer, error_feedback_rollback, norms_squar
 use crate::parallel::{
     GradientReduction, NoiseGauge, StepTotals, grad_norm_squared, sequence_parallel, step_totals, update,
 };
-use crate::session::{CopyCompletion, MicroBatchLoader};
+use crate::snapshot::CopyCompletion;
 use crate::stage::{ForwardOutput, Stage};
 use crate::step_timer::{DeviceClock, Slowdown, StepPhase, StepTimer};
 use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
