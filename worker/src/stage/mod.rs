@@ -22,7 +22,7 @@ use crate::network::{
 };
 use crate::ops::{Arithmetic, DeferredWeightGrads, Implementation};
 use crate::zero::ZeroShards;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::{Arrangement, Neighbor, Pass, Rank};
 use dtrain_recipes::{Model, PipelineSchedule, Precision, Recompute, ZeroStage};
 use std::collections::BTreeMap;
@@ -33,7 +33,6 @@ pub use crate::ops::{DeferredLossFigures, LossFigures};
 use parameters::{ChunkParameters, FlatParameters, ParameterGroup, assemble};
 use pass::SavedForBackward;
 use sharded::ShardedWeights;
-use values::tensor;
 
 /// The output of a stage for a micro-batch.
 #[derive(Clone, Debug)]
@@ -288,6 +287,12 @@ impl Stage {
     pub fn gradients(&mut self) -> &mut Gradients {
         &mut self.gradients
     }
+}
+
+/// Returns `values` on `device`.
+fn tensor(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let len = values.len();
+    Tensor::from_data(TensorData::new(values, [len]), device)
 }
 
 /// Returns the parts of `blocks` with their parameters, first to last.
