@@ -15,6 +15,7 @@ mod linear;
 mod loss;
 mod loss_figures;
 mod norm;
+mod operations;
 mod pointwise;
 pub(crate) mod reference;
 pub(crate) mod ring_attention;

@@ -16,7 +16,7 @@ mod optimizer_step;
 mod pointwise;
 
 use super::custom_autograd::{self, INPUTS, OpArgument, input};
-use super::implementations::Ops;
+use super::operations::Ops;
 use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange, reference};
 use crate::mesh::Peers;
 use burn::backend::Cube;
