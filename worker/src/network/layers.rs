@@ -1,7 +1,7 @@
 //! Layers of a network: the arithmetic, and the layers whose work ranks may share.
 
 use super::kv_cache::KvCache;
-use super::{ModelInput, Weights, context_parallel, tensor_parallel};
+use super::{ModelInput, context_parallel, tensor_parallel};
 use crate::mesh::ModelParallelGroups;
 use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWeight, Rotary, VocabRange};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -111,37 +111,6 @@ impl LayerContext {
         context_parallel::attention(self.arithmetic, packed, heads, &self.partners.context)
     }
 
-    /// Computes column-parallel linear layers of one input. Layers with LoRA adapters add their output,
-    /// times `scale`. `[b, t, w]` → `[b, t, columns held]`
-    pub(crate) fn column(
-        &self,
-        weights: &Weights<'_>,
-        names: &[&str],
-        x: Tensor<3>,
-        scale: Option<f64>,
-    ) -> Tensor<3> {
-        let added =
-            scale.and_then(|scale| tensor_parallel::column_adapters(self, weights, names, x.clone(), scale));
-        tensor_parallel::column(self, weights, names, x, added)
-    }
-
-    /// Computes a row-parallel linear layer, plus the residual. A LoRA adapter adds its output, times
-    /// `scale`. `[b, t, rows held]` → `[b, t, w]`
-    pub(crate) fn row(
-        &self,
-        weights: &Weights<'_>,
-        name: &str,
-        x: Tensor<3>,
-        residual: Tensor<3>,
-        scale: Option<f64>,
-    ) -> Tensor<3> {
-        let residual = match scale {
-            Some(scale) => tensor_parallel::row_adapter(self, weights, name, x.clone(), residual, scale),
-            None => residual,
-        };
-        tensor_parallel::row(self, weights, name, x, residual)
-    }
-
     /// Computes scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
     pub(crate) fn classify(&self, weight: LinearWeight, x: Tensor<3>) -> Tensor<2> {
         let x = tensor_parallel::enter(&self.partners, x);
@@ -155,6 +124,10 @@ impl LayerContext {
         targets: &[u32],
         share: VocabRange,
     ) -> (Tensor<1>, DeferredLossFigures) {
-        tensor_parallel::cross_entropy(self, scores, targets, share)
+        let peers = &self.partners.tensor;
+        if peers.size() == 1 {
+            return ops::cross_entropy(self.arithmetic, scores, targets);
+        }
+        ops::cross_entropy_of_part(self.arithmetic, scores, targets, share, peers)
     }
 }

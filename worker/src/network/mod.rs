@@ -12,6 +12,7 @@ mod layers;
 mod model_input;
 mod model_parameter;
 mod outline;
+mod parallel_linear;
 mod parameter_spec;
 mod registry;
 mod settings;
