@@ -8,7 +8,7 @@ use crate::network::{ModelInput, context_parallel};
 use crate::ops::DeferredLossFigures;
 use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::sync::{OuterOptimizer, error_feedback_rollback, norms_squared};
+use crate::parallel::sync::{OuterOptimizer, norms_squared};
 use crate::parallel::{
     GradientReduction, NoiseGauge, StepTotals, grad_norm_squared, sequence_parallel, step_totals, update,
 };
@@ -181,9 +181,9 @@ impl TrainStep<'_, '_> {
         // Local replicas sum changes of weights, which have no loss scale.
         if let Some(scale) = loss_scale.as_mut().filter(|_| outer.is_none()) {
             if let Some(old) = scale.take_feedback() {
-                error_feedback_rollback::unscale(reduction, old);
+                reduction.unscale_residual(old);
             }
-            error_feedback_rollback::begin(reduction, scale.scale());
+            reduction.begin_batch(scale.scale());
         }
         self.record_phase(StepPhase::Optimizer);
     }
@@ -338,7 +338,7 @@ impl TrainStep<'_, '_> {
         };
         let (own, norm) = (own / f64::from(loss_was), norm / f64::from(loss_was));
         self.outcome.gradient_norm = Some(norm).filter(|norm| norm.is_finite());
-        error_feedback_rollback::resolve(reduction, norm.is_finite());
+        reduction.resolve_batch(norm.is_finite());
         let may_shrink = match loss_scale {
             None => false,
             Some(scale) if norm.is_finite() => {

@@ -10,7 +10,7 @@
 //! (`error_feedback_rollback`).
 
 mod compression;
-pub mod error_feedback_rollback;
+mod error_feedback_rollback;
 mod outer_optimizer;
 mod power_sgd;
 mod top_k;
