@@ -27,6 +27,7 @@ pub mod stage;
 mod entry_points;
 mod files;
 mod loss_scale;
+mod median;
 mod memory;
 mod out_of_memory;
 mod panic_failure;

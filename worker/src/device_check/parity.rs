@@ -3,10 +3,10 @@
 
 use super::finite;
 use super::training::{SingleRankTraining, llama};
+use crate::median::median;
 use crate::mesh::ModelParallelGroups;
 use crate::network::ModelParameter;
 use crate::ops::{Arithmetic, Implementation};
-use crate::probe::median;
 use crate::probe::synthetic::SyntheticSamples;
 use crate::stage::{ModelShard, Stage};
 use burn::tensor::Device;
