@@ -17,8 +17,9 @@ mod values;
 use crate::device;
 use crate::gradients::Gradients;
 use crate::mesh::ModelParallelGroups;
+use crate::model;
 use crate::network::{
-    self, LayerContext, ModelBuildError, ModelParameter, ModelPart, NeuralNetwork, ParameterSpec, initializer,
+    LayerContext, ModelBuildError, ModelParameter, ModelPart, NeuralNetwork, ParameterSpec, initializer,
 };
 use crate::ops::{Arithmetic, DeferredWeightGrads, Implementation};
 use crate::zero::ZeroShards;
@@ -144,7 +145,7 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, StageError> {
         let ModelShard { model, chunks, seed, arrangement, rank, partners } = holding;
-        let mut network = network::build(model, *seed)?;
+        let mut network = model::build(model, *seed)?;
         for Range { start, end } in chunks.iter().cloned() {
             if start > end || end > network.blocks() {
                 return Err(StageError::Blocks { start, end, found: network.blocks() });
