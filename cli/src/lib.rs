@@ -61,10 +61,10 @@ use std::sync::Arc;
 pub use dtrain_recipes::InputSignature;
 pub use dtrain_worker::burn;
 pub use dtrain_worker::network::{
-    BurnNetwork, HeadlessNetwork, Initializer, LayerContext, ModelPart, ModelSettings, ModuleInput,
-    NeuralNetwork, ParameterSpec, SettingValue, Weights,
+    BurnNetwork, HeadlessNetwork, Initializer, LayerContext, ModelInput, ModelPart, ModelSettings,
+    ModuleInput, NeuralNetwork, ParameterSpec, SettingValue, Weights,
 };
-pub use dtrain_worker::stage::{DeferredLossFigures, ModelInput};
+pub use dtrain_worker::stage::DeferredLossFigures;
 
 /// Memory allocator of every program built with dtrain.
 #[global_allocator]

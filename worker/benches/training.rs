@@ -14,8 +14,9 @@ use dtrain_protocol::{DeviceKind, Pass, Placement};
 use dtrain_recipes::{
     Activation, Decoder, Model, Norm, Optimizer as Rule, OptimizerKind, Positions, Precision, Recompute,
 };
+use dtrain_worker::network::ModelInput;
 use dtrain_worker::optimizer::StageOptimizer;
-use dtrain_worker::stage::{ForwardOutput, ModelInput, Stage};
+use dtrain_worker::stage::{ForwardOutput, Stage};
 use measured::{Better, Row};
 use std::path::Path;
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! Training speed of a device, and the memory that training takes.
 
 use super::{LONGEST, LOSS_SCALE, sync, timed};
+use crate::median::median;
 use crate::optimizer::StageOptimizer;
-use crate::probe::median;
 use crate::probe::synthetic::SyntheticSamples;
 use crate::stage::{ForwardOutput, Stage};
 use burn::tensor::Device;

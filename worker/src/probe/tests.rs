@@ -141,10 +141,3 @@ fn larger_micro_batches_are_left_out_when_there_is_no_time() {
     let rates = rates(&request(model, vec![2, 1 << 20], 0.05), |_| unreachable!("it is alone")).unwrap();
     assert_eq!(rates.profile.len(), 1, "a million samples do not fit into 50 ms");
 }
-
-#[test]
-fn the_middle_is_the_middle() {
-    assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
-    assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-12);
-    assert!((spread(&[1.0, 2.0, 3.0]) - 0.5).abs() < 1e-12);
-}

@@ -7,6 +7,7 @@ mod reads;
 mod values;
 
 use super::*;
+use crate::network::{self, ModelInput};
 use dtrain_recipes::{
     Activation, AdaptedLayers, Cnn, Decoder, Experts, InputSignature, Lora, Mlp, MlpActivation, Norm,
     Positions,

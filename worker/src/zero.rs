@@ -15,7 +15,7 @@
 //! ```
 
 use crate::comm::rank_range;
-use crate::stage::ModelParameter;
+use crate::network::ModelParameter;
 use dtrain_protocol::{Arrangement, Channel, Rank};
 use dtrain_recipes::ZeroStage;
 use std::ops::Range;

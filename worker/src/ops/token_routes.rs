@@ -8,8 +8,8 @@
 //!
 //! Experts are not replicated along their axis, so their gradients are summed by a queue of their own.
 
-use super::Peers;
 use crate::comm::{Incoming, Outgoing};
+use crate::mesh::Peers;
 use std::ops::Range;
 use std::sync::Arc;
 

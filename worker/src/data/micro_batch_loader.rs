@@ -1,6 +1,6 @@
 //! Micro-batch loader (sampler): the samples that a rank reads, in order.
 
-use crate::data::{Batch, Prefetch, SampleSource};
+use super::{Batch, Prefetch, SampleSource};
 use dtrain_protocol::shuffle::shuffled_sample;
 use dtrain_protocol::{Action, Assignment, Failure, StepId};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) struct MicroBatchLoader(Prefetch);
 
 impl MicroBatchLoader {
-    pub(super) fn new(assignment: &Assignment, train: Arc<dyn SampleSource>, begin: StepId) -> Self {
+    pub(crate) fn new(assignment: &Assignment, train: Arc<dyn SampleSource>, begin: StepId) -> Self {
         let numbers = numbers(assignment, train.len(), begin);
         Self::of(train, numbers)
     }

@@ -89,7 +89,7 @@ where
 
 /// Replaces `values` by their sum over the ranks; each value is sent in 16 bits. Sends `2 N (n - 1) / n`
 /// bytes for `N` bytes of halves, and a scale for each block.
-pub(in crate::parallel) fn sum(
+pub(super) fn sum(
     group: &mut dyn ProcessGroup,
     values: &mut [f32],
     half: HalfFormat,

@@ -1,11 +1,26 @@
 //! Process groups (device mesh): all groups that one rank belongs to, one for each axis of parallelism.
+//!
+//! `comm_queue` runs collectives beside the computation, `all_gather_queue` those that gather the weights of
+//! ZeRO 3. `model_parallel_groups` holds the groups of tensor, context and expert parallelism, which
+//! communicate in the middle of a pass.
 
-use super::model_parallel_groups::FirstFailure;
-use super::{AllGatherQueue, CommQueue, ModelParallelGroups, Peers};
+mod all_gather_queue;
+mod comm_queue;
+mod half_precision;
+mod model_parallel_groups;
+mod peers;
+
+pub use all_gather_queue::AllGatherQueue;
+pub use comm_queue::CommQueue;
+pub use half_precision::HalfFormat;
+pub use model_parallel_groups::ModelParallelGroups;
+pub use peers::Peers;
+
 use crate::comm::{CommError, Communicator, DeviceLinks, ProcessGroup, loopback};
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
 use dtrain_recipes::ZeroStage;
+use peers::FirstFailure;
 
 /// The process groups of one rank.
 #[derive(Debug)]

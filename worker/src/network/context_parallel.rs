@@ -4,8 +4,8 @@
 //! All layers except attention process tokens independently. So a rank that is given its part of the
 //! tokens, and of the position embeddings, needs no more than another attention.
 
-use super::Peers;
 use crate::data::Batch;
+use crate::mesh::Peers;
 use crate::ops::{self, Arithmetic, AttentionHeads};
 use burn::tensor::Tensor;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! All-gather of weights in the middle of passes, where no error can be returned.
 
 use super::CommQueue;
-use super::model_parallel_groups::FirstFailure;
+use super::peers::FirstFailure;
 use crate::comm::ProcessGroup;
 use std::sync::Arc;
 

@@ -1,6 +1,9 @@
 //! Device selection: opens the backend that a rank computes on. No other module of the worker depends on
 //! which one it is.
 
+#[cfg(feature = "device")]
+pub(crate) mod kernel_cache;
+
 use burn::BurnConfig;
 use burn::tensor::Device;
 use cubecl_environment::config::RuntimeConfig;
@@ -17,6 +20,12 @@ pub const KERNEL_CACHE: &str = "DTRAIN_KERNEL_CACHE";
 /// Environment variable with the seconds that a process may spend on choosing kernels for matrix products;
 /// 0 disables it.
 pub const TUNING_SECONDS: &str = "DTRAIN_TUNING_SECONDS";
+
+/// Version of burn in `Cargo.lock`.
+pub(crate) const BURN: &str = "0.22.1";
+
+/// Version of CubeCL in `Cargo.lock`.
+pub(crate) const CUBECL: &str = "0.11.3";
 
 /// The reason why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +69,7 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     }
     let index = placement.index as usize;
     #[cfg(feature = "device")]
-    crate::kernel_cache::configure(index);
+    kernel_cache::configure(index);
     let found = devices(placement.device, index + 1);
     let absent = DeviceError::Absent { device, wanted: placement.index, found: found.len() };
     found.into_iter().nth(index).ok_or(absent)
@@ -88,7 +97,7 @@ pub(crate) fn is_software(device: &Device) -> bool {
 fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     #[cfg(feature = "device")]
     if kind != DeviceKind::Cpu {
-        crate::kernel_cache::configure(0);
+        kernel_cache::configure(0);
     }
     match kind {
         DeviceKind::Cpu => Vec::new(),
@@ -290,6 +299,14 @@ fn host_memory_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_versions_are_those_that_are_built() {
+        let lock = include_str!("../../../Cargo.lock");
+        for (name, version) in [("burn", BURN), ("cubecl", CUBECL)] {
+            assert!(lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"")), "{name}");
+        }
+    }
 
     #[test]
     fn the_processor_opens_and_says_so() {

@@ -3,7 +3,7 @@
 //! The thread runs them in the order in which they were started. That order is the same on all ranks,
 //! because all of them follow the same actions.
 
-use super::sync::{self, HalfFormat};
+use super::half_precision::{self, HalfFormat};
 use crate::comm::{CommError, Communicator, ProcessGroup, QueuedTensor};
 use burn::tensor::Tensor;
 use dtrain_protocol::Failure;
@@ -191,7 +191,7 @@ fn serve(
 fn run(collective: Collective, group: &mut dyn ProcessGroup, values: &mut [f32]) -> Result<(), CommError> {
     match collective {
         Collective::AllReduce => group.all_reduce(values),
-        Collective::HalfAllReduce(half) => sync::sum(group, values, half),
+        Collective::HalfAllReduce(half) => half_precision::sum(group, values, half),
         Collective::ReduceScatter => group.reduce_scatter(values).map(drop),
         Collective::AllGather => group.all_gather(values),
         Collective::Barrier => group.barrier(),
