@@ -1,6 +1,5 @@
 //! Supervises a trial from start to end, with a progress display.
 
-use crate::audit;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
@@ -11,12 +10,12 @@ use crate::render::progress::ProgressDisplay;
 use crate::run_summary::print_result;
 use crate::trials::history_failure;
 use crate::viewer::{self, ViewerExit};
-use crate::{hosts, signals, trials};
+use crate::{audit, hosts, signals, trials};
 use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Model, Samples, Tunable};
-use dtrain_runner::agent::STOP_GRACE_PERIOD;
 use dtrain_runner::audit::AuditedAction;
+use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
 use dtrain_runner::driver::{self, DriveOutcome};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};

@@ -3,10 +3,9 @@
 use crate::files;
 use dtrain_protocol::checkpoint::{FETCHED, folder_name};
 use dtrain_protocol::{AttemptId, Rank, StepId, TrialId};
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// State folder: holds the history and one folder per trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +138,7 @@ impl TrialFolder {
     }
 
     /// Returns the path of the newest agent's card with its process and address; see
-    /// [`crate::agent::AgentCard`].
+    /// [`crate::control_protocol::AgentCard`].
     pub fn agent_card(&self) -> PathBuf {
         self.0.join("agent.json")
     }

@@ -1,7 +1,8 @@
 //! The control socket, on which controllers reach an agent. Only the agent's user may connect.
 
+use super::InboxMessage;
 use super::spool::HighWatermark;
-use super::{AgentRequest, InboxMessage};
+use crate::control_protocol::AgentRequest;
 use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::{AttemptId, frame};

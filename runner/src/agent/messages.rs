@@ -1,7 +1,7 @@
 //! The messages between the leader and the agents of hosts, its own host included.
 
 use super::foreign::Rendezvous;
-use super::peers::PeerAddress;
+use crate::control_protocol::PeerAddress;
 use dtrain_protocol::{Event, FileEntry, Order, Rank, StepId};
 use dtrain_recipes::Bytes;
 use serde::{Deserialize, Serialize};

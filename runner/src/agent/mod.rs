@@ -14,7 +14,6 @@
 
 mod certificates;
 mod checkpoint_parts;
-mod control_protocol;
 mod control_socket;
 #[cfg(test)]
 mod fixtures;
@@ -35,17 +34,11 @@ pub(crate) mod spool;
 mod spool_mirror;
 mod work_queue;
 
-pub use control_protocol::{
-    AgentCard, AgentIdentity, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LinkChoice,
-    Log, OtherHost, PeerAddress, Process, Program, SpoolRecord,
-};
-
 pub(crate) use certificates::{agent_certificates, rank_certificates};
-pub use leader::STOP_GRACE_PERIOD;
 
+use crate::control_protocol::{AgentCard, AgentOrder, AgentReply, AgentTask, LaunchError, LinkChoice};
 use crate::durable;
 use crate::home::TrialFolder;
-use crate::launch::LaunchError;
 use dtrain_protocol::{Assignment, Event, Rank, RankTransport, frame};
 use messages::{HostMessage, LeaderMessage};
 use peers::MutualTlsStream;

@@ -1,13 +1,11 @@
 //! The process of one rank, with a pipe for orders and a thread that reads its events.
 
-use super::control_protocol::Program;
 use super::oom_killer::MemoryWatch;
 use super::{InboxMessage, foreign};
-use crate::cuda;
-use crate::files;
+use crate::control_protocol::Program;
 use crate::home::TrialFolder;
 use crate::process::set_compute_environment;
-use crate::{channel, descendants};
+use crate::{channel, cuda, descendants, files};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank};
 use dtrain_recipes::Model;

@@ -1,6 +1,6 @@
 //! The spool: the events of one attempt, as frames in an append-only file.
 
-use super::SpoolRecord;
+use crate::control_protocol::SpoolRecord;
 use dtrain_protocol::frame::{self, FrameError};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -4,25 +4,23 @@ use super::checkpoint_parts::{self, CheckpointParts};
 use super::follower::HostTask;
 use super::foreign::{free_ports, rendezvous_port};
 use super::messages::{FetchRefusal, FetchSummary, HostMessage};
-use super::peers::PeerAddress;
 use super::peers::fetch_file::fetch_file;
 use super::peers::link::LoopCounters;
 use super::peers::listener::{self, PeerListener};
 use super::{log_line, spool_mirror};
 use crate::checkpoints::{self, commit};
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::files;
 use crate::home::TrialFolder;
-use crate::launch::LaunchError;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, FileEntry, Manifest};
 use dtrain_recipes::Framework;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// The context of a host's tasks.
 pub(super) struct WorkContext {

@@ -1,7 +1,7 @@
 //! Connection to the agent of the open attempt, with the load of the host it runs on.
 
 use crate::agent::spool::{SpoolEnd, SpoolReader};
-use crate::agent::{AgentRequest, SpoolRecord};
+use crate::control_protocol::{AgentRequest, SpoolRecord};
 use crate::fact::MetricPoint;
 use crate::host_monitor::{HostMonitor, LoadSampler};
 use crate::launch::ConnectedAgent;

@@ -15,8 +15,8 @@ pub use viewer::{Viewer, outcome_of};
 
 pub(crate) use lock::{TrialLock, acquire as take_lock};
 
-use crate::agent::{LinkChoice, Log, Program};
 use crate::audit::AuditLog;
+use crate::control_protocol::{LinkChoice, Log, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
@@ -26,11 +26,10 @@ use crate::trial_event::Observer;
 use controller::TrialController;
 use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
 use rustix::process::Signal;
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 /// One trial with everything that is needed to drive it.
 pub struct Drive<'a> {
@@ -74,7 +73,7 @@ pub struct LaunchContext {
 /// Programs that a driver starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// Program of an agent: reads an [`crate::agent::AgentOrder`] and runs [`crate::agent::run`].
+    /// Program of an agent: reads an [`crate::control_protocol::AgentOrder`] and runs [`crate::agent::run`].
     pub agent: Program,
     /// Program of a rank.
     pub worker: Program,
@@ -106,7 +105,7 @@ pub struct Options {
     /// Longest time without any reachable host of an attempt before the leader is given up as lost.
     pub lost_after: Duration,
     /// Time that ranks have to stop before their agent kills them, shown to the user;
-    /// [`crate::agent::STOP_GRACE_PERIOD`] for a foreign program.
+    /// [`crate::control_protocol::STOP_GRACE_PERIOD`] for a foreign program.
     pub killed_after: Option<Duration>,
 }
 

@@ -1,8 +1,8 @@
 //! Viewer of a trial: follows it by reading the spools on this machine, without driving or changing it.
 
 use super::{DriveOutcome, lock};
-use crate::agent::SpoolRecord;
 use crate::agent::spool::{SpoolEnd, SpoolReader};
+use crate::control_protocol::SpoolRecord;
 use crate::fact::{Fact, Ledger, LedgerError};
 use crate::files;
 use crate::home::{Home, TrialFolder};
@@ -136,8 +136,7 @@ pub fn outcome_of(ledger: &dyn Ledger, trial: &TrialId) -> Result<Option<DriveOu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::StepId;
-    use dtrain_protocol::frame;
+    use dtrain_protocol::{StepId, frame};
     use std::io::Write;
 
     fn all(viewer: &mut Viewer) -> Vec<TrialEvent> {

@@ -1,16 +1,14 @@
 //! The launcher for this machine: the agent is a process in a session of its own.
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
-use super::{AgentContact, ConnectedAgent, LaunchError, Launcher, SpoolUnreadable};
+use super::{AgentContact, ConnectedAgent, Launcher, SpoolUnreadable};
 use crate::agent::spool::SpoolWriter;
-use crate::agent::{
-    AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
+use crate::control_protocol::{
+    AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LaunchError, Program,
 };
-use crate::checkpoints;
-use crate::files;
 use crate::home::TrialFolder;
-use crate::process::kill_group;
-use crate::{channel, descendants};
+use crate::process::{Process, kill_group};
+use crate::{channel, checkpoints, descendants, files};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
 use rustix::fs::FlockOperation;

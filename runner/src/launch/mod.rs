@@ -26,9 +26,8 @@ pub use cluster::ClusterLauncher;
 pub use fenced_hosts::FencedHosts;
 pub use local::LocalLauncher;
 
-use crate::agent::{AgentCard, AgentOrder};
+use crate::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_protocol::{AttemptId, StepId};
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -130,68 +129,6 @@ pub struct FencedAgent {
     pub attempt: AttemptId,
 }
 
-/// The reason why an attempt was not launched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LaunchError {
-    /// The checkpoint to resume from is missing or damaged.
-    Checkpoint(String),
-    /// Any other failure.
-    Other(String),
-    /// A failure of one of several hosts.
-    OnHost {
-        /// Name of the host.
-        host: String,
-        /// The reason.
-        reason: String,
-    },
-    /// The launch was requested and its answer lost: it may be alive. [`Launcher::reach`] finds out.
-    Unknown(String),
-}
-
-impl LaunchError {
-    /// Creates [`Self::Checkpoint`] or [`Self::Other`].
-    pub(crate) fn because(reason: String, is_of_checkpoint: bool) -> Self {
-        if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
-    }
-
-    /// Creates a failure of `host`; removes its name from the start of the reason.
-    pub(crate) fn because_of(host: &str, reason: &str) -> Self {
-        let reason = reason.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
-        Self::OnHost { host: host.to_owned(), reason: reason.to_owned() }
-    }
-
-    /// Adds the host that reported the failure, unless it names another host.
-    pub(crate) fn on(self, host: &str) -> Self {
-        match self {
-            Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
-            Self::Other(reason) => Self::OnHost { host: host.into(), reason },
-            Self::OnHost { .. } => self,
-            Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
-        }
-    }
-}
-
-impl fmt::Display for LaunchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason) => f.write_str(reason),
-            Self::OnHost { host, reason } => write!(f, "{host}: {reason}"),
-        }
-    }
-}
-
-impl From<&str> for LaunchError {
-    fn from(reason: &str) -> Self {
-        Self::Other(reason.into())
-    }
-}
-
-impl From<String> for LaunchError {
-    fn from(reason: String) -> Self {
-        Self::Other(reason)
-    }
-}
-
 /// The result of an attempt to reach an agent.
 pub enum AgentContact {
     /// The agent answers.
@@ -233,6 +170,6 @@ pub struct ConnectedAgent {
     pub ranks: Vec<u32>,
     /// The bytes of the spool.
     pub spool: Box<dyn Read + Send>,
-    /// Accepts frames of [`crate::agent::AgentRequest`].
+    /// Accepts frames of [`crate::control_protocol::AgentRequest`].
     pub requests: Box<dyn Write + Send>,
 }

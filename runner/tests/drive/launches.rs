@@ -2,8 +2,8 @@
 
 use crate::world::{RANKS, World, programs, wait};
 use dtrain_protocol::AttemptId;
-use dtrain_runner::agent::{AgentOrder, LinkChoice};
-use dtrain_runner::launch::{AgentContact, LaunchError};
+use dtrain_runner::control_protocol::{AgentOrder, LaunchError, LinkChoice};
+use dtrain_runner::launch::AgentContact;
 use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, LaunchContext, driver};
 use std::thread;
 

@@ -6,8 +6,9 @@ use dtrain_protocol::{
     ResumePoint, RunUntil, StepId, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule, model};
-use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
+use dtrain_runner::control_protocol::{AgentCard, LinkChoice, Program};
 use dtrain_runner::ledger::{ExpectedPerformance, NewTrial};
+use dtrain_runner::process::Process;
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
     ControllerStatus, Drive, DriveError, DriveOutcome, Fact, History, Home, Interrupts, LaunchContext,
@@ -16,13 +17,12 @@ use dtrain_runner::{
 use rustix::process::Signal;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 /// Ranks of every trial here.
 pub(crate) const RANKS: u32 = 2;

@@ -8,7 +8,7 @@ use super::world::{lowered, planned, trace, write_data};
 use super::{Case, STEPS};
 use dtrain_planner::AttemptSpec;
 use dtrain_protocol::{Assignment, AttemptId, Event, StepId, StopReason};
-use dtrain_runner::agent::{LinkChoice, Program};
+use dtrain_runner::control_protocol::{LinkChoice, Program};
 use dtrain_runner::ledger::NewTrial;
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
@@ -16,10 +16,9 @@ use dtrain_runner::{
 };
 use dtrain_tests::{program, tensors};
 use std::cell::RefCell;
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::{fs, thread};
 
 /// Layouts that are trained at a time.
 const AT_A_TIME: usize = 2;

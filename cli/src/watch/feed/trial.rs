@@ -10,7 +10,7 @@ use crate::watch::app::{OpenPage, TrialViewState};
 use crate::watch::model::trial::TrialModel;
 use dtrain_planner::{AttemptSpec, Plan, lower};
 use dtrain_protocol::{Assignment, AttemptId, TrialId};
-use dtrain_runner::agent::Log;
+use dtrain_runner::control_protocol::Log;
 use dtrain_runner::driver::{self, AnomalyDetector, Viewer};
 use dtrain_runner::launch::slurm;
 use dtrain_runner::ledger::{self as stored, Summary, TrialStatus};

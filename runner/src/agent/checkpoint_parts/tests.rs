@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::agent::peers::TrialAttempt;
-use crate::agent::{AgentIdentity, agent_certificates, fixtures};
+use crate::agent::{agent_certificates, fixtures};
 use crate::checkpoints::{self, commit};
+use crate::control_protocol::AgentIdentity;
 use dtrain_protocol::checkpoint::header::{TensorInfo, encode};
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, SavedFile, Slice, folder_name, merge};
 use dtrain_protocol::{

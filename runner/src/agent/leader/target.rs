@@ -3,7 +3,7 @@
 
 use super::rank_state::RankState;
 use super::{AttemptEffect, Leader};
-use crate::agent::SpoolRecord;
+use crate::control_protocol::SpoolRecord;
 use crate::reporters::Reporters;
 use dtrain_protocol::{Event, Rank, StampedEvent, StepId, StopReason};
 

@@ -3,8 +3,7 @@
 use super::World;
 use super::bugs::Bug;
 use super::network::Endpoint;
-use crate::agent::SpoolRecord;
-use crate::launch::LaunchError;
+use crate::control_protocol::{LaunchError, SpoolRecord};
 use crate::machine::TrialInput;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure};

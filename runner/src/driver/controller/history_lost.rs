@@ -2,7 +2,7 @@
 //! know of it.
 
 use super::{BEAT, TrialController};
-use crate::agent::{STOP_GRACE_PERIOD, SpoolRecord};
+use crate::control_protocol::{STOP_GRACE_PERIOD, SpoolRecord};
 use crate::driver::DriveError;
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use std::sync::mpsc::RecvTimeoutError;

@@ -2,11 +2,11 @@
 
 use super::attempt::launch_failure;
 use super::{SILENCE, TrialController};
-use crate::agent::SpoolRecord;
 use crate::agent::spool::{SpoolEnd, SpoolReader};
+use crate::control_protocol::{LaunchError, SpoolRecord};
 use crate::driver::DriveError;
 use crate::driver::agent_connection::AgentConnection;
-use crate::launch::{AgentContact, LaunchError, SpoolUnreadable};
+use crate::launch::{AgentContact, SpoolUnreadable};
 use crate::machine::TrialInput;
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::frame::FrameError;

@@ -16,8 +16,8 @@ pub use server::serve;
 
 pub(super) use client::Disconnect;
 
-use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use crate::checkpoints::FolderListing;
+use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder};
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId};
 use dtrain_recipes::Subnet;
 use serde::{Deserialize, Serialize};

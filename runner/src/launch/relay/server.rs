@@ -1,17 +1,15 @@
 //! The server of the relay: carries out the controller's requests on its host.
 
-use super::super::{AgentContact, LaunchError, LocalLauncher};
+use super::super::{AgentContact, LocalLauncher};
 use super::address::address;
 use super::push::IncomingCheckpoint;
 use super::{Reply, Request};
-use crate::agent::{AgentOrder, FollowerOrder, Program};
 use crate::checkpoints::{CheckpointStore, LocalStore};
+use crate::control_protocol::{AgentOrder, FollowerOrder, LaunchError, Program};
 use crate::driver::{Programs, logs};
-use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::process::set_compute_environment;
-use crate::store;
-use crate::{channel, cuda};
+use crate::{channel, cuda, files, store};
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
