@@ -1,5 +1,6 @@
 //! Supervises a trial from start to end, with a progress display.
 
+use crate::audit;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
@@ -10,7 +11,7 @@ use crate::render::progress::ProgressDisplay;
 use crate::run_summary::print_result;
 use crate::trials::history_failure;
 use crate::viewer::{self, ViewerExit};
-use crate::{audit, hosts, signals, trials};
+use crate::{hosts, signals, trials};
 use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Model, Samples, Tunable};

@@ -1,8 +1,7 @@
 //! The protocol between a controller and an agent.
 
-use crate::fact::AttemptEnd;
 use crate::process::Process;
-use dtrain_protocol::{Assignment, AttemptId, Event, Rank, StampedEvent, StepId, TlsIdentity, TrialId};
+use dtrain_protocol::{Assignment, AttemptId, TlsIdentity, TrialId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -257,87 +256,4 @@ pub enum AgentRequest {
     },
     /// Finish the current step, save, and end.
     Stop,
-}
-
-/// One record of a spool, which tells the events of one attempt in order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SpoolRecord {
-    /// The ranks are about to be started. Always the first record.
-    Began {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// Number of ranks.
-        ranks: u32,
-    },
-    /// An event of a rank, or its end without a reason.
-    Event(StampedEvent),
-    /// All ranks saved, and the checkpoint is durable under its final name.
-    Committed {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// Number of completed steps in the checkpoint.
-        step: StepId,
-        /// Path of the committed folder.
-        folder: PathBuf,
-    },
-    /// All ranks saved, but the checkpoint could not be committed.
-    CommitFailed {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// Number of completed steps in the checkpoint.
-        step: StepId,
-        /// The reason.
-        reason: String,
-    },
-    /// A foreign program reached its target: its ranks must stop within
-    /// [`STOP_GRACE_PERIOD`].
-    TargetReached {
-        /// Number of the attempt.
-        attempt: AttemptId,
-    },
-    /// Stands for an intact record that this version cannot parse. Never written.
-    Unreadable {
-        /// Its offset in bytes.
-        at: u64,
-        /// The error.
-        reason: String,
-    },
-    /// No rank process is alive. Always the last record.
-    Over {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// The result of the attempt.
-        ended: AttemptEnd,
-    },
-}
-
-impl SpoolRecord {
-    /// True if the record must be on disk before anything else happens.
-    pub fn must_be_durable(&self) -> bool {
-        match self {
-            Self::Began { .. } | Self::Committed { .. } | Self::Over { .. } => true,
-            Self::CommitFailed { .. } | Self::TargetReached { .. } | Self::Unreadable { .. } => false,
-            Self::Event(stamped) => match stamped.event {
-                Event::Saved { .. } | Event::Finished { .. } | Event::Failed(_) => true,
-                Event::Listening(_)
-                | Event::Ready { .. }
-                | Event::Step(_)
-                | Event::Validated { .. }
-                | Event::Validating { .. }
-                | Event::Metrics { .. }
-                | Event::Notice(_)
-                | Event::SaveFailed { .. } => false,
-            },
-        }
-    }
-}
-
-/// A log file of one rank, or of the agents.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// The rank and its attempt; `None` for the agents of all attempts.
-    pub of: Option<(AttemptId, Rank)>,
-    /// Path of the file.
-    pub path: PathBuf,
 }

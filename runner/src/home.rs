@@ -3,9 +3,10 @@
 use crate::files;
 use dtrain_protocol::checkpoint::{FETCHED, folder_name};
 use dtrain_protocol::{AttemptId, Rank, StepId, TrialId};
+use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 /// State folder: holds the history and one folder per trial.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod audit;
+mod certificates;
 pub mod channel;
 pub mod checkpoints;
 pub mod compare;
@@ -18,6 +19,7 @@ pub mod host_monitor;
 pub mod interrupts;
 pub mod launch;
 pub mod ledger;
+pub mod logs;
 pub mod machine;
 pub mod open_file_limit;
 pub mod probe;
@@ -25,6 +27,7 @@ pub mod process;
 pub mod provenance;
 pub mod reporters;
 mod secrets;
+pub mod spool;
 pub mod store;
 pub mod strikes;
 pub mod transport;

@@ -9,31 +9,32 @@ use super::messages::{HostMessage, LeaderMessage};
 use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
 use super::peers::listener::PeerListener;
 use super::peers::{Greeting, MutualTlsStream, TrialAttempt, connect};
-use super::spool::{HighWatermark, SpoolWriter};
 use super::{
     InboxMessage, POLL_INTERVAL, control_socket, follower, links, log_line, refuse, resumed_folder_name,
     send_reply, termination_flag, write_card,
 };
 use crate::control_protocol::{
     AgentCard, AgentIdentity, AgentOrder, AgentReply, FollowerOrder, LaunchError, LinkChoice, OtherHost,
-    PeerAddress, SpoolRecord,
+    PeerAddress,
 };
 use crate::home::TrialFolder;
 use crate::machine::Millis;
 use crate::open_file_limit;
 use crate::process::Process;
+use crate::spool::{HighWatermark, SpoolRecord, SpoolWriter};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::TlsIdentity;
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::{io, thread};
 
 /// Time for controllers to read the last records.
 const LAST_WORDS: Duration = Duration::from_secs(5);

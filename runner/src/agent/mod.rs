@@ -12,7 +12,6 @@
 //! | `*_driver`, `work_queue`, `checkpoint_parts` | the drivers: sockets, spool, processes, disk |
 //! | `peers` | the connections between agents |
 
-mod certificates;
 mod checkpoint_parts;
 mod control_socket;
 #[cfg(test)]
@@ -30,12 +29,10 @@ mod rank_process;
 pub(crate) mod shared_memory;
 #[cfg(test)]
 mod simulate;
-pub(crate) mod spool;
 mod spool_mirror;
 mod work_queue;
 
-pub(crate) use certificates::{agent_certificates, rank_certificates};
-
+use crate::certificates::rank_certificates;
 use crate::control_protocol::{AgentCard, AgentOrder, AgentReply, AgentTask, LaunchError, LinkChoice};
 use crate::durable;
 use crate::home::TrialFolder;

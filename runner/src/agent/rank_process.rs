@@ -3,9 +3,11 @@
 use super::oom_killer::MemoryWatch;
 use super::{InboxMessage, foreign};
 use crate::control_protocol::Program;
+use crate::cuda;
+use crate::files;
 use crate::home::TrialFolder;
 use crate::process::set_compute_environment;
-use crate::{channel, cuda, descendants, files};
+use crate::{channel, descendants};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank};
 use dtrain_recipes::Model;

@@ -16,11 +16,12 @@ use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, FileEntry, Manifest};
 use dtrain_recipes::Framework;
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 /// The context of a host's tasks.
 pub(super) struct WorkContext {

@@ -16,7 +16,7 @@ pub use viewer::{Viewer, outcome_of};
 pub(crate) use lock::{TrialLock, acquire as take_lock};
 
 use crate::audit::AuditLog;
-use crate::control_protocol::{LinkChoice, Log, Program};
+use crate::control_protocol::{LinkChoice, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
@@ -24,12 +24,12 @@ use crate::launch::{Launcher, LocalLauncher};
 use crate::machine::TrialInput;
 use crate::trial_event::Observer;
 use controller::TrialController;
-use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
+use dtrain_protocol::{Assignment, AttemptId, ResumePoint, TrialId};
 use rustix::process::Signal;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
 
 /// One trial with everything that is needed to drive it.
 pub struct Drive<'a> {
@@ -218,29 +218,6 @@ pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
 /// Returns the process id of a trial's controller, if it has one.
 pub fn controller(home: &Home, trial: &TrialId) -> Option<u32> {
     lock::holder(&home.trial(trial))
-}
-
-/// Lists all logs of a trial by attempt and rank; that of the agents is last.
-pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
-    let folder = home.trial(trial);
-    let mut logs: Vec<Log> = Vec::new();
-    for entry in fs::read_dir(folder.logs())? {
-        let entry = entry?;
-        if let Some(of) = entry.file_name().to_str().and_then(parse_log_name) {
-            logs.push(Log { of: Some(of), path: entry.path() });
-        }
-    }
-    logs.sort_by_key(|log| log.of);
-    if folder.agent_log().exists() {
-        logs.push(Log { of: None, path: folder.agent_log() });
-    }
-    Ok(logs)
-}
-
-/// Parses attempt and rank of `attempt-<attempt>.rank-<rank>.log`.
-fn parse_log_name(name: &str) -> Option<(AttemptId, Rank)> {
-    let (attempt, rank) = name.strip_prefix("attempt-")?.strip_suffix(".log")?.split_once(".rank-")?;
-    Some((AttemptId(attempt.parse().ok()?), Rank(rank.parse().ok()?)))
 }
 
 /// Error that keeps a trial from being driven.

@@ -1,12 +1,11 @@
 //! Viewer of a trial: follows it by reading the spools on this machine, without driving or changing it.
 
 use super::{DriveOutcome, lock};
-use crate::agent::spool::{SpoolEnd, SpoolReader};
-use crate::control_protocol::SpoolRecord;
 use crate::fact::{Fact, Ledger, LedgerError};
 use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::machine::TrialMachine;
+use crate::spool::{SpoolEnd, SpoolReader, SpoolRecord};
 use crate::trial_event::{ControllerStatus, Observer, TrialEvent};
 use dtrain_protocol::{AttemptId, TrialId};
 use std::fs;

@@ -12,13 +12,14 @@ use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
 use super::relay::{RemoteHost, RemoteStore};
 use super::{AgentContact, AvailableHosts, FencedAgent, Launcher, LocalLauncher, SpoolUnreadable};
-use crate::agent::agent_certificates;
+use crate::certificates::agent_certificates;
 use crate::checkpoints::{self, CheckpointStore, FolderListing, Inventory, read_manifest};
 use crate::control_protocol::{
     AgentCard, AgentIdentity, AgentOrder, FollowerOrder, LaunchError, OtherHost, PeerAddress, Program,
 };
+use crate::durable;
+use crate::files;
 use crate::home::{Home, TrialFolder};
-use crate::{durable, files};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, RankTransport, StepId, TlsIdentity, TrialId};
 use std::io::{BufReader, Read};

@@ -2,13 +2,15 @@
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::{AgentContact, ConnectedAgent, Launcher, SpoolUnreadable};
-use crate::agent::spool::SpoolWriter;
+use crate::checkpoints;
 use crate::control_protocol::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LaunchError, Program,
 };
+use crate::files;
 use crate::home::TrialFolder;
 use crate::process::{Process, kill_group};
-use crate::{channel, checkpoints, descendants, files};
+use crate::spool::SpoolWriter;
+use crate::{channel, descendants};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
 use rustix::fs::FlockOperation;

@@ -1,6 +1,6 @@
 //! The placement of ranks on the hosts of an attempt, and their certificates.
 
-use crate::agent::rank_certificates;
+use crate::certificates::rank_certificates;
 use crate::control_protocol::AgentOrder;
 use dtrain_protocol::RankTransport;
 use std::ops::Range;

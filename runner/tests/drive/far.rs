@@ -6,14 +6,15 @@ use dtrain_runner::control_protocol::AgentCard;
 use dtrain_runner::launch::relay::{Connector, RemoteHost};
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::process::Process;
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 /// Ending of a file beside a host's folder that makes it unreachable.
 const DOWN: &str = "down";

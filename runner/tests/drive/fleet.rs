@@ -8,15 +8,17 @@ use dtrain_protocol::{
     Assignment, AttemptId, Event, Failure, PhaseTimes, Placement, Rank, ResidentBytes, StampedEvent,
     StepFigures, StepId, StopReason, TrialId, frame,
 };
-use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError, SpoolRecord};
+use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{AgentContact, AvailableHosts, ConnectedAgent, Launcher, SpoolUnreadable};
 use dtrain_runner::process::Process;
+use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{Drive, DriveOutcome, Fact, History, LaunchContext, TrialEvent, Verdict, driver};
+use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::{fs, thread};
 
 /// Length of a step.
 const STEP: Duration = Duration::from_millis(250);

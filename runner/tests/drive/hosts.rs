@@ -6,9 +6,10 @@ use dtrain_runner::process::Process;
 use dtrain_runner::{
     AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, TrialEvent, checkpoints, driver, store,
 };
+use std::fs;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 pub(crate) fn hosts_train_what_one_machine_does() {
     let world = World::new().on_hosts(RANKS);

@@ -2,11 +2,12 @@
 
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, StepId, frame};
-use dtrain_runner::control_protocol::SpoolRecord;
+use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{ControllerStatus, DriveError, DriveOutcome, Fact, History, Home, checkpoints, driver};
+use std::fs;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 /// Returns a trial on hosts that ended after its controller had left.
 fn ended_unseen() -> World {

@@ -17,12 +17,13 @@ use dtrain_runner::{
 use rustix::process::Signal;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 /// Ranks of every trial here.
 pub(crate) const RANKS: u32 = 2;

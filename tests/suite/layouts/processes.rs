@@ -16,9 +16,10 @@ use dtrain_runner::{
 };
 use dtrain_tests::{program, tensors};
 use std::cell::RefCell;
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{fs, thread};
+use std::thread;
 
 /// Layouts that are trained at a time.
 const AT_A_TIME: usize = 2;

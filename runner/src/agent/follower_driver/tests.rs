@@ -2,7 +2,8 @@
 
 use super::super::peers::{Greeting, connect};
 use super::*;
-use crate::agent::{agent_certificates, fixtures};
+use crate::agent::fixtures;
+use crate::certificates::agent_certificates;
 use crate::control_protocol::{AgentIdentity, PeerAddress, Program};
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{Assignment, AttemptId, Rank, TrialId};

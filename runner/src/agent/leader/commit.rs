@@ -3,8 +3,9 @@
 use super::super::messages::LeaderMessage;
 use super::{AttemptEffect, LEADER_HOST, Leader, WORK_STALL_MS};
 use crate::checkpoints::commit;
-use crate::control_protocol::{PeerAddress, SpoolRecord};
+use crate::control_protocol::PeerAddress;
 use crate::machine::Millis;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{FileEntry, Rank, SavedFile, StepId};
 use std::collections::{BTreeMap, BTreeSet};

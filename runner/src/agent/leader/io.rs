@@ -1,8 +1,9 @@
 //! The leader's configuration, inputs and effects.
 
 use super::super::messages::{Heartbeat, HostMessage, LeaderMessage};
-use crate::control_protocol::{LaunchError, PeerAddress, SpoolRecord};
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::{Assignment, AttemptId};
 use std::ops::Range;
 use std::path::PathBuf;

@@ -15,8 +15,9 @@ mod tests;
 pub(super) use io::{AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST};
 
 use super::messages::{Heartbeat, HostMessage, LeaderMessage};
-use crate::control_protocol::{STOP_GRACE_MS, SpoolRecord};
+use crate::control_protocol::STOP_GRACE_MS;
 use crate::machine::{Millis, more_severe};
+use crate::spool::SpoolRecord;
 use commit::PendingCommit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, StampedEvent, StepId, StopReason};
 use launch::PendingLaunch;

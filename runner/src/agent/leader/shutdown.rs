@@ -4,8 +4,9 @@
 use super::super::messages::LeaderMessage;
 use super::rank_state::RankState;
 use super::{AttemptEffect, AttemptPhase, HostState, LEADER_HOST, Leader};
-use crate::control_protocol::{LaunchError, SpoolRecord};
+use crate::control_protocol::LaunchError;
 use crate::fact::AttemptEnd;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::StopReason;
 
 impl Leader {

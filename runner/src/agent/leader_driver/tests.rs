@@ -8,7 +8,7 @@ use super::super::peers::TrialAttempt;
 use super::super::peers::link::{LinkEvent, PeerLink};
 use super::super::peers::listener::PeerListener;
 use super::connect_followers;
-use crate::agent::agent_certificates;
+use crate::certificates::agent_certificates;
 use crate::control_protocol::{AgentIdentity, AgentOrder, LinkChoice, OtherHost, PeerAddress, Program};
 use crate::home::TrialFolder;
 use crate::open_file_limit;

@@ -3,7 +3,7 @@
 use crate::agent::follower::{self, HostTask};
 use crate::agent::leader::{AttemptEffect, LEADER_HOST};
 use crate::agent::messages::{HostMessage, LeaderMessage};
-use crate::control_protocol::SpoolRecord;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::Event;
 
 /// A deliberate bug.

@@ -2,7 +2,7 @@
 
 use crate::agent::follower::HostTask;
 use crate::agent::messages::{HostMessage, LeaderMessage};
-use crate::control_protocol::SpoolRecord;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::frame;
 
 /// Threads of an agent: its loop, one for checkpoint work, and one each to accept hosts and controllers.

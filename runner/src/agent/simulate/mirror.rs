@@ -5,7 +5,7 @@ use super::attend::input_of;
 use super::bugs::Bug;
 use super::network::Endpoint;
 use crate::agent::messages::LeaderMessage;
-use crate::control_protocol::SpoolRecord;
+use crate::spool::SpoolRecord;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::{AttemptId, frame};

@@ -2,13 +2,13 @@
 
 use super::fault_attribution::FailureReports;
 use super::{BEAT, TrialController};
-use crate::agent::spool::SpoolEnd;
 use crate::audit::AuditedAction;
-use crate::control_protocol::{AgentOrder, LaunchError, SpoolRecord};
+use crate::control_protocol::{AgentOrder, LaunchError};
 use crate::driver::anomaly::AnomalyDetector;
 use crate::driver::{DriveError, LaunchContext};
 use crate::launch::{AgentContact, AvailableHosts};
 use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, TrialInput};
+use crate::spool::{SpoolEnd, SpoolRecord};
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};

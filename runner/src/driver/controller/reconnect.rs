@@ -2,12 +2,12 @@
 
 use super::attempt::launch_failure;
 use super::{SILENCE, TrialController};
-use crate::agent::spool::{SpoolEnd, SpoolReader};
-use crate::control_protocol::{LaunchError, SpoolRecord};
+use crate::control_protocol::LaunchError;
 use crate::driver::DriveError;
 use crate::driver::agent_connection::AgentConnection;
 use crate::launch::{AgentContact, SpoolUnreadable};
 use crate::machine::TrialInput;
+use crate::spool::{SpoolEnd, SpoolReader, SpoolRecord};
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure};
