@@ -25,6 +25,7 @@ pub mod open_file_limit;
 pub mod probe;
 pub mod process;
 pub mod provenance;
+pub mod relay_server;
 pub mod reporters;
 mod secrets;
 pub mod spool;

@@ -16,7 +16,6 @@ use crate::fact::{AttemptEnd, Fact, TrialUpdate, Verdict};
 use crate::home::TrialFolder;
 use crate::launch::{AvailableHosts, FencedAgent, Launcher, LocalLauncher};
 use crate::machine::{Blame, Millis, TrialEffect, TrialInput, TrialMachine};
-use crate::store;
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use fault_attribution::FailureReports;
@@ -80,7 +79,7 @@ impl<'a> TrialController<'a> {
         let path = folder.path().to_owned();
         folder.create().map_err(|source| DriveError::Folder { doing: "create", path, source })?;
         let lock = lock::acquire(&folder, drive.trial)?;
-        if store::is_emptied(&folder) {
+        if folder.is_emptied() {
             return Err(DriveError::Removed(drive.trial.clone()));
         }
         let here =
