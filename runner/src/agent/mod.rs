@@ -29,6 +29,7 @@ mod rank_process;
 pub(crate) mod shared_memory;
 #[cfg(test)]
 mod simulate;
+mod spawn_context;
 mod spool_mirror;
 mod work_queue;
 
