@@ -9,7 +9,7 @@ use super::{KEEP, World};
 use crate::agent::follower::{self, Follower, HostTask};
 use crate::agent::leader::{self, AttemptEffect, ClockReading, HostState, LEADER_HOST, Leader};
 use crate::agent::messages::{FetchRefusal, FetchSummary, Heartbeat, HostMessage, RankExit};
-use crate::checkpoints::commit;
+use crate::checkpoints::retention;
 use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
 use crate::spool::SpoolRecord;
@@ -314,7 +314,7 @@ impl World<'_> {
                 let disk = &mut self.places[machine].disk;
                 let resumed = resumed.as_deref().and_then(parse_folder_name).map(|(step, of)| (of, step));
                 let all: Vec<_> = disk.committed().collect();
-                for name in commit::beyond_retention(&all, keep, attempt, resumed) {
+                for name in retention::beyond_retention(&all, keep, attempt, resumed) {
                     disk.remove(name);
                 }
                 disk.parts.clear();
