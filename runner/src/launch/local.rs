@@ -1,7 +1,7 @@
 //! The launcher for this machine: the agent is a process in a session of its own.
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
-use super::{AgentContact, ConnectedAgent, Launcher, SpoolUnreadable};
+use super::{AgentContact, CheckpointPlacement, ConnectedAgent, HostPool, Launcher, SpoolUnreadable};
 use crate::checkpoints;
 use crate::control_protocol::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LaunchError, Program,
@@ -259,29 +259,12 @@ impl Launcher for LocalLauncher {
         self.cancel.clone()
     }
 
+    fn pool(&mut self) -> Option<&mut dyn HostPool> {
+        None
+    }
+
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
         self.launch_with_keepalive(order, &|| {})
-    }
-
-    fn complete_checkpoints(
-        &mut self,
-        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)> {
-        let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
-        let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
-        let found = committed.into_iter().filter_map(|point| {
-            let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
-            (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
-        });
-        found.collect()
-    }
-
-    fn is_missing(&self, folder: &Path) -> bool {
-        matches!(folder.try_exists(), Ok(false))
-    }
-
-    fn verify(&mut self, folder: &Path) -> Result<(), String> {
-        checkpoints::verify(folder).map(drop)
     }
 
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact {
@@ -298,6 +281,11 @@ impl Launcher for LocalLauncher {
             }),
             Err(_) => AgentContact::Silent,
         }
+    }
+
+    /// The kernel reports the end of an agent on this machine.
+    fn is_responsive(&mut self, _attempt: AttemptId) -> bool {
+        true
     }
 
     fn spool_remainder(
@@ -320,6 +308,29 @@ impl Launcher for LocalLauncher {
         descendants::kill_marked(&trial, attempt);
         self.reap();
         gone
+    }
+}
+
+impl CheckpointPlacement for LocalLauncher {
+    fn complete_checkpoints(
+        &mut self,
+        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
+    ) -> Vec<(AttemptId, StepId)> {
+        let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
+        let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
+        let found = committed.into_iter().filter_map(|point| {
+            let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
+            (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
+        });
+        found.collect()
+    }
+
+    fn is_missing(&self, folder: &Path) -> bool {
+        matches!(folder.try_exists(), Ok(false))
+    }
+
+    fn verify(&mut self, folder: &Path) -> Result<(), String> {
+        checkpoints::verify(folder).map(drop)
     }
 }
 

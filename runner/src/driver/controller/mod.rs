@@ -196,7 +196,8 @@ impl<'a> TrialController<'a> {
     /// Fences hosts that were lost and came back: ends what they still run of older attempts.
     fn fence_returned(&mut self) -> Result<(), DriveError> {
         let (Some(launcher), Some(link)) = (&mut self.launcher, &self.link) else { return Ok(()) };
-        for FencedAgent { host, attempt } in launcher.fence_returned(link.attempt) {
+        let Some(pool) = launcher.pool() else { return Ok(()) };
+        for FencedAgent { host, attempt } in pool.fence_returned(link.attempt) {
             self.show(ControllerStatus::Fenced { host, attempt })?;
         }
         Ok(())
@@ -265,8 +266,10 @@ impl<'a> TrialController<'a> {
                         self.add_strike(&lost);
                         failure = Some(lost);
                     }
-                    if let Some(Failure::HostLost { host, .. }) = &failure {
-                        self.launcher.as_mut().expect("no wait is under way").suspect(host);
+                    if let Some(Failure::HostLost { host, .. }) = &failure
+                        && let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool()
+                    {
+                        pool.suspect(host);
                     }
                     self.news.facts.push(fact.clone());
                     self.queue_event(TrialEvent::Record(fact));
