@@ -183,7 +183,7 @@ pub enum LaunchError {
         /// The reason.
         reason: String,
     },
-    /// The launch was requested and its answer lost: it may be alive. [`Launcher::reach`](crate::launch::Launcher::reach) finds out.
+    /// The launch was requested and its answer lost: it may be alive. The next contact finds out.
     Unknown(String),
 }
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 /// A message of the leader to a host.
 ///
-/// It cannot say what a rank runs: that is in the controller's [`super::FollowerOrder`]. A message with an
-/// unknown field ends the connection.
+/// It cannot say what a rank runs: that is in the controller's
+/// [`FollowerOrder`](crate::control_protocol::FollowerOrder). A message with an unknown field ends the
+/// connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum LeaderMessage {
