@@ -14,7 +14,7 @@ use dtrain_planner::{
 };
 use dtrain_protocol::{HostFacts, InputManifest, Rates};
 use dtrain_recipes::{Data, Model, Recipe, Seconds};
-use dtrain_runner::agent::Program;
+use dtrain_runner::control_protocol::Program;
 use dtrain_runner::driver::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;

@@ -4,7 +4,7 @@ use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
 use crate::rates;
 use dtrain_runner::Home;
-use dtrain_runner::launch::relay;
+use dtrain_runner::relay_server;
 use dtrain_runner::transport::ProgramDigest;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult
         CommandError::new(ExitReason::Preflight, "cannot use the state folder of this host")
             .cause(error.to_string())
     })?;
-    relay::serve(&home, shared.as_ref(), &programs, rates::this_host_facts).map_err(|error| {
+    relay_server::serve(&home, shared.as_ref(), &programs, rates::this_host_facts).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, "the controller is lost").cause(error.to_string())
     })?;
     Ok(ExitReason::Done)

@@ -177,7 +177,7 @@ fn find_logs(
         let homes = nodes.filter(|home| home.trial(trial).logs().exists());
         let logs = std::iter::once(context.home.clone())
             .chain(homes)
-            .map(|home| dtrain_runner::driver::logs(&home, trial))
+            .map(|home| dtrain_runner::logs::logs(&home, trial))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| unreadable("the logs", &error.to_string()))?;
         return Ok(logs

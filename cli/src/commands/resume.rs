@@ -12,9 +12,9 @@ use dtrain_planner::{Plan, PlanReadError};
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{LauncherKind, Model};
 use dtrain_runner::DriveError;
-use dtrain_runner::agent::STOP_GRACE_PERIOD;
 use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::checkpoints::COMMIT;
+use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
 use dtrain_runner::ledger::{TrialDetails, TrialStatus};
 use std::ffi::OsStr;
 

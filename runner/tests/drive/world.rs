@@ -6,8 +6,9 @@ use dtrain_protocol::{
     ResumePoint, RunUntil, StepId, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule, model};
-use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
+use dtrain_runner::control_protocol::{AgentCard, LinkChoice, Program};
 use dtrain_runner::ledger::{ExpectedPerformance, NewTrial};
+use dtrain_runner::process::Process;
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
     ControllerStatus, Drive, DriveError, DriveOutcome, Fact, History, Home, Interrupts, LaunchContext,

@@ -1,9 +1,11 @@
 //! Hosts with listeners, and one that fetches what its rank reads.
 
 use super::*;
+use crate::agent::fixtures;
 use crate::agent::peers::TrialAttempt;
-use crate::agent::{AgentIdentity, agent_certificates, fixtures};
+use crate::certificates::agent_certificates;
 use crate::checkpoints::{self, commit};
+use crate::control_protocol::AgentIdentity;
 use dtrain_protocol::checkpoint::header::{TensorInfo, encode};
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, SavedFile, Slice, folder_name, merge};
 use dtrain_protocol::{

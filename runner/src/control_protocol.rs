@@ -1,11 +1,17 @@
 //! The protocol between a controller and an agent.
 
-pub use super::peers::{AgentIdentity, PeerAddress};
-use crate::fact::AttemptEnd;
-use dtrain_protocol::{Assignment, AttemptId, Event, Rank, StampedEvent, StepId, TrialId};
+use crate::process::Process;
+use dtrain_protocol::{Assignment, AttemptId, TlsIdentity, TrialId};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time for ranks to stop before they are killed: ranks of a foreign program always, others if the system
+/// ends an agent.
+pub const STOP_GRACE_PERIOD: Duration = Duration::from_millis(STOP_GRACE_MS);
+pub(crate) const STOP_GRACE_MS: u64 = 30_000;
 
 /// A program and its leading arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +66,31 @@ pub struct AgentOrder {
     pub others: Vec<OtherHost>,
 }
 
+/// Identity and address of an agent within its attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentIdentity {
+    /// Index of its host in the attempt; the leader's is 0.
+    pub host: u32,
+    /// Address to bind, without a port: the one under which other hosts reach this one.
+    pub bind: String,
+    /// Its certificate and key.
+    pub identity: TlsIdentity,
+    /// True if all hosts share the folder of the trial's checkpoints.
+    #[serde(default)]
+    pub is_shared: bool,
+}
+
+/// Address of an agent's listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerAddress {
+    /// Index of its host.
+    pub host: u32,
+    /// Name of the host in messages.
+    pub name: String,
+    /// Address and port.
+    pub address: String,
+}
+
 /// Another host of an attempt, with a follower that listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherHost {
@@ -72,7 +103,7 @@ pub struct OtherHost {
 
 impl OtherHost {
     /// True if the host has no ranks.
-    pub(super) fn only_lends(&self) -> bool {
+    pub(crate) fn only_lends(&self) -> bool {
         self.ranks.is_empty()
     }
 }
@@ -138,6 +169,68 @@ pub enum AgentReply {
     },
 }
 
+/// The reason why an attempt was not launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LaunchError {
+    /// The checkpoint to resume from is missing or damaged.
+    Checkpoint(String),
+    /// Any other failure.
+    Other(String),
+    /// A failure of one of several hosts.
+    OnHost {
+        /// Name of the host.
+        host: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The launch was requested and its answer lost: it may be alive. The next contact finds out.
+    Unknown(String),
+}
+
+impl LaunchError {
+    /// Creates [`Self::Checkpoint`] or [`Self::Other`].
+    pub(crate) fn because(reason: String, is_of_checkpoint: bool) -> Self {
+        if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
+    }
+
+    /// Creates a failure of `host`; removes its name from the start of the reason.
+    pub(crate) fn because_of(host: &str, reason: &str) -> Self {
+        let reason = reason.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
+        Self::OnHost { host: host.to_owned(), reason: reason.to_owned() }
+    }
+
+    /// Adds the host that reported the failure, unless it names another host.
+    pub(crate) fn on(self, host: &str) -> Self {
+        match self {
+            Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
+            Self::Other(reason) => Self::OnHost { host: host.into(), reason },
+            Self::OnHost { .. } => self,
+            Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
+        }
+    }
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason) => f.write_str(reason),
+            Self::OnHost { host, reason } => write!(f, "{host}: {reason}"),
+        }
+    }
+}
+
+impl From<&str> for LaunchError {
+    fn from(reason: &str) -> Self {
+        Self::Other(reason.into())
+    }
+}
+
+impl From<String> for LaunchError {
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
+    }
+}
+
 /// Identity and socket of an agent: the content of `agent.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCard {
@@ -149,15 +242,6 @@ pub struct AgentCard {
     pub ranks: Vec<Process>,
     /// Path of the control socket; empty for a follower.
     pub socket: PathBuf,
-}
-
-/// A process, distinct from a later one with the same id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// Process id.
-    pub id: u32,
-    /// Start time, in clock ticks since boot.
-    pub started: u64,
 }
 
 /// A controller's request to a running agent.
@@ -172,87 +256,4 @@ pub enum AgentRequest {
     },
     /// Finish the current step, save, and end.
     Stop,
-}
-
-/// One record of a spool, which tells the events of one attempt in order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SpoolRecord {
-    /// The ranks are about to be started. Always the first record.
-    Began {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// Number of ranks.
-        ranks: u32,
-    },
-    /// An event of a rank, or its end without a reason.
-    Event(StampedEvent),
-    /// All ranks saved, and the checkpoint is durable under its final name.
-    Committed {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// Number of completed steps in the checkpoint.
-        step: StepId,
-        /// Path of the committed folder.
-        folder: PathBuf,
-    },
-    /// All ranks saved, but the checkpoint could not be committed.
-    CommitFailed {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// Number of completed steps in the checkpoint.
-        step: StepId,
-        /// The reason.
-        reason: String,
-    },
-    /// A foreign program reached its target: its ranks must stop within
-    /// [`STOP_GRACE_PERIOD`](super::STOP_GRACE_PERIOD).
-    TargetReached {
-        /// Number of the attempt.
-        attempt: AttemptId,
-    },
-    /// Stands for an intact record that this version cannot parse. Never written.
-    Unreadable {
-        /// Its offset in bytes.
-        at: u64,
-        /// The error.
-        reason: String,
-    },
-    /// No rank process is alive. Always the last record.
-    Over {
-        /// Number of the attempt.
-        attempt: AttemptId,
-        /// The result of the attempt.
-        ended: AttemptEnd,
-    },
-}
-
-impl SpoolRecord {
-    /// True if the record must be on disk before anything else happens.
-    pub fn must_be_durable(&self) -> bool {
-        match self {
-            Self::Began { .. } | Self::Committed { .. } | Self::Over { .. } => true,
-            Self::CommitFailed { .. } | Self::TargetReached { .. } | Self::Unreadable { .. } => false,
-            Self::Event(stamped) => match stamped.event {
-                Event::Saved { .. } | Event::Finished { .. } | Event::Failed(_) => true,
-                Event::Listening(_)
-                | Event::Ready { .. }
-                | Event::Step(_)
-                | Event::Validated { .. }
-                | Event::Validating { .. }
-                | Event::Metrics { .. }
-                | Event::Notice(_)
-                | Event::SaveFailed { .. } => false,
-            },
-        }
-    }
-}
-
-/// A log file of one rank, or of the agents.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// The rank and its attempt; `None` for the agents of all attempts.
-    pub of: Option<(AttemptId, Rank)>,
-    /// Path of the file.
-    pub path: PathBuf,
 }

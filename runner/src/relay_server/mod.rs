@@ -1,18 +1,22 @@
 //! The server of the relay: carries out the controller's requests on its host.
 
-use super::super::{AgentContact, LaunchError, LocalLauncher};
-use super::address::address;
-use super::push::IncomingCheckpoint;
-use super::{Reply, Request};
-use crate::agent::{AgentOrder, FollowerOrder, Program};
+mod address;
+mod incoming_checkpoint;
+
 use crate::checkpoints::{CheckpointStore, LocalStore};
-use crate::driver::{Programs, logs};
+use crate::control_protocol::{AgentOrder, FollowerOrder, LaunchError, Program};
+use crate::driver::Programs;
 use crate::files;
 use crate::home::{Home, TrialFolder};
+use crate::launch::relay::{Reply, Request};
+use crate::launch::{AgentContact, LocalLauncher};
+use crate::logs::logs;
 use crate::process::set_compute_environment;
 use crate::store;
 use crate::{channel, cuda};
+use address::address;
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
+use incoming_checkpoint::IncomingCheckpoint;
 use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;

@@ -3,10 +3,10 @@
 //! A bastion's sshd refuses most of many simultaneous connections (`MaxStartups`), but takes any number of
 //! tunnels over one.
 
-use super::ssh::{Ssh, open_session};
-use super::ssh_session::{ChannelKind, OpenError, SharedSession};
-use super::ssh_target::SshTarget;
-use super::{PATIENCE, Transport, TransportError};
+use super::super::ssh_session::{ChannelKind, OpenError, SharedSession};
+use super::super::ssh_target::SshTarget;
+use super::super::{PATIENCE, Transport, TransportError};
+use super::{Ssh, open_session};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

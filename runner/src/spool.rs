@@ -1,13 +1,89 @@
 //! The spool: the events of one attempt, as frames in an append-only file.
 
-use super::SpoolRecord;
+use crate::fact::AttemptEnd;
 use dtrain_protocol::frame::{self, FrameError};
+use dtrain_protocol::{AttemptId, Event, StampedEvent, StepId};
+use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// One record of a spool, which tells the events of one attempt in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpoolRecord {
+    /// The ranks are about to be started. Always the first record.
+    Began {
+        /// Number of the attempt.
+        attempt: AttemptId,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// An event of a rank, or its end without a reason.
+    Event(StampedEvent),
+    /// All ranks saved, and the checkpoint is durable under its final name.
+    Committed {
+        /// Number of the attempt.
+        attempt: AttemptId,
+        /// Number of completed steps in the checkpoint.
+        step: StepId,
+        /// Path of the committed folder.
+        folder: PathBuf,
+    },
+    /// All ranks saved, but the checkpoint could not be committed.
+    CommitFailed {
+        /// Number of the attempt.
+        attempt: AttemptId,
+        /// Number of completed steps in the checkpoint.
+        step: StepId,
+        /// The reason.
+        reason: String,
+    },
+    /// A foreign program reached its target: its ranks must stop within
+    /// [`STOP_GRACE_PERIOD`](crate::control_protocol::STOP_GRACE_PERIOD).
+    TargetReached {
+        /// Number of the attempt.
+        attempt: AttemptId,
+    },
+    /// Stands for an intact record that this version cannot parse. Never written.
+    Unreadable {
+        /// Its offset in bytes.
+        at: u64,
+        /// The error.
+        reason: String,
+    },
+    /// No rank process is alive. Always the last record.
+    Over {
+        /// Number of the attempt.
+        attempt: AttemptId,
+        /// The result of the attempt.
+        ended: AttemptEnd,
+    },
+}
+
+impl SpoolRecord {
+    /// True if the record must be on disk before anything else happens.
+    pub fn must_be_durable(&self) -> bool {
+        match self {
+            Self::Began { .. } | Self::Committed { .. } | Self::Over { .. } => true,
+            Self::CommitFailed { .. } | Self::TargetReached { .. } | Self::Unreadable { .. } => false,
+            Self::Event(stamped) => match stamped.event {
+                Event::Saved { .. } | Event::Finished { .. } | Event::Failed(_) => true,
+                Event::Listening(_)
+                | Event::Ready { .. }
+                | Event::Step(_)
+                | Event::Validated { .. }
+                | Event::Validating { .. }
+                | Event::Metrics { .. }
+                | Event::Notice(_)
+                | Event::SaveFailed { .. } => false,
+            },
+        }
+    }
+}
 
 /// Longest time before a record is flushed to disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -22,7 +98,7 @@ pub(crate) struct SpoolWriter {
 
 impl SpoolWriter {
     /// Creates a spool. `Err` if the file exists: no attempt is launched twice.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
         Ok(Self { file, length: 0, synced: Instant::now(), dirty: false })
@@ -39,7 +115,7 @@ impl SpoolWriter {
     }
 
     /// Appends a record and returns its bytes. It is durable after the next [`SpoolWriter::sync`].
-    pub(super) fn append(&mut self, record: &SpoolRecord) -> io::Result<Vec<u8>> {
+    pub(crate) fn append(&mut self, record: &SpoolRecord) -> io::Result<Vec<u8>> {
         let bytes = frame::encode(record);
         self.file.write_all(&bytes)?;
         self.length += bytes.len() as u64;
@@ -48,17 +124,17 @@ impl SpoolWriter {
     }
 
     /// Returns the length in bytes.
-    pub(super) fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
     /// Flushes records that have waited for too long.
-    pub(super) fn sync_if_due(&mut self) -> io::Result<()> {
+    pub(crate) fn sync_if_due(&mut self) -> io::Result<()> {
         if self.dirty && self.synced.elapsed() >= SYNC_EVERY { self.sync() } else { Ok(()) }
     }
 
     /// Flushes all records to disk.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         (self.dirty, self.synced) = (false, Instant::now());
         Ok(())
@@ -67,26 +143,26 @@ impl SpoolWriter {
 
 /// Number of bytes of a spool that followers may read, and a flag for its end.
 #[derive(Default)]
-pub(super) struct HighWatermark {
+pub(crate) struct HighWatermark {
     state: Mutex<(u64, bool)>,
     changed: Condvar,
 }
 
 impl HighWatermark {
     /// Makes the spool readable up to `length`.
-    pub(super) fn extend(&self, length: u64) {
+    pub(crate) fn extend(&self, length: u64) {
         self.lock().0 = length;
         self.changed.notify_all();
     }
 
     /// Marks the end: nothing more will be appended.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().1 = true;
         self.changed.notify_all();
     }
 
     /// Waits until more than `read` bytes are readable; returns `None` if they never will be.
-    pub(super) fn beyond(&self, read: u64) -> Option<u64> {
+    pub(crate) fn beyond(&self, read: u64) -> Option<u64> {
         let state = self.lock();
         let state = self.changed.wait_while(state, |(length, closed)| *length <= read && !*closed);
         let (length, _) = *state.unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +245,6 @@ impl<R: Read> Read for CountingReader<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{AttemptId, StepId};
     use proptest::prelude::*;
 
     fn records() -> Vec<SpoolRecord> {
