@@ -1,7 +1,8 @@
 //! Audit log entries that commands write.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::hosts;
 use crate::load_recipe::LoadedRecipe;
 use crate::packages::store;

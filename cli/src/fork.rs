@@ -2,10 +2,11 @@
 //! `run --from`.
 
 use crate::args::ResumeArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::commands::resume;
 use crate::commands::run::{self, NewRun};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::load_recipe::{LoadedRecipe, merge_user_layers};
 use crate::trials::history_failure;

@@ -1,8 +1,9 @@
 //! Connections to the hosts of a recipe's cluster.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::number::{counted, seconds};
 use crate::{rates, slurm_job};
 use dtrain_protocol::{HostFacts, HostNetwork};

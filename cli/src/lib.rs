@@ -26,6 +26,7 @@ mod commands;
 mod completion;
 mod confirm;
 mod context;
+mod exit_code;
 mod find_checkpoint;
 mod fork;
 mod hosts;
@@ -118,11 +119,8 @@ fn run() -> ExitCode {
         Err(error) => {
             // Help goes to stdout; a closed pipe is no error.
             drop(error.print());
-            let code = if error.use_stderr() {
-                command_error::ExitReason::Usage
-            } else {
-                command_error::ExitReason::Done
-            };
+            let code =
+                if error.use_stderr() { exit_code::ExitReason::Usage } else { exit_code::ExitReason::Done };
             if error.use_stderr() {
                 tell_in_json(&error);
             }

@@ -1,6 +1,7 @@
 //! Resource limits of the shell (`ulimit`), and hints when they cause a failure.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_recipes::Bytes;
 use rustix::process::{Resource, getrlimit};
 use std::borrow::Cow;

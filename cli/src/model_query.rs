@@ -1,6 +1,7 @@
 //! Requests to a worker process that uses a trained model.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_protocol::frame;
 use dtrain_runner::channel;
 use serde::Serialize;

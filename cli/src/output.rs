@@ -4,7 +4,8 @@ mod colour;
 
 pub(crate) use colour::ColourMode;
 
-use crate::command_error::{CommandError, ErrorJson, ExitReason};
+use crate::command_error::{CommandError, ErrorJson};
+use crate::exit_code::ExitReason;
 use crate::render::table::PageStyle;
 use colour::sanitize;
 use dtrain_recipes::Problem;

@@ -1,7 +1,8 @@
 //! Trials that start from weights in a folder of Hugging Face transformers.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::fork;
 use crate::output::shell_quoted;
 use dtrain_protocol::TrialId;

@@ -1,7 +1,8 @@
 //! Inputs of the planner: facts about the hosts, measured rates, and the amount of data.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::hosts;
 use crate::load_recipe::LoadedRecipe;
 use crate::render::data_preparation::DataPreparationBar;

@@ -1,8 +1,9 @@
 //! Summary at the end of a trial: results, a text sample, the next command and the exit code.
 
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::commands::model::{SamplingParams, sampling_request};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::number::{accuracy, against, count, counted, loss, seconds, thousands};
 use crate::render::plan::unit;
 use crate::render::time_spent::TimeSpent;

@@ -1,9 +1,10 @@
 //! Supervises a trial from start to end, with a progress display.
 
 use crate::audit;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::figures::PlannedTraining;
 use crate::render::number::counted;
 use crate::render::plan::unit;

@@ -4,7 +4,8 @@
 //! `--set`. Figment merges trees of indices into a list of values. Each value keeps its source, so that `show
 //! --resolved` and every message can name it. `dtrain_recipes::check` interprets the values.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_recipes::document::{Document, Leaf, SpannedValue, Value};
 use dtrain_recipes::source::{ConfigLayer, Origin};
 use figment::value::{Dict, Map, Value as Tree};

@@ -1,7 +1,8 @@
 //! Slurm jobs: submits a command as a job, and follows its output.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::run_trial::RunMode;
 use crate::{hosts, signals};
 use dtrain_protocol::TrialId;

@@ -1,7 +1,8 @@
 //! Trials by the names that users type.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::slurm_job;
 use dtrain_protocol::TrialId;
 use dtrain_runner::LedgerError;

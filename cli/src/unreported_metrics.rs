@@ -1,9 +1,10 @@
 //! Detects scripts that exit successfully without reporting the metrics of their recipe.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::commands::check_output::{templates, try_on};
 use crate::commands::logs::{PrintedOutput, files_here, printed};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::number::counted;
 use crate::render::template_match::{mismatch_pointer, mismatch_text};
 use dtrain_recipes::line_template::{LineSplitter, TemplateReport, Tryout, plain};

@@ -1,7 +1,8 @@
 //! Progress display of a trial that another process controls.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::progress::ProgressDisplay;
 use crate::run_trial::{TrialRun, planned_training};
 use crate::signals;

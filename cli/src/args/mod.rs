@@ -26,8 +26,8 @@ pub(crate) use trial::{
     WatchArgs,
 };
 
-use crate::command_error::exit_codes;
 use crate::completion;
+use crate::exit_code::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use examples::{

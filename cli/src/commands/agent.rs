@@ -1,7 +1,8 @@
 //! `dtrain agent`, started over SSH by a controller on another machine.
 
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::rates;
 use dtrain_runner::Home;
 use dtrain_runner::launch::relay;

@@ -2,8 +2,9 @@
 
 use super::check_output;
 use crate::args::CheckArgs;
-use crate::command_error::{CommandResult, ExitReason, ProblemJson};
+use crate::command_error::{CommandResult, ProblemJson};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::{problem_text, shell_quoted};
 use crate::precheck;

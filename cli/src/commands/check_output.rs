@@ -1,8 +1,9 @@
 //! `dtrain check --try`: matches a recipe's templates against a program's output.
 
 use crate::args::RecipeArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::render::number::counted;

@@ -3,8 +3,9 @@
 mod pretrained;
 
 use crate::args::{InitArgs, LayerArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load_without_running;
 use crate::names::refuse_unusable;
 use crate::output::shell_quoted;

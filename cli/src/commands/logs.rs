@@ -1,8 +1,9 @@
 //! `dtrain logs`: prints the logs of a trial.
 
 use crate::args::LogsArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::progress::ProgressDisplay;
 use crate::run_trial::planned_training;
 use crate::{hosts, trials};

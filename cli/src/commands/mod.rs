@@ -39,8 +39,9 @@ mod watch;
 pub(crate) mod what_if;
 
 use crate::args::{Arguments, CommandArgs, ModelCommand, WorkerPart};
-use crate::command_error::{CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::{Output, write_stderr};
 use crate::{limits, signals};
 use dtrain_runner::channel;

@@ -2,8 +2,9 @@
 
 use super::resume::plan_of_trial;
 use crate::args::SampleArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::render::number::counted;
 use crate::{sampler, trials};

@@ -2,8 +2,9 @@
 
 use super::model::trained_checkpoint;
 use crate::args::EvaluateArgs;
-use crate::command_error::{CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::model_query::{data_refused, query_worker, worker_failed};
 use crate::render::number::{loss, plain};
 use crate::render::table::{PageStyle, StyledText, TableColumn, table};

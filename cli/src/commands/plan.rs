@@ -2,8 +2,9 @@
 
 use super::emit;
 use crate::args::PlanArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan, save};

@@ -2,8 +2,9 @@
 
 use super::package;
 use crate::args::RecipeCommand;
-use crate::command_error::{CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::find;
 use crate::packages::{failure, store};
 use crate::render::table::one_line;

@@ -1,8 +1,9 @@
 //! `dtrain resume`, `dtrain attach` and `dtrain stop`: continue, watch or stop a trial that was launched.
 
 use crate::args::{ResumeArgs, RunningArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::run_trial::{
     RunMode, TrialRun, attach as attach_to, record_finished_trials, run_to_end, watch_stopping,

@@ -1,9 +1,10 @@
 //! `dtrain run`: plans, records and trains.
 
 use crate::args::RunArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::commands::{doctor, resume};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::fork::SourceCheckpoint;
 use crate::load_recipe::{LoadedRecipe, load, load_without_running};
 use crate::plan_file::{SavedPlan, StoredPlan};

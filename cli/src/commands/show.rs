@@ -1,8 +1,9 @@
 //! `dtrain show`: one trial, or a recipe's settings.
 
 use crate::args::ShowArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use dtrain_recipes::ResolvedValue;

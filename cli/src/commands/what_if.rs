@@ -4,8 +4,9 @@ mod host_groups;
 
 use super::plan::{PlanOutput, TOP, explanation_depth, output_plan};
 use crate::args::{EngineName, PlanArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load_without_running;
 use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::rates;

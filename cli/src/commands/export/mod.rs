@@ -4,8 +4,9 @@ mod metrics_collector;
 mod serve;
 
 use crate::args::{AttemptChoice, ExportArgs, ExportFormat};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::render::number::counted;
 use crate::run_trial::record_finished_trials;

@@ -3,8 +3,9 @@
 use super::export_failed;
 use super::metrics_collector::MetricsCollector;
 use crate::args::ExportArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::run_trial::record_finished_trials;
 use crate::signals;
 use crate::trials;

@@ -4,9 +4,10 @@ mod report;
 mod tokens;
 
 use crate::args::GcArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::confirm::confirm;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_recipes::Bytes;

@@ -4,8 +4,9 @@ mod bundle;
 
 use super::resume::plan_of_trial;
 use crate::args::{HistoryArgs, HistoryCommand, ShowArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::{history as list, show as one};
 use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};

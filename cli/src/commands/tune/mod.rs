@@ -18,8 +18,9 @@ mod tracked_trial;
 mod trial;
 
 use crate::args::TuneArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, load};
 use crate::names::refuse_unusable;
 use crate::output::shell_quoted;

@@ -8,8 +8,9 @@ use super::tracked_trial::{
     source_json,
 };
 use super::trial::{TrialEnd, TrialJob, TrialMessage, record_pruned};
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::trials::history_failure;
 use dtrain_planner::tune::{Proposal, PruneDecision, StudyEvent, TrialFailure, TrialOutcome, TrialRunner};

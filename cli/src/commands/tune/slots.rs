@@ -1,6 +1,7 @@
 //! Slots: hosts, cores and GPUs of each parallel trial of a study.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use crate::rates;
 use dtrain_planner::Plan;
 use dtrain_recipes::{LauncherKind, Model, Recipe};

@@ -1,6 +1,7 @@
 //! Stored settings of a study, and conversion of verdicts to outcomes.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use crate::fork::differences;
 use crate::render::number::counted;
 use crate::trials::history_failure;

@@ -1,6 +1,7 @@
 //! Parser of the hosts in `--on`.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_planner::analytic::GpuSpec;
 use dtrain_planner::analytic::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
 use dtrain_planner::analytic::hardware::{gpus, normalized_gpu_name};

@@ -1,8 +1,9 @@
 //! Data source of a trial's page: the spools on this machine, the history, and logs.
 
 use super::Feed;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::commands::resume::plan_of_trial;
+use crate::exit_code::ExitReason;
 use crate::run_trial::planned_training;
 use crate::trials::{self, history_failure};
 use crate::viewer::RecordedProgress;

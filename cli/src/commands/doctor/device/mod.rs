@@ -11,8 +11,9 @@ mod series;
 
 use super::gpu;
 use crate::args::{DeviceChoice, DoctorArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::{document, shell_quoted};
 use crate::plan_file::save;
 use crate::rates::PROGRAM;
