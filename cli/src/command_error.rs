@@ -1,7 +1,7 @@
 //! The text and JSON form of a failed command.
 
+use crate::colour::ColourMode;
 use crate::exit_code::{EXIT_CODES, ExitReason};
-use crate::output::ColourMode;
 use dtrain_recipes::problem::{Problem, render_all};
 use serde::Serialize;
 use std::error::Error;

@@ -21,6 +21,7 @@
 mod args;
 mod audit;
 mod checkpoint_sources;
+mod colour;
 mod command_error;
 mod commands;
 mod completion;

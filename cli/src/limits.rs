@@ -66,7 +66,7 @@ pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
 
     fn text(message: &str, limit: Option<u64>) -> String {
         with_file_size(CommandError::new(ExitReason::Infrastructure, message), limit.map(Bytes))

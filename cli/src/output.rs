@@ -1,13 +1,9 @@
 //! Output of commands: data to stdout, messages for people to stderr.
 
-mod colour;
-
-pub(crate) use colour::ColourMode;
-
+use crate::colour::{ColourMode, sanitize};
 use crate::command_error::{CommandError, ErrorJson};
 use crate::exit_code::ExitReason;
 use crate::render::table::PageStyle;
-use colour::sanitize;
 use dtrain_recipes::Problem;
 use dtrain_recipes::sanitize::is_harmful;
 use serde::Serialize;

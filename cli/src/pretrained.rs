@@ -187,7 +187,7 @@ pub(crate) fn failure(error: &PretrainedError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
 
     #[test]
     fn a_folder_that_is_not_there_is_said_how_to_get() {

@@ -124,7 +124,8 @@ pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{ColourMode, Output};
+    use crate::colour::ColourMode;
+    use crate::output::Output;
 
     #[test]
     fn a_history_that_cannot_be_looked_for_is_not_said_to_be_absent() {

@@ -189,7 +189,7 @@ fn removal_failed(label: &str, error: &RemoveError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use std::io;
 
     #[test]

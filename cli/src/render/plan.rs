@@ -2,7 +2,7 @@
 
 use super::number::{count, counted, whole};
 use super::table::PageStyle;
-use crate::output::ColourMode;
+use crate::colour::ColourMode;
 use dtrain_planner::choice::explain::{
     DetailLevel, explain, summary, validation, wrapped, wrapped_with_indent,
 };

@@ -1,6 +1,6 @@
 //! Text tables that fit a width in characters.
 
-use crate::output::ColourMode;
+use crate::colour::ColourMode;
 use std::borrow::Cow;
 
 /// Style of a page, chosen by the caller.

@@ -210,7 +210,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
             Err(failure) if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure) => {
                 // Its hosts are unreachable; others may answer.
                 if self.lose_host_of(trial) {
-                    self.show.print_host_failure(trial, &failure.render(crate::output::ColourMode::plain()));
+                    self.show.print_host_failure(trial, &failure.render(crate::colour::ColourMode::plain()));
                     Some(lost)
                 } else {
                     self.failure.get_or_insert(failure);

@@ -2,12 +2,12 @@
 
 use super::slots::HostShare;
 use super::study_config::{StudyConfig, outcome_of_verdict};
+use crate::colour::ColourMode;
 use crate::command_error::CommandError;
 use crate::commands::{resume, run};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
-use crate::output::ColourMode;
 use crate::pretrained::{WeightsFolder, take_in_again};
 use crate::run_trial::{RunMode, TrialRun, run_quietly};
 use crate::trials::{self, history_failure};

@@ -129,7 +129,7 @@ fn unknown(part: &str, odd: Option<&str>) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
 
     fn size(on: &str) -> Vec<(u32, u32)> {
         let groups = parse_host_groups(on, None)

@@ -1,6 +1,6 @@
 //! Drawing within an area of the screen: colours, characters, text.
 
-use crate::output::ColourMode;
+use crate::colour::ColourMode;
 use crate::render::table::{PageStyle, StyledText, TextRole, truncate};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;

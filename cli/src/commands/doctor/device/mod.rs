@@ -224,7 +224,7 @@ fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use dtrain_protocol::device_check::{DeviceTest, MeasurementError, NcclCall, Parity};
     use dtrain_recipes::Precision;
 

@@ -251,7 +251,7 @@ fn copies(found: &DeviceFindings, style: PageStyle) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use dtrain_protocol::DeviceKind;
     use dtrain_protocol::device_check::{CopySpeed, DeviceTest, LinkSpeed};
 

@@ -61,7 +61,7 @@ pub(super) fn difference(call: &NcclCall) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use dtrain_protocol::device_check::StepsModel;
     use dtrain_recipes::{Activation, Decoder, Norm, Positions, Precision};
 
