@@ -1,8 +1,8 @@
 //! Text of a plan.
 
 use super::number::{count, counted, whole};
-use super::table::PageStyle;
 use crate::colour::ColourMode;
+use crate::output::PageStyle;
 use dtrain_planner::choice::explain::{
     DetailLevel, explain, summary, validation, wrapped, wrapped_with_indent,
 };

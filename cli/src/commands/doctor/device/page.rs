@@ -1,8 +1,9 @@
 //! Text of a device report.
 
 use super::series;
+use crate::output::PageStyle;
 use crate::render::number::{count, counted, seconds, whole};
-use crate::render::table::{PageStyle, StyledText, TableColumn, TextRole, table};
+use crate::render::table::{StyledText, TableColumn, TextRole, table};
 use dtrain_protocol::DeviceFindings;
 use dtrain_protocol::device_check::{AttentionSpeed, KernelTuning, Parity, ProductSpeed, TrainingSpeed};
 use dtrain_recipes::{Bytes, Precision};
