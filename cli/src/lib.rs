@@ -49,6 +49,7 @@ mod sampler;
 mod settings;
 mod signals;
 mod slurm_job;
+mod this_host;
 mod trials;
 mod unigram;
 mod unreported_metrics;

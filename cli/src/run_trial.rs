@@ -1,6 +1,5 @@
 //! Supervises a trial from start to end, with a progress display.
 
-use crate::audit;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
@@ -12,7 +11,7 @@ use crate::render::progress::ProgressDisplay;
 use crate::run_summary::print_result;
 use crate::trials::history_failure;
 use crate::viewer::{self, ViewerExit};
-use crate::{hosts, signals, trials};
+use crate::{audit, hosts, signals, this_host, trials};
 use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Model, Samples, Tunable};
@@ -175,7 +174,7 @@ fn run(
     observer: &mut dyn Observer,
     interrupts: Arc<Interrupts>,
 ) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
-    let programs = hosts::programs()?;
+    let programs = this_host::programs()?;
     let options = Options {
         detach: task.detach,
         on_interrupt: if task.how == RunMode::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
@@ -349,7 +348,7 @@ mod tests {
         let document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, text)).expect("TOML");
         let context = CheckContext { folder: "/".into(), name: "r".into() };
         let recipe = check(&document, &context).expect("a recipe").recipe;
-        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::rates::this_host_facts() };
+        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::this_host::facts() };
         let plan = dtrain_planner::plan(&PlanRequest {
             recipe: &recipe,
             host: &host,

@@ -12,7 +12,7 @@ use crate::pretrained::{WeightsFolder, download};
 use crate::render::plan::short;
 use crate::run_trial::{RunMode, TrialRun, run_to_end};
 use crate::trials::history_failure;
-use crate::{audit, fork, hosts, limits, rates, slurm_job, trials};
+use crate::{audit, fork, hosts, limits, rates, slurm_job, this_host, trials};
 use dtrain_planner::engine::emit::{ConfigFormat, emit};
 use dtrain_planner::planning::checkpoint_interval;
 use dtrain_planner::{Plan, rates_key};
@@ -276,7 +276,7 @@ fn refuse_stale(
 /// Describes changes of hosts, program version and rates since the plan was made.
 fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, CommandError> {
     let host = match plan.recipe.cluster.launcher {
-        LauncherKind::Local => rates::this_host_facts(),
+        LauncherKind::Local => this_host::facts(),
         // Hosts of a data-sheet plan were never measured.
         LauncherKind::Ssh | LauncherKind::Slurm if plan.is_estimated() => {
             hosts::facts(&mut hosts::connect_all(context, &plan.recipe)?)?
@@ -286,7 +286,7 @@ fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec
     };
     let known =
         history.rates(&host, &rates_key(&plan.recipe, &host)).map_err(|error| history_failure(&error))?;
-    Ok(plan.drift(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
+    Ok(plan.drift(&host, known.as_ref(), this_host::PROGRAM).iter().map(ToString::to_string).collect())
 }
 
 /// Refuses to train if a checkpoint cannot be saved: a file would exceed the file size limit, or the disk of

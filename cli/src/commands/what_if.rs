@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::load_without_running;
 use crate::plan_file::{PlanOrigin, StoredPlan};
-use crate::rates;
 use crate::render::html::{page, what_if_page};
+use crate::this_host;
 use dtrain_planner::Plan;
 use dtrain_planner::analytic::AcceleratorKind;
 use dtrain_planner::analytic::search::HomogeneousCluster;
@@ -45,7 +45,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
     let found = plan_from_datasheets(&request).map_err(|error| refusal(&error))?;
     let mut stored = None;
     if args.out.is_some() || args.emit.is_some() {
-        let plan = to_plan(&request, &found, (loaded.folder.clone(), rates::PROGRAM));
+        let plan = to_plan(&request, &found, (loaded.folder.clone(), this_host::PROGRAM));
         let plan = plan.map_err(|error| CommandError::of(ExitReason::Usage, &error))?;
         let plan = Plan { settings: loaded.checked.settings(), ..plan };
         // The data may be on another machine.

@@ -94,7 +94,7 @@ fn sent_programs() -> PathBuf {
 }
 
 fn own_digest() -> Result<String, CommandError> {
-    let program = crate::hosts::program()?;
+    let program = crate::this_host::program()?;
     let digest = ProgramDigest::of(&program).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", program.display()))
             .cause(error.to_string())

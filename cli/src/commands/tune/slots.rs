@@ -2,7 +2,7 @@
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
-use crate::rates;
+use crate::this_host;
 use dtrain_planner::Plan;
 use dtrain_recipes::{LauncherKind, Model, Recipe};
 use std::collections::BTreeSet;
@@ -164,7 +164,7 @@ impl HostShare {
     /// Sets the ranks of a command to the number of GPUs in its share of this machine, unless the recipe sets
     /// them.
     pub(super) fn ranked(self, recipe: Recipe) -> Recipe {
-        let gpus = if self.is_here && self.of > 1 { rates::this_host_facts().gpus.len() } else { 0 };
+        let gpus = if self.is_here && self.of > 1 { this_host::facts().gpus.len() } else { 0 };
         let is_command = matches!(recipe.model, Model::Command(_));
         let mut own = recipe;
         if gpus > 0 && is_command {

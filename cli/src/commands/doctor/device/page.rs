@@ -49,7 +49,7 @@ fn head(found: &DeviceFindings) -> String {
         target.unwrap_or_default(),
         driver.unwrap_or_default(),
         precisions.join(", "),
-        crate::rates::PROGRAM,
+        crate::this_host::PROGRAM,
     )
 }
 
