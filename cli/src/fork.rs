@@ -36,7 +36,7 @@ impl SourceCheckpoint {
         let trial = trials::trial(context, history, name)?;
         trials::refuse_imported(&trial)?;
         let checkpoint = find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(step))?;
-        let plan = resume::plan_of_trial(&trial)?;
+        let plan = trials::plan_of_trial(&trial)?;
         Ok(Self { trial, plan, checkpoint })
     }
 
@@ -153,7 +153,7 @@ pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
         return Ok(exit);
     }
     if let Some(trial) = slurm_job::trial_of_requeued_job(context, recipe) {
-        return resume::resume_or_attach(context, &trial, crate::run_trial::RunMode::Resume, false);
+        return resume::resume_or_attach(context, &trial, crate::run_mode::RunMode::Resume, false);
     }
     let inputs = accepted_data_change(context, &origin, &loaded, args.accept_data, &mut changes)?;
     let plan = rates::plan(context, &mut history, &loaded)?;

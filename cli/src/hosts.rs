@@ -1,10 +1,10 @@
 //! Connections to the hosts of a recipe's cluster.
 
 use crate::command_error::CommandError;
-use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::render::number::{counted, seconds};
+use crate::trials::plan_of_trial;
 use crate::{slurm_job, this_host};
 use dtrain_protocol::{HostFacts, HostNetwork};
 use dtrain_recipes::{Bytes, Host, LauncherKind, Recipe, SshBackend, Subnet};

@@ -43,6 +43,7 @@ mod precheck;
 mod pretrained;
 mod rates;
 mod render;
+mod run_mode;
 mod run_summary;
 mod run_trial;
 mod sampler;

@@ -3,7 +3,7 @@
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::run_trial::RunMode;
+use crate::run_mode::RunMode;
 use crate::{signals, this_host};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{LauncherKind, Recipe, Slurm};

@@ -4,7 +4,9 @@ use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::slurm_job;
+use dtrain_planner::{Plan, PlanReadError};
 use dtrain_protocol::TrialId;
+use dtrain_recipes::Recipe;
 use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, TrialDetails, TrialStatus};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -93,6 +95,33 @@ pub(crate) fn refuse_imported(trial: &TrialDetails) -> Result<(), CommandError> 
     let what = format!("{label} was imported: it was trained on {host}, and its checkpoints are not here");
     Err(CommandError::new(ExitReason::Usage, what)
         .hint(format!("`dtrain resume` continues it there; `dtrain show {label} --all` has its settings")))
+}
+
+/// Returns the plan of a trial.
+pub(crate) fn plan_of_trial(trial: &TrialDetails) -> Result<Plan, CommandError> {
+    Plan::read(&trial.plan).map_err(|error| {
+        let label = &trial.row.label;
+        let failure = CommandError::new(ExitReason::Infrastructure, format!("the plan of {label} cannot be read"));
+        let hint = match error {
+            PlanReadError::Newer { .. } => "use the version of dtrain that recorded it".to_owned(),
+            PlanReadError::Json(_) | PlanReadError::Empty => format!(
+                "it cannot go on without its plan: `dtrain show {label}` shows what is known of it, and `dtrain run RECIPE` \
+                 trains anew"
+            ),
+        };
+        failure.cause(error.to_string()).hint(hint)
+    })
+}
+
+/// Returns the recipe of a trial.
+pub(crate) fn recipe_of_trial(trial: &TrialDetails) -> Result<Recipe, CommandError> {
+    serde_json::from_value(trial.recipe.clone()).map_err(|error| {
+        CommandError::new(
+            ExitReason::Infrastructure,
+            format!("the recipe of {} cannot be read", trial.row.label),
+        )
+        .cause(error.to_string())
+    })
 }
 
 /// Returns `true` if an agent or a controller of a trial is alive.

@@ -2,9 +2,9 @@
 
 use crate::args::FenceArgs;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::trials::plan_of_trial;
 use crate::{audit, hosts, trials};
 use dtrain_protocol::{AttemptId, TrialId};
 use dtrain_recipes::{Cluster, Host, LauncherKind};

@@ -4,8 +4,8 @@ use crate::args::LogsArgs;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::render::plan::planned_training;
 use crate::render::progress::ProgressDisplay;
-use crate::run_trial::planned_training;
 use crate::{hosts, trials};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::driver::Viewer;
@@ -116,7 +116,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
 
 /// Creates the display that formats a trial's reports; prints the reason if its plan cannot be read.
 fn progress(context: &Context, trial: &TrialDetails) -> Option<ProgressDisplay> {
-    match super::resume::plan_of_trial(trial) {
+    match trials::plan_of_trial(trial) {
         Ok(plan) => Some(ProgressDisplay::in_lines(context.out, &trial.row.id, planned_training(&plan))),
         Err(failure) => {
             context.out.say(&failure.warning(context.out.paint));

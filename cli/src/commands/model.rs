@@ -1,15 +1,15 @@
 //! `dtrain model`: uses trained models.
 
-use super::resume::plan_of_trial;
 use crate::args::SampleArgs;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::render::number::counted;
+use crate::trials::{plan_of_trial, recipe_of_trial};
 use crate::{sampler, trials};
 use dtrain_protocol::{SampleRequest, StepId, TrainedModel};
-use dtrain_recipes::{Model, Recipe};
+use dtrain_recipes::Model;
 use dtrain_runner::ledger::TrialDetails;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ pub(crate) fn sampling_request(
     checkpoint: impl FnOnce() -> Result<PathBuf, CommandError>,
 ) -> Result<SampleRequest, CommandError> {
     let label = &trial.row.label;
-    let recipe = recipe(trial)?;
+    let recipe = recipe_of_trial(trial)?;
     let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
         return Err(CommandError::new(
             ExitReason::Usage,
@@ -105,17 +105,6 @@ pub(crate) fn sampling_request(
     })
 }
 
-/// Returns the recipe of a trial.
-pub(crate) fn recipe(trial: &TrialDetails) -> Result<Recipe, CommandError> {
-    serde_json::from_value(trial.recipe.clone()).map_err(|error| {
-        CommandError::new(
-            ExitReason::Infrastructure,
-            format!("the recipe of {} cannot be read", trial.row.label),
-        )
-        .cause(error.to_string())
-    })
-}
-
 /// Returns the model of a trial with its checkpoint at `step`, or the newest. `Err` if `is_fit` rejects the
 /// model with a reason.
 pub(crate) fn trained_checkpoint(
@@ -125,7 +114,7 @@ pub(crate) fn trained_checkpoint(
     is_fit: impl FnOnce(&Model) -> Result<(), String>,
 ) -> Result<(TrainedModel, StepId), CommandError> {
     let label = &trial.row.label;
-    let recipe = recipe(trial)?;
+    let recipe = recipe_of_trial(trial)?;
     is_fit(&recipe.model)
         .map_err(|reason| CommandError::new(ExitReason::Usage, format!("{label} {reason}")))?;
     let Some(data) = recipe.data else {

@@ -5,11 +5,11 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
-use crate::run_trial::{
-    RunMode, TrialRun, attach as attach_to, record_finished_trials, run_to_end, watch_stopping,
-};
+use crate::run_mode::{RunMode, TrialRun};
+use crate::run_trial::{attach as attach_to, record_finished_trials, run_to_end, watch_stopping};
+use crate::trials::plan_of_trial;
 use crate::{audit, fork, packages, pretrained, slurm_job, trials};
-use dtrain_planner::{Plan, PlanReadError};
+use dtrain_planner::Plan;
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{LauncherKind, Model};
 use dtrain_runner::DriveError;
@@ -168,20 +168,4 @@ fn has_unrecorded_checkpoint(context: &Context, trial: &TrialDetails) -> bool {
         |name: &OsStr| trial.checkpoints.iter().any(|known| known.folder.file_name() == Some(name));
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| !is_recorded(&entry.file_name()) && entry.path().join(COMMIT).exists())
-}
-
-/// Returns the plan of a trial.
-pub(crate) fn plan_of_trial(trial: &TrialDetails) -> Result<Plan, CommandError> {
-    Plan::read(&trial.plan).map_err(|error| {
-        let label = &trial.row.label;
-        let failure = CommandError::new(ExitReason::Infrastructure, format!("the plan of {label} cannot be read"));
-        let hint = match error {
-            PlanReadError::Newer { .. } => "use the version of dtrain that recorded it".to_owned(),
-            PlanReadError::Json(_) | PlanReadError::Empty => format!(
-                "it cannot go on without its plan: `dtrain show {label}` shows what is known of it, and `dtrain run RECIPE` \
-                 trains anew"
-            ),
-        };
-        failure.cause(error.to_string()).hint(hint)
-    })
 }

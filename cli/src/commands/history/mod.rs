@@ -2,14 +2,13 @@
 
 mod bundle;
 
-use super::resume::plan_of_trial;
 use crate::args::{HistoryArgs, HistoryCommand, ShowArgs};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::render::{history as list, show as one};
 use crate::run_trial::record_finished_trials;
-use crate::trials::{self, history_failure};
+use crate::trials::{self, history_failure, plan_of_trial};
 use dtrain_protocol::{Rank, TrialId};
 use dtrain_runner::compare::buckets;
 use dtrain_runner::ledger::{Filter, History, MetricSample, Pagination, Sort, TrialDetails, is_own_series};

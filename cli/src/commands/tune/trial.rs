@@ -4,14 +4,15 @@ use super::slots::HostShare;
 use super::study_config::{StudyConfig, outcome_of_verdict};
 use crate::colour::ColourMode;
 use crate::command_error::CommandError;
-use crate::commands::{resume, run};
+use crate::commands::run;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::pretrained::{WeightsFolder, take_in_again};
-use crate::run_trial::{RunMode, TrialRun, run_quietly};
-use crate::trials::{self, history_failure};
-use crate::{audit, rates, unreported_metrics};
+use crate::run_mode::{RunMode, TrialRun};
+use crate::run_trial::run_quietly;
+use crate::trials::history_failure;
+use crate::{audit, rates, trials, unreported_metrics};
 use dtrain_planner::Plan;
 use dtrain_planner::tune::{TrialFailure, TrialOutcome, TrialValue};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
@@ -137,7 +138,7 @@ impl TrialJob<'_> {
             .trial(&id, &|id: &TrialId| trials::is_alive(self.context, id))
             .map_err(|error| history_failure(&error))?;
         let how = if trial.row.status == TrialStatus::Created { RunMode::Start } else { RunMode::Resume };
-        let plan = resume::plan_of_trial(&trial)?;
+        let plan = trials::plan_of_trial(&trial)?;
         if trial.checkpoints.is_empty() {
             take_in_again(self.context, history, &trial, &plan.recipe)?;
         }

@@ -2,10 +2,9 @@
 
 use super::Feed;
 use crate::command_error::CommandError;
-use crate::commands::resume::plan_of_trial;
 use crate::exit_code::ExitReason;
-use crate::run_trial::planned_training;
-use crate::trials::{self, history_failure};
+use crate::render::plan::planned_training;
+use crate::trials::{self, history_failure, plan_of_trial};
 use crate::viewer::RecordedProgress;
 use crate::watch::app::{OpenPage, TrialViewState};
 use crate::watch::model::trial::TrialModel;
