@@ -2,7 +2,7 @@
 
 mod pretrained;
 
-use crate::args::{InitArgs, LayerArgs};
+use crate::args::{InitArgs, LayerArgs, RecipeTemplate};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
@@ -11,23 +11,11 @@ use crate::names::refuse_unusable;
 use crate::output::shell_quoted;
 use crate::render::number::{counted, whole};
 use crate::{precheck, rates};
-use clap::ValueEnum;
 use dtrain_recipes::Model;
 use dtrain_recipes::name::is_plain_name;
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-
-/// Template of a new recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RecipeTemplate {
-    /// A small language model on text files
-    Decoder,
-    /// A residual network that classifies images (IDX files, as MNIST comes)
-    Cnn,
-    /// A multi-layer perceptron that classifies the rows of a table (CSV)
-    Mlp,
-}
 
 /// Answers that a template needs.
 #[derive(Clone, Debug, PartialEq)]
