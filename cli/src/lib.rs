@@ -49,6 +49,7 @@ mod run_trial;
 mod sampler;
 mod settings;
 mod signals;
+mod slots;
 mod slurm_job;
 mod this_host;
 mod trials;

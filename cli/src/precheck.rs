@@ -1,10 +1,10 @@
 //! Checks of `dtrain check` beyond the recipe itself: everything cheap that `run` would refuse.
 
 use crate::command_error::CommandError;
-use crate::commands::tune::recipe_of_one_slot;
 use crate::context::Context;
 use crate::load_recipe::{LoadedRecipe, matching_files};
 use crate::render::number::counted;
+use crate::slots::recipe_of_one_slot;
 use crate::{rates, this_host};
 use dtrain_planner::{PlanError, precheck};
 use dtrain_recipes::{

@@ -1,7 +1,6 @@
 //! Runs the trials that a study proposes, in parallel up to the number of slots.
 
 use super::display::StudyDisplay;
-use super::slots::SlotPool;
 use super::study_config::StudyConfig;
 use super::tracked_trial::{
     EndRequest, FAILURES_MOST, RunnerContext, RunningTrial, TrackedTrial, is_done, no_results, replay_events,
@@ -12,6 +11,7 @@ use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
+use crate::slots::SlotPool;
 use crate::trials::history_failure;
 use dtrain_planner::tune::{Proposal, PruneDecision, StudyEvent, TrialFailure, TrialOutcome, TrialRunner};
 use dtrain_recipes::Recipe;

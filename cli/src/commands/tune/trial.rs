@@ -1,6 +1,5 @@
 //! One trial of a study, supervised in its own thread.
 
-use super::slots::HostShare;
 use super::study_config::{StudyConfig, outcome_of_verdict};
 use crate::colour::ColourMode;
 use crate::command_error::CommandError;
@@ -11,6 +10,7 @@ use crate::load_recipe::LoadedRecipe;
 use crate::pretrained::{WeightsFolder, take_in_again};
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::run_quietly;
+use crate::slots::HostShare;
 use crate::trials::history_failure;
 use crate::{audit, rates, trials, unreported_metrics};
 use dtrain_planner::Plan;
