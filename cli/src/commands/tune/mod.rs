@@ -29,7 +29,6 @@ use crate::slots::SlotPool;
 use crate::trials::history_failure;
 use crate::{rates, signals, slurm_job, trials};
 use confirm::{Confirmation, PairedComparison};
-pub(crate) use display::proposal_reason;
 use dtrain_planner::tune::{
     Asha, FinishReason, Hyperband, Median, Pruner, RecipeSearchSpace, Sampler, SearchSpace, Study,
     StudyEvent, StudySolver, Threshold, TrialValue, pinned_to_candidate,
