@@ -52,6 +52,7 @@ mod signals;
 mod slots;
 mod slurm_job;
 mod this_host;
+mod trial_logs;
 mod trials;
 mod unigram;
 mod unreported_metrics;
