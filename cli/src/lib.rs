@@ -41,6 +41,7 @@ mod packages;
 mod plan_file;
 mod precheck;
 mod pretrained;
+mod progress_templates;
 mod rates;
 mod render;
 mod run_mode;

@@ -1,9 +1,9 @@
 //! Detects scripts that exit successfully without reporting the metrics of their recipe.
 
 use crate::command_error::CommandError;
-use crate::commands::check_output::{templates, try_on};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::progress_templates::{templates, try_on};
 use crate::render::number::counted;
 use crate::render::template_match::{mismatch_pointer, mismatch_text};
 use crate::trial_logs::{PrintedOutput, files_here, printed};
