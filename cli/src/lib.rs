@@ -53,6 +53,7 @@ mod signals;
 mod slots;
 mod slurm_job;
 mod this_host;
+mod trained_model;
 mod trial_logs;
 mod trials;
 mod unigram;

@@ -40,6 +40,11 @@ pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     answer
 }
 
+/// Returns the number of threads of such a worker.
+pub(crate) fn threads() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
+}
+
 /// Builds the error when a worker could not do `what`.
 pub(crate) fn worker_failed(what: &'static str) -> impl Fn(String) -> CommandError {
     move |cause| CommandError::new(ExitReason::WorkerFailed, what).cause(cause)
