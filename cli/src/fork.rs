@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::load_recipe::{LoadedRecipe, merge_user_layers};
+use crate::recipe_diff::{changed_keys, differences};
 use crate::trials::history_failure;
 use crate::{networks, rates, slurm_job, trials};
 use dtrain_planner::{LearningRateChange, Plan, learning_rate_change};
@@ -18,7 +19,7 @@ use dtrain_recipes::{CheckContext, Document, Recipe, check};
 use dtrain_runner::checkpoints::{self, Adoption};
 use dtrain_runner::ledger::{Checkpoint, History, Parent, TrialDetails, TrialStatus};
 use dtrain_runner::{Fact, Ledger, TrialUpdate};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem::discriminant;
 use std::path::Path;
 
@@ -301,24 +302,4 @@ pub(crate) fn record_initial_checkpoint(
         Fact::CheckpointCommitted { attempt: checkpoints::ADOPTED, step: point.step, folder: point.folder };
     let news = TrialUpdate { facts: vec![fact], ..TrialUpdate::default() };
     history.record(trial, &news).map_err(|error| history_failure(&error))
-}
-
-/// Lists the settings that differ, as `KEY = VALUE (was VALUE)`.
-fn changed_keys(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
-    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let differs = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
-    let value = |settings: &BTreeMap<String, String>, key| {
-        settings.get(key).map_or_else(|| "its default".to_owned(), String::clone)
-    };
-    differs.map(|key| format!("{key} = {} (was {})", value(after, key), value(before, key))).collect()
-}
-
-/// Lists the values that differ between two parts of recipes.
-pub(crate) fn differences<T: serde::Serialize>(path: &str, then: &T, now: &T) -> Vec<String> {
-    let flat = |part: &T| -> BTreeMap<String, String> {
-        let json = serde_json::to_value(part).unwrap_or_default();
-        let params = dtrain_runner::ledger::flatten(path, &json, dtrain_runner::ledger::ValueSource::Recipe);
-        params.into_iter().map(|param| (param.path, param.value.to_string())).collect()
-    };
-    changed_keys(&flat(then), &flat(now))
 }

@@ -43,6 +43,7 @@ mod precheck;
 mod pretrained;
 mod progress_templates;
 mod rates;
+mod recipe_diff;
 mod render;
 mod run_mode;
 mod run_summary;

@@ -40,7 +40,7 @@ pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     answer
 }
 
-/// Returns the number of threads of such a worker.
+/// Returns the number of threads of a worker that uses a trained model.
 pub(crate) fn threads() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
 }

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::fork;
 use crate::output::shell_quoted;
+use crate::recipe_diff::differences;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{Decoder, Model, Recipe};
 use dtrain_runner::checkpoints;
@@ -76,7 +77,7 @@ impl WeightsFolder {
                 "the model is not that of {}, whose weights it would begin with",
                 self.path().display()
             );
-            let failure = fork::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
+            let failure = differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
                 .into_iter()
                 .fold(CommandError::new(ExitReason::Usage, what), CommandError::cause);
             return Err(failure.hint(format!(

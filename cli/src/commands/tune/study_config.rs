@@ -2,7 +2,7 @@
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
-use crate::fork::differences;
+use crate::recipe_diff::differences;
 use crate::render::number::counted;
 use crate::trials::history_failure;
 use dtrain_planner::tune::{
