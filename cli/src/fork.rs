@@ -14,14 +14,11 @@ use crate::trials::history_failure;
 use crate::{networks, rates, slurm_job, trials};
 use dtrain_planner::{LearningRateChange, Plan, learning_rate_change};
 use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
-use dtrain_protocol::{InputManifest, ResumePoint, StepId, TrialId};
+use dtrain_protocol::{InputManifest, StepId};
 use dtrain_recipes::{CheckContext, Document, Recipe, check};
-use dtrain_runner::checkpoints::{self, Adoption};
 use dtrain_runner::ledger::{Checkpoint, History, Parent, TrialDetails, TrialStatus};
-use dtrain_runner::{Fact, Ledger, TrialUpdate};
 use std::collections::BTreeMap;
 use std::mem::discriminant;
-use std::path::Path;
 
 /// A checkpoint that a new trial starts from.
 pub(crate) struct SourceCheckpoint {
@@ -235,71 +232,4 @@ fn accepted_data_change(
     }
     changes.extend(found.into_iter().map(|difference| format!("data: {difference}")));
     Ok(Some(now))
-}
-
-/// Copies the parent's checkpoint into the folder of a trial, and records it as the first one.
-pub(crate) fn copy_source_checkpoint(
-    context: &Context,
-    history: &mut History,
-    trial: &TrialId,
-    parent: &Parent,
-) -> Result<(), CommandError> {
-    let what = if parent.weights_only {
-        Adoption::Weights
-    } else {
-        Adoption::State { inputs: parent.inputs.clone() }
-    };
-    let point =
-        checkpoints::adopt(&parent.folder, trial, &context.home.trial(trial), &what).map_err(|reason| {
-            CommandError::new(
-                ExitReason::Infrastructure,
-                format!("cannot take over the checkpoint of {}", parent.label),
-            )
-            .cause(reason)
-            .hint("`dtrain checkpoint verify` reads all of it")
-        })?;
-    record_initial_checkpoint(history, trial, point)
-}
-
-/// Repeats the copy for a trial that has no other checkpoint to resume from, because it ended before the
-/// first copy was complete or the copy is damaged.
-pub(crate) fn copy_source_checkpoint_again(
-    context: &Context,
-    history: &mut History,
-    trial: &TrialDetails,
-    parent: &Parent,
-) -> Result<(), CommandError> {
-    let damage = |folder: &Path| checkpoints::verify_checksums(folder, &mut |_, _| ()).err();
-    let (id, label) = (&trial.row.id, &trial.row.label);
-    let mut news = TrialUpdate::default();
-    for saved in trial.checkpoints.iter().filter(|saved| saved.refused.is_none()) {
-        let reason = if saved.attempt == checkpoints::ADOPTED { damage(&saved.folder) } else { None };
-        let Some(reason) = reason else { return Ok(()) };
-        let what = format!("the checkpoint at step {} that {label} begins with is damaged", saved.step);
-        context.out.say(&format!("{what} ({reason}); taking it over from {} again", parent.label));
-        let folder = saved.folder.clone();
-        news.facts.push(Fact::CheckpointRefused { step: saved.step, folder, reason });
-    }
-    history.record(id, &news).map_err(|error| history_failure(&error))?;
-    if damage(&parent.folder).is_none() {
-        return copy_source_checkpoint(context, history, id, parent);
-    }
-    let wanted = CheckpointSelector::UpTo(parent.step);
-    let origin = history.trial(&parent.trial, &|id| trials::is_alive(context, id));
-    let found =
-        find_checkpoint::find_intact(context, &origin.map_err(|error| history_failure(&error))?, wanted)?;
-    let parent = Parent { step: found.step, folder: found.folder, ..parent.clone() };
-    copy_source_checkpoint(context, history, id, &parent)
-}
-
-/// Records the checkpoint that a trial starts from.
-pub(crate) fn record_initial_checkpoint(
-    history: &mut History,
-    trial: &TrialId,
-    point: ResumePoint,
-) -> Result<(), CommandError> {
-    let fact =
-        Fact::CheckpointCommitted { attempt: checkpoints::ADOPTED, step: point.step, folder: point.folder };
-    let news = TrialUpdate { facts: vec![fact], ..TrialUpdate::default() };
-    history.record(trial, &news).map_err(|error| history_failure(&error))
 }

@@ -31,6 +31,7 @@ mod exit_code;
 mod find_checkpoint;
 mod fork;
 mod hosts;
+mod initial_checkpoint;
 mod limits;
 mod load_recipe;
 mod model_query;

@@ -8,7 +8,7 @@ use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::{attach as attach_to, record_finished_trials, run_to_end, watch_stopping};
 use crate::trials::plan_of_trial;
-use crate::{audit, fork, packages, pretrained, slurm_job, trials};
+use crate::{audit, fork, initial_checkpoint, packages, slurm_job, trials};
 use dtrain_planner::Plan;
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{LauncherKind, Model};
@@ -124,10 +124,10 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
     slurm_job::record_job_trial(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());
     if let Some(parent) = trial.parent.as_ref().filter(|_| trial.row.status != TrialStatus::Running) {
-        fork::copy_source_checkpoint_again(context, &mut history, &trial, parent)?;
+        initial_checkpoint::copy_source_checkpoint_again(context, &mut history, &trial, parent)?;
     }
     if trial.checkpoints.is_empty() {
-        pretrained::take_in_again(context, &mut history, &trial, &plan.recipe)?;
+        initial_checkpoint::import_weights_again(context, &mut history, &trial, &plan.recipe)?;
     }
     if how == RunMode::Resume && trial.parent.is_none() {
         refuse_lost_checkpoints(context, &trial, &plan)?;

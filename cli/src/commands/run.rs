@@ -13,7 +13,7 @@ use crate::render::plan::short;
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::run_to_end;
 use crate::trials::history_failure;
-use crate::{audit, fork, hosts, limits, rates, slurm_job, this_host, trials};
+use crate::{audit, hosts, initial_checkpoint, limits, rates, slurm_job, this_host, trials};
 use dtrain_planner::engine::emit::{ConfigFormat, emit};
 use dtrain_planner::planning::checkpoint_interval;
 use dtrain_planner::{Plan, rates_key};
@@ -134,11 +134,11 @@ pub(crate) fn record_and_launch(
     slurm_job::record_job_trial(context, &plan.recipe, &created.id)?;
     context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));
     if let Some(parent) = &new.parent {
-        fork::copy_source_checkpoint(context, history, &created.id, parent)?;
+        initial_checkpoint::copy_source_checkpoint(context, history, &created.id, parent)?;
         print_source_checkpoint(context, parent);
     }
     if let Some(weights) = &weights {
-        weights.take_in(context, history, &created.id, &plan.recipe)?;
+        initial_checkpoint::import_weights(weights, context, history, &created.id, &plan.recipe)?;
         context.out.say(&format!("it begins with the weights in {}", weights.path().display()));
     }
     let task =

@@ -6,8 +6,9 @@ use crate::command_error::CommandError;
 use crate::commands::run;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::initial_checkpoint::{import_weights, import_weights_again};
 use crate::load_recipe::LoadedRecipe;
-use crate::pretrained::{WeightsFolder, take_in_again};
+use crate::pretrained::WeightsFolder;
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::run_quietly;
 use crate::slots::HostShare;
@@ -140,7 +141,7 @@ impl TrialJob<'_> {
         let how = if trial.row.status == TrialStatus::Created { RunMode::Start } else { RunMode::Resume };
         let plan = trials::plan_of_trial(&trial)?;
         if trial.checkpoints.is_empty() {
-            take_in_again(self.context, history, &trial, &plan.recipe)?;
+            import_weights_again(self.context, history, &trial, &plan.recipe)?;
         }
         Ok(Some(RecordedTrial { id, label: trial.row.label.clone(), plan, how }))
     }
@@ -176,7 +177,7 @@ impl TrialJob<'_> {
             .map_err(|error| history_failure(&error))?;
         run::write_plan_file(self.context, &created.id, &plan)?;
         if let Some(weights) = &weights {
-            weights.take_in(self.context, history, &created.id, &plan.recipe)?;
+            import_weights(weights, self.context, history, &created.id, &plan.recipe)?;
         }
         Ok(Ok(RecordedTrial { id: created.id, label: created.label, plan, how: RunMode::Start }))
     }
