@@ -54,6 +54,7 @@ mod settings;
 mod signals;
 mod slots;
 mod slurm_job;
+mod source_checkpoint;
 mod this_host;
 mod trained_model;
 mod trial_logs;
