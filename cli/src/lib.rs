@@ -32,6 +32,7 @@ mod find_checkpoint;
 mod fork;
 mod hosts;
 mod initial_checkpoint;
+mod kernel_gpus;
 mod limits;
 mod load_recipe;
 mod model_query;

@@ -2,9 +2,10 @@
 
 use crate::args::RunArgs;
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::{doctor, resume};
+use crate::commands::resume;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::kernel_gpus::unused_gpu;
 use crate::load_recipe::{LoadedRecipe, load, load_without_running};
 use crate::plan_file::{SavedPlan, StoredPlan};
 use crate::pretrained::{WeightsFolder, download};
@@ -359,7 +360,7 @@ fn warn_of_unused_gpu(context: &Context, plan: &Plan) {
     if plan.recipe.cluster.devices == Devices::Cpu {
         return;
     }
-    if let Some(gpu) = doctor::unused_gpu() {
+    if let Some(gpu) = unused_gpu() {
         context.out.say(&format!(
             "{}: this machine has {gpu}, but this build has no backend for it; rebuild with `{}`",
             context.out.paint.yellow("note"),

@@ -8,8 +8,6 @@ mod host;
 mod machine;
 mod place;
 
-pub(crate) use gpu::unused_gpu;
-
 use crate::args::DoctorArgs;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
