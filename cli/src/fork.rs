@@ -2,9 +2,9 @@
 //! `run --from`.
 
 use crate::args::ResumeArgs;
+use crate::begin_trial::{NewRun, record_and_launch, value_sources};
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::resume;
-use crate::commands::run::{self, NewRun};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
@@ -38,7 +38,7 @@ pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
     let plan = rates::plan(context, &mut history, &loaded)?;
     changes.extend(origin.rate_change(&history, &plan)?.map(|change| change.to_string()));
     let parent = origin.parent(false, changes, inputs);
-    let sources = run::value_sources(&loaded);
+    let sources = value_sources(&loaded);
     let begin = NewRun {
         plan: &plan,
         sources,
@@ -49,7 +49,7 @@ pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
         weights: None,
         sample: 0,
     };
-    run::record_and_launch(context, &mut history, begin)
+    record_and_launch(context, &mut history, begin)
 }
 
 /// Refuses to continue with another model, optimizer or sample order: the saved state would not fit.

@@ -20,6 +20,7 @@
 
 mod args;
 mod audit;
+mod begin_trial;
 mod checkpoint_sources;
 mod colour;
 mod command_error;

@@ -1,9 +1,9 @@
 //! One trial of a study, supervised in its own thread.
 
 use super::study_config::{StudyConfig, outcome_of_verdict};
+use crate::begin_trial::{new_trial, value_sources, write_plan_file};
 use crate::colour::ColourMode;
 use crate::command_error::CommandError;
-use crate::commands::run;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::initial_checkpoint::{import_weights, import_weights_again};
@@ -163,7 +163,7 @@ impl TrialJob<'_> {
         };
         let plan = self.share.limited(Plan { settings: self.settings(&plan), ..plan });
         let recipe = audit::recipe_owner(self.loaded);
-        let mut new = run::new_trial(&plan, run::value_sources(self.loaded), &self.loaded.folder, recipe);
+        let mut new = new_trial(&plan, value_sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
         new.sources.extend(self.kept.search_space.param_names().map(|path| (path, ValueSource::Search)));
         let weights = WeightsFolder::of_recipe(&plan.recipe, &plan.data_root)?;
@@ -175,7 +175,7 @@ impl TrialJob<'_> {
         history
             .record_study_trial(self.name, &tried(Some(created.id.clone()), None))
             .map_err(|error| history_failure(&error))?;
-        run::write_plan_file(self.context, &created.id, &plan)?;
+        write_plan_file(self.context, &created.id, &plan)?;
         if let Some(weights) = &weights {
             import_weights(weights, self.context, history, &created.id, &plan.recipe)?;
         }
