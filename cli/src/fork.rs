@@ -4,8 +4,8 @@
 use crate::args::ResumeArgs;
 use crate::begin_trial::{NewRun, record_and_launch, value_sources};
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::resume;
 use crate::context::Context;
+use crate::continue_trial::resume_or_attach;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::source_checkpoint::SourceCheckpoint;
@@ -32,7 +32,7 @@ pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
         return Ok(exit);
     }
     if let Some(trial) = slurm_job::trial_of_requeued_job(context, recipe) {
-        return resume::resume_or_attach(context, &trial, crate::run_mode::RunMode::Resume, false);
+        return resume_or_attach(context, &trial, crate::run_mode::RunMode::Resume, false);
     }
     let inputs = accepted_data_change(context, &origin, &loaded, args.accept_data, &mut changes)?;
     let plan = rates::plan(context, &mut history, &loaded)?;

@@ -28,6 +28,7 @@ mod commands;
 mod completion;
 mod confirm;
 mod context;
+mod continue_trial;
 mod exit_code;
 mod find_checkpoint;
 mod fork;

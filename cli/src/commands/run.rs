@@ -3,8 +3,8 @@
 use crate::args::RunArgs;
 use crate::begin_trial::{NewRun, record_and_launch, value_sources};
 use crate::command_error::{CommandError, CommandResult};
-use crate::commands::resume;
 use crate::context::Context;
+use crate::continue_trial::resume_or_attach;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, load, load_without_running};
 use crate::plan_file::SavedPlan;
@@ -40,7 +40,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
         return Ok(exit);
     }
     if let Some(trial) = slurm_job::trial_of_requeued_job(context, recipe) {
-        return resume::resume_or_attach(context, &trial, RunMode::Resume, false);
+        return resume_or_attach(context, &trial, RunMode::Resume, false);
     }
     let mut history = trials::open_history(context)?;
     let beginning = match &args.from {
