@@ -4,6 +4,7 @@
 //! Only a child process opens the device, as in training: if the driver crashes the process, earlier findings
 //! survive.
 
+mod columns;
 mod device_request;
 mod page;
 mod probe_process;

@@ -1,6 +1,6 @@
 //! Tables of the optional parts: training steps, and NCCL with one rank.
 
-use super::page::{left, right};
+use super::columns::{left, right};
 use crate::output::PageStyle;
 use crate::render::number::{count, counted, loss, seconds, whole};
 use crate::render::table::{StyledText, TextRole, table};
