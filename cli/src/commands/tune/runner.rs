@@ -207,15 +207,13 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let was_away = running.is_some_and(|running| running.away.is_some());
         let lost = StudyEvent::Ended { trial, outcome: TrialOutcome::Failed { reason: TrialFailure::Lost } };
         let event = match over {
-            Err(failure) if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure) => {
-                // Its hosts are unreachable; others may answer.
-                if self.lose_host_of(trial) {
-                    self.show.print_host_failure(trial, &failure.render(crate::colour::ColourMode::plain()));
-                    Some(lost)
-                } else {
-                    self.failure.get_or_insert(failure);
-                    None
-                }
+            // Its hosts are unreachable; others may answer.
+            Err(failure)
+                if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure)
+                    && self.lose_host_of(trial) =>
+            {
+                self.show.print_host_failure(trial, &failure.render(crate::colour::ColourMode::plain()));
+                Some(lost)
             }
             Err(failure) => {
                 self.failure.get_or_insert(failure);
