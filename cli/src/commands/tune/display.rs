@@ -1,7 +1,7 @@
 //! Live display of a study, for people or as JSON Lines.
 
 use super::report;
-use super::study_config::StudyConfig;
+use super::study_config::{StudyConfig, dimension_title};
 use crate::output::Output;
 use crate::render::figures::TrainingProgress;
 use crate::render::number::{counted, plain};
@@ -57,7 +57,7 @@ impl<'a> StudyDisplay<'a> {
                 .space
                 .dimensions()
                 .iter()
-                .map(|one| report::short(&one.name).to_owned())
+                .map(|one| dimension_title(&one.name).to_owned())
                 .collect(),
             metric: objective.metric.name().to_owned(),
             goal: objective.goal(),

@@ -200,3 +200,8 @@ fn value(trial: &TrialDetails) -> Option<f64> {
     let figure = trial.figure(&trial.row.objective)?;
     Some(trial.row.goal.cost(figure.last.unwrap_or(f64::NAN)))
 }
+
+/// Returns the title of a dimension: its last word.
+pub(super) fn dimension_title(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
