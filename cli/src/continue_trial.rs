@@ -4,7 +4,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::run_mode::{RunMode, TrialRun};
-use crate::run_trial::{attach as attach_to, run_to_end};
+use crate::run_trial::{attach, run_to_end};
 use crate::trials::plan_of_trial;
 use crate::{initial_checkpoint, packages, slurm_job, trials};
 use dtrain_planner::Plan;
@@ -47,7 +47,7 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
         if trial.row.status == TrialStatus::Created && how == RunMode::Resume { RunMode::Start } else { how };
     let task = TrialRun { trial: id, label, plan: &plan, how, detach, sample: 0 };
     if how == RunMode::Attach {
-        attach_to(context, &mut history, &task)
+        attach(context, &mut history, &task)
     } else {
         run_to_end(context, &mut history, &task)
     }

@@ -1,5 +1,4 @@
-//! Forked trials, which start from a checkpoint of another trial: `resume` with changed settings or data,
-//! `run --from`.
+//! Forked trials: `resume` with changed settings or data starts a new trial from a checkpoint of the old one.
 
 use crate::args::ResumeArgs;
 use crate::begin_trial::{NewRun, record_and_launch, value_sources};

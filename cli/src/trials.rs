@@ -1,4 +1,4 @@
-//! Trials by the names that users type.
+//! The history, and trials in it by the names that users type, with their plans and recipes.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
