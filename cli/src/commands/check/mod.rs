@@ -1,6 +1,7 @@
 //! `dtrain check`: validates a recipe.
 
-use super::check_output;
+mod check_output;
+
 use crate::args::CheckArgs;
 use crate::command_error::{CommandResult, ProblemJson};
 use crate::context::Context;

@@ -1,8 +1,7 @@
 //! `dtrain plan --on`: estimated cost of a recipe on other GPUs.
 
-mod host_groups;
-
-use super::plan::{PlanOutput, TOP, explanation_depth, output_plan};
+use super::host_groups::parse_host_groups;
+use super::plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
 use crate::args::{EngineName, PlanArgs};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -21,7 +20,6 @@ use dtrain_planner::what_if::{
     DatasheetPlanError, DatasheetPlanRequest, NEXT, explain, explain_mixed_cluster, plan_from_datasheets,
     plan_mixed_cluster, to_plan,
 };
-use host_groups::parse_host_groups;
 
 /// Searches all layouts on the GPUs that `on` describes, and prints the cost of the best.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult {

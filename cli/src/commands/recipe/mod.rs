@@ -1,6 +1,7 @@
 //! `dtrain recipe`: finds, shares and explains recipes.
 
-use super::package;
+mod package;
+
 use crate::args::RecipeCommand;
 use crate::command_error::CommandResult;
 use crate::context::Context;
