@@ -53,6 +53,7 @@ mod run_mode;
 mod run_summary;
 mod run_trial;
 mod sampler;
+mod series;
 mod settings;
 mod signals;
 mod slots;
