@@ -1,4 +1,4 @@
-//! `dtrain model`: uses trained models.
+//! `dtrain model sample`: continues a prompt with a trained model.
 
 use crate::args::SampleArgs;
 use crate::command_error::CommandResult;
