@@ -31,7 +31,6 @@ mod context;
 mod continue_trial;
 mod exit_code;
 mod find_checkpoint;
-mod fork;
 mod hosts;
 mod initial_checkpoint;
 mod kernel_gpus;

@@ -15,7 +15,7 @@ use dtrain_runner::ledger::TrialStatus;
 use std::mem::discriminant;
 
 /// Continues a trial with other settings, from an older checkpoint, or with changed data, as a new trial.
-pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandResult {
+pub(super) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandResult {
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let origin = SourceCheckpoint::find(context, &history, &args.trial.trial)?;

@@ -1,5 +1,7 @@
 //! `dtrain resume`, `dtrain attach` and `dtrain stop`: continue, watch or stop a trial that was launched.
 
+mod fork;
+
 use crate::args::{ResumeArgs, RunningArgs};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -8,7 +10,7 @@ use crate::exit_code::ExitReason;
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::{record_finished_trials, watch_stopping};
 use crate::trials::plan_of_trial;
-use crate::{audit, fork, slurm_job, trials};
+use crate::{audit, slurm_job, trials};
 use dtrain_recipes::{LauncherKind, Model};
 use dtrain_runner::DriveError;
 use dtrain_runner::agent::STOP_GRACE_PERIOD;
