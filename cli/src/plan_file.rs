@@ -1,8 +1,9 @@
 //! Saved plans: their origin, and a check for changes since then.
 
 use crate::args::LayerArgs;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, RecipeOverrides, load_without_running_in};
 use crate::output::{VERSION, document};
 use crate::pretrained::WeightsFolder;

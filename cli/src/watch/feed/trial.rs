@@ -1,10 +1,10 @@
 //! Data source of a trial's page: the spools on this machine, the history, and logs.
 
 use super::Feed;
-use crate::command_error::{CommandError, ExitReason};
-use crate::commands::resume::plan_of_trial;
-use crate::run_trial::planned_training;
-use crate::trials::{self, history_failure};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
+use crate::render::plan::planned_training;
+use crate::trials::{self, history_failure, plan_of_trial};
 use crate::viewer::RecordedProgress;
 use crate::watch::app::{OpenPage, TrialViewState};
 use crate::watch::model::trial::TrialModel;

@@ -1,8 +1,9 @@
 //! Tables of the optional parts: training steps, and NCCL with one rank.
 
-use super::page::{left, right};
+use super::columns::{left, right};
+use crate::output::PageStyle;
 use crate::render::number::{count, counted, loss, seconds, whole};
-use crate::render::table::{PageStyle, StyledText, TextRole, table};
+use crate::render::table::{StyledText, TextRole, table};
 use dtrain_protocol::device_check::{MeasuredStep, NcclCall, StepSeries};
 use dtrain_recipes::Bytes;
 
@@ -61,7 +62,7 @@ pub(super) fn difference(call: &NcclCall) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use dtrain_protocol::device_check::StepsModel;
     use dtrain_recipes::{Activation, Decoder, Norm, Positions, Precision};
 

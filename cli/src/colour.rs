@@ -32,7 +32,7 @@ pub(crate) struct ColourMode(bool);
 
 impl ColourMode {
     /// Enables colours if `is_wanted`.
-    pub(super) fn when(is_wanted: bool) -> Self {
+    pub(crate) fn when(is_wanted: bool) -> Self {
         Self(is_wanted)
     }
 
@@ -101,7 +101,7 @@ fn marked_sequence(code: &str) -> String {
 
 /// Makes a text [`printable`], keeping the colours of `paint`. Names of files and the output of hosts and
 /// programs are untrusted, so all output for people passes through here.
-pub(super) fn sanitize(text: &str, paint: ColourMode) -> Cow<'_, str> {
+pub(crate) fn sanitize(text: &str, paint: ColourMode) -> Cow<'_, str> {
     if !paint.0 || !text.contains(ESCAPE) {
         return printable(text);
     }

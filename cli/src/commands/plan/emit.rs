@@ -1,8 +1,9 @@
 //! `dtrain plan --emit`: writes the best candidate as configuration of another engine.
 
 use crate::args::PlanArgs;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use dtrain_planner::Plan;
 use dtrain_planner::emit::{ConfigFiles, ConfigFormat, emit};

@@ -1,21 +1,19 @@
 //! `dtrain check --try`: matches a recipe's templates against a program's output.
 
 use crate::args::RecipeArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
+use crate::progress_templates::{templates, try_on};
 use crate::render::number::counted;
 use crate::render::template_match;
-use dtrain_recipes::line_template::{LineSplitter, LineTemplate, TemplateReport, Tryout, plain};
-use dtrain_recipes::{Model, Recipe};
+use dtrain_recipes::line_template::{TemplateReport, Tryout};
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
-
-/// Bytes per read.
-const CHUNK: usize = 64 << 10;
 
 /// JSON document of `--json`.
 #[derive(Serialize)]
@@ -63,34 +61,4 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Comman
     let message = format!("no line of {name} matches a template; it has {}", counted(tryout.lines(), "line"));
     Err(CommandError::new(ExitReason::Usage, message)
         .hint("`{name}` stands for a number, `*` for any text, a blank for blanks, all else for itself"))
-}
-
-/// Returns the templates of a recipe; empty if its model is not a command.
-pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<LineTemplate>, CommandError> {
-    let Model::Command(command) = &recipe.model else { return Ok(Vec::new()) };
-    let parse = |text: &String| {
-        LineTemplate::parse(text)
-            .map_err(|error| CommandError::new(ExitReason::Usage, format!("`{text}`: {error}")))
-    };
-    command.progress.iter().map(parse).collect()
-}
-
-/// Matches templates against all lines of an output.
-pub(crate) fn try_on(mut from: impl Read, tryout: &mut Tryout<'_>) -> io::Result<()> {
-    let mut take = |number: u64, line: &[u8]| {
-        let text = plain(line);
-        text.lines().filter(|line| !line.is_empty()).for_each(|line| tryout.line(number, line));
-    };
-    let mut lines = LineSplitter::default();
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        match from.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(length) => lines.feed(&chunk[..length], &mut take),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    lines.finish(take);
-    Ok(())
 }

@@ -1,8 +1,9 @@
 //! `dtrain recipe add`, `update`, `remove`, `verify`, `publish`, `trust`: recipe packages shared through git.
 
 use crate::args::{AddArgs, PublishArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::matching_files;
 use crate::packages::{failure, store, trust, trust_file};
 use crate::render::number::counted;

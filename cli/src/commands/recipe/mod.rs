@@ -1,9 +1,11 @@
 //! `dtrain recipe`: finds, shares and explains recipes.
 
-use super::package;
+mod package;
+
 use crate::args::RecipeCommand;
-use crate::command_error::{CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::find;
 use crate::packages::{failure, store};
 use crate::render::table::one_line;

@@ -1,9 +1,11 @@
 //! `dtrain check`: validates a recipe.
 
-use super::check_output;
+mod try_output;
+
 use crate::args::CheckArgs;
-use crate::command_error::{CommandResult, ExitReason, ProblemJson};
+use crate::command_error::{CommandResult, ProblemJson};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::{problem_text, shell_quoted};
 use crate::precheck;
@@ -15,7 +17,7 @@ use serde::Serialize;
 pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     let CheckArgs { recipe: args, output } = args;
     if let Some(output) = output {
-        return check_output::run(context, args, output);
+        return try_output::run(context, args, output);
     }
     let looked = load(context.out, &args.recipe, &args.layers, &[])
         .and_then(|loaded| precheck::find_problems(context, &loaded).map(|warnings| (loaded, warnings)));

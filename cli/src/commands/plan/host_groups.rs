@@ -1,6 +1,7 @@
 //! Parser of the hosts in `--on`.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::hardware::GpuSpec;
 use dtrain_planner::hardware::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
@@ -128,7 +129,7 @@ fn unknown(part: &str, odd: Option<&str>) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
 
     fn size(on: &str) -> Vec<(u32, u32)> {
         let groups = parse_host_groups(on, None)

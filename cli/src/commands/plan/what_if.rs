@@ -1,15 +1,15 @@
 //! `dtrain plan --on`: estimated cost of a recipe on other GPUs.
 
-mod host_groups;
-
-use super::plan::{PlanOutput, TOP, explanation_depth, output_plan};
+use super::host_groups::parse_host_groups;
+use super::plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
 use crate::args::{EngineName, PlanArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load_without_running;
 use crate::plan_file::{PlanOrigin, StoredPlan};
-use crate::rates;
 use crate::render::html::{page, what_if_page};
+use crate::this_host;
 use dtrain_planner::Plan;
 use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::emit::ConfigFormat;
@@ -20,7 +20,6 @@ use dtrain_planner::what_if::{
     DatasheetPlanError, DatasheetPlanRequest, NEXT, explain, explain_mixed_cluster, plan_from_datasheets,
     plan_mixed_cluster, to_plan,
 };
-use host_groups::parse_host_groups;
 
 /// Searches all layouts on the GPUs that `on` describes, and prints the cost of the best.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult {
@@ -44,7 +43,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
     let found = plan_from_datasheets(&request).map_err(|error| refusal(&error))?;
     let mut stored = None;
     if args.out.is_some() || args.emit.is_some() {
-        let plan = to_plan(&request, &found, (loaded.folder.clone(), rates::PROGRAM));
+        let plan = to_plan(&request, &found, (loaded.folder.clone(), this_host::PROGRAM));
         let plan = plan.map_err(|error| CommandError::of(ExitReason::Usage, &error))?;
         let plan = Plan { settings: loaded.checked.settings(), ..plan };
         // The data may be on another machine.

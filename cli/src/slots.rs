@@ -1,7 +1,8 @@
 //! Slots: hosts, cores and GPUs of each parallel trial of a study.
 
-use crate::command_error::{CommandError, ExitReason};
-use crate::rates;
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
+use crate::this_host;
 use dtrain_planner::Plan;
 use dtrain_recipes::{LauncherKind, Model, Recipe};
 use std::collections::BTreeSet;
@@ -15,13 +16,13 @@ const LOSSES_MOST: u32 = 5;
 
 /// A place where one trial can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TrialSlot {
+pub(crate) struct TrialSlot {
     /// Indices of its hosts in `cluster.hosts`; empty on this machine.
     hosts: Vec<usize>,
     /// Index among the slots that share its hosts, and their number.
     share: (usize, usize),
     /// The trial that runs there.
-    pub(super) trial: Option<u64>,
+    pub(crate) trial: Option<u64>,
     /// End of the backoff after a host failure.
     down: Option<Instant>,
     /// Consecutive host failures.
@@ -30,12 +31,12 @@ pub(super) struct TrialSlot {
 
 /// All slots of a study.
 #[derive(Debug)]
-pub(super) struct SlotPool(Vec<TrialSlot>);
+pub(crate) struct SlotPool(Vec<TrialSlot>);
 
 impl SlotPool {
     /// Divides a recipe's hosts into slots. With fewer slots than hosts each has several hosts, otherwise
     /// several share a host.
-    pub(super) fn of(recipe: &Recipe) -> Result<Self, CommandError> {
+    pub(crate) fn of(recipe: &Recipe) -> Result<Self, CommandError> {
         let count = usize::try_from(recipe.cluster.slots).unwrap_or(usize::MAX);
         let hosts = recipe.cluster.hosts.len();
         let refuse = |message: String, hint: &str| {
@@ -76,13 +77,13 @@ impl SlotPool {
     }
 
     /// Returns the number of trials that may run in parallel now.
-    pub(super) fn usable(&self) -> usize {
+    pub(crate) fn usable(&self) -> usize {
         self.0.iter().filter(|slot| !slot.is_down()).count()
     }
 
     /// Returns a free slot whose hosts are up, or any free slot if all are down. A study resumed with fewer
     /// slots may have more trials than slots; the first slots are then shared.
-    pub(super) fn acquire(&mut self, trial: u64) -> usize {
+    pub(crate) fn acquire(&mut self, trial: u64) -> usize {
         let is_free = |slot: &TrialSlot| slot.trial.is_none();
         let usable = self.0.iter().position(|slot| is_free(slot) && !slot.is_down());
         match usable.or_else(|| self.0.iter().position(is_free)) {
@@ -95,12 +96,12 @@ impl SlotPool {
     }
 
     /// Returns the number of a slot whose hosts are up, or the first if all are down.
-    pub(super) fn first_up(&self) -> usize {
+    pub(crate) fn first_up(&self) -> usize {
         self.0.iter().position(|slot| !slot.is_down()).unwrap_or(0)
     }
 
     /// Frees the slot of an ended trial. A completed trial resets the failures of its hosts.
-    pub(super) fn release(&mut self, trial: u64, is_done: bool) {
+    pub(crate) fn release(&mut self, trial: u64, is_done: bool) {
         let Some(number) = self.0.iter().position(|slot| slot.trial == Some(trial)) else { return };
         self.0[number].trial = None;
         if is_done {
@@ -113,7 +114,7 @@ impl SlotPool {
 
     /// Marks all slots on the hosts of this slot as down after a host failure. Returns `true` if another slot
     /// is usable.
-    pub(super) fn mark_down(&mut self, number: usize) -> bool {
+    pub(crate) fn mark_down(&mut self, number: usize) -> bool {
         let lost: BTreeSet<usize> = self.0[number].hosts.iter().copied().collect();
         for slot in &mut self.0 {
             // Several trials on a host are lost at the same time.
@@ -126,7 +127,7 @@ impl SlotPool {
     }
 
     /// Restricts a recipe to the hosts of a slot.
-    pub(super) fn on_hosts(&self, number: usize, recipe: &Recipe) -> Recipe {
+    pub(crate) fn on_hosts(&self, number: usize, recipe: &Recipe) -> Recipe {
         let slot = &self.0[number];
         let mut own = recipe.clone();
         if !slot.hosts.is_empty() {
@@ -138,7 +139,7 @@ impl SlotPool {
     }
 
     /// Returns the share of its host that a slot has.
-    pub(super) fn share(&self, number: usize) -> HostShare {
+    pub(crate) fn share(&self, number: usize) -> HostShare {
         let (index, of) = self.0[number].share;
         HostShare { index, of, is_here: self.0[number].hosts.is_empty() }
     }
@@ -153,7 +154,7 @@ pub(crate) fn recipe_of_one_slot(recipe: &Recipe) -> Recipe {
 
 /// One of several equal shares of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HostShare {
+pub(crate) struct HostShare {
     index: usize,
     of: usize,
     is_here: bool,
@@ -162,8 +163,8 @@ pub(super) struct HostShare {
 impl HostShare {
     /// Sets the ranks of a command to the number of GPUs in its share of this machine, unless the recipe sets
     /// them.
-    pub(super) fn ranked(self, recipe: Recipe) -> Recipe {
-        let gpus = if self.is_here && self.of > 1 { rates::this_host_facts().gpus.len() } else { 0 };
+    pub(crate) fn ranked(self, recipe: Recipe) -> Recipe {
+        let gpus = if self.is_here && self.of > 1 { this_host::facts().gpus.len() } else { 0 };
         let is_command = matches!(recipe.model, Model::Command(_));
         let mut own = recipe;
         if gpus > 0 && is_command {
@@ -173,7 +174,7 @@ impl HostShare {
     }
 
     /// Limits a command's plan to its share of cores and GPUs, unless the recipe sets them.
-    pub(super) fn limited(self, plan: Plan) -> Plan {
+    pub(crate) fn limited(self, plan: Plan) -> Plan {
         let mut own = plan;
         let (cores, gpus) = (own.host.cores, own.host.gpus.len());
         let ranks = own.best().candidate.arrangement.layout.world() / own.host.hosts.get();
