@@ -1,5 +1,7 @@
 //! Causal transformers: their sizes, and the number of their parameters.
 
+mod small;
+
 use crate::keyword_enum::keyword_enum;
 use crate::model::{Activation, Norm, Positions};
 use serde::{Deserialize, Serialize};

@@ -4,8 +4,8 @@
 
 use dtrain_recipes::keys::Kind;
 use dtrain_recipes::{
-    CheckContext, CheckedRecipe, ConfigLayer, Document, Problem, ResolvedValue, Source, check, render_all,
-    resolve_extends,
+    CheckContext, CheckedRecipe, ConfigLayer, Document, Optimizer, Problem, ResolvedValue, Source, check,
+    render_all, resolve_extends,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -119,6 +119,7 @@ fn the_defaults_of_each_kind_are_as_they_were() {
         format!("{path} = {value}  # {}\n", kinds.join(", "))
     };
     insta::assert_snapshot!(kinds.iter().map(line).collect::<String>());
+    assert_eq!(small(Kind::Decoder).recipe.train.optimizer, Optimizer::ADAMW);
 }
 
 #[test]
