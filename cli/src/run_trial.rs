@@ -313,17 +313,10 @@ mod tests {
         let recipe = check(&document, &context).expect("a recipe").recipe;
         let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::this_host::facts() };
         let plan = dtrain_planner::plan(&PlanRequest {
-            recipe: &recipe,
-            host: &host,
-            engine: None,
-            rates: None,
-            observations: &[],
-            corrections: &[],
             data_root: "/".into(),
-            train_samples: None,
-            valid_samples: None,
             seed: 1,
             program: "test",
+            ..PlanRequest::new(&recipe, &host)
         });
         let fewer =
             replan_on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");

@@ -1,5 +1,7 @@
 //! Causal transformers: their sizes, and the number of their parameters.
 
+mod small;
+
 use crate::architecture::{Activation, Norm, Positions};
 use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};

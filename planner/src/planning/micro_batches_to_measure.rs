@@ -9,7 +9,6 @@ use crate::rates::cost_inputs::CostInputs;
 use dtrain_protocol::HostFacts;
 use dtrain_recipes::Recipe;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
 
 /// Upper limit on micro-batches to measure.
 const PROBES: usize = 5;
@@ -17,19 +16,7 @@ const PROBES: usize = 5;
 /// Returns the micro-batches to measure before `recipe` is planned, ascending: the pinned one, or divisors of
 /// the batch up to the largest that fits one rank, evenly spaced in logarithms.
 pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples: Option<u64>) -> Vec<u32> {
-    let request = PlanRequest {
-        recipe,
-        host,
-        engine: None,
-        rates: None,
-        observations: &[],
-        corrections: &[],
-        data_root: PathBuf::new(),
-        train_samples,
-        valid_samples: None,
-        seed: 0,
-        program: "",
-    };
+    let request = PlanRequest { train_samples, ..PlanRequest::new(recipe, host) };
     if let Some(micro) = recipe.layout.micro_batch {
         return vec![micro];
     }

@@ -51,6 +51,26 @@ pub struct PlanRequest<'a> {
     pub program: &'a str,
 }
 
+impl<'a> PlanRequest<'a> {
+    /// Creates a request for dtrain's worker without anything measured or counted, seed 0, and relative data
+    /// paths in the current folder.
+    pub fn new(recipe: &'a Recipe, host: &'a HostFacts) -> Self {
+        Self {
+            recipe,
+            host,
+            engine: None,
+            rates: None,
+            observations: &[],
+            corrections: &[],
+            data_root: PathBuf::new(),
+            train_samples: None,
+            valid_samples: None,
+            seed: 0,
+            program: "",
+        }
+    }
+}
+
 /// Ranked candidates with their estimates, and the inputs and decisions of the planner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {

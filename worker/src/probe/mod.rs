@@ -24,7 +24,7 @@ use bench::{PassBench, PassTimes};
 use dtrain_protocol::{
     Arrangement, AttemptId, Failure, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId, WaitLimits,
 };
-use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Recompute};
+use dtrain_recipes::{Decoder, Model, Optimizer as Rule, Recompute};
 use std::time::Instant;
 use synthetic::SyntheticSamples;
 
@@ -280,8 +280,7 @@ fn affordable(
 const WHOLE_PARAMETERS: u64 = 64 << 20;
 
 /// The measured optimizer; its learning rate is so small that the synthetic samples change little.
-const RULE: Rule =
-    Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+const RULE: Rule = Rule::ADAMW;
 
 /// Returns the median seconds of all-reduces by length; empty for one rank.
 fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {

@@ -3,7 +3,7 @@ use crate::comm::loopback;
 use crate::train_step;
 use burn::tensor::Device;
 use dtrain_protocol::{DeviceKind, Layout, Placement, Rank, RankTransport};
-use dtrain_recipes::{Activation, Decoder, Mlp, MlpActivation, Model, Norm, Positions, Precision};
+use dtrain_recipes::{Decoder, Mlp, MlpActivation, Model, Precision};
 use std::cell::Cell;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -32,20 +32,7 @@ fn decoder() -> Model {
         ffn: 64,
         vocab: 64,
         context: 32,
-        positions: Positions::Learned,
-        norm: Norm::Layer,
-        activation: Activation::Gelu,
-        tied: true,
-        bias: true,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_gpt2()
     })
 }
 
