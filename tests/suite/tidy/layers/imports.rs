@@ -292,6 +292,9 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         self.read_use(&item.tree, &[]);
     }
 
+    /// Skips `pub(crate)` and `pub(in path)`.
+    fn visit_visibility(&mut self, _visibility: &'ast syn::Visibility) {}
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         self.module().paths.insert(segments);
