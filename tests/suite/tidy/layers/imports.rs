@@ -41,7 +41,7 @@ impl Imports {
         reader.read_file("lib.rs", "");
         let mut imports = Self { modules: reader.modules, arrows: BTreeMap::new() };
         for (at, module) in &imports.modules {
-            for path in &module.paths {
+            for path in module.paths.iter().filter(|path| path.iter().any(|segment| !is_keyword(segment))) {
                 let Some((used, item)) =
                     imports.absolute(at, path, 0).and_then(|path| imports.definition(&path, 0))
                 else {
@@ -181,6 +181,11 @@ impl Imports {
     }
 }
 
+/// Returns `true` for a segment that leads to a module by its place, as in `pub(crate)` and `use super::*`.
+fn is_keyword(segment: &str) -> bool {
+    ["crate", "self", "super"].contains(&segment)
+}
+
 /// Returns `true` if a file is that of a submodule of another's, at any depth.
 fn is_submodule(file: &str, of: &str) -> bool {
     let folder =
@@ -256,9 +261,7 @@ impl Reader<'_> {
             syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.read_use(tree, prefix)),
             syn::UseTree::Glob(_) => {
                 self.module().globs.push(prefix.to_vec());
-                if prefix.iter().any(|segment| !["crate", "self", "super"].contains(&segment.as_str())) {
-                    self.module().paths.insert(prefix.to_vec());
-                }
+                self.module().paths.insert(prefix.to_vec());
             }
             syn::UseTree::Name(name) => {
                 let path = named(with(&name.ident));
