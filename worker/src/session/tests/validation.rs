@@ -79,8 +79,8 @@ fn a_time_limit_ends_a_validation_that_takes_longer_than_was_planned() {
         });
         told.map(|(_, rest)| rest.split(' ').next().expect("a number").parse::<u64>().expect("a number"))
     };
-    // The validation began just before the limit: it ended after one of its ten passes, or after two.
-    assert!(cut(&ended[0]).is_some_and(|done| [4, 8].contains(&done)), "{:?}", cut(&ended[0]));
+    // The validation began just before the limit: it ended before half of its ten passes.
+    assert!(cut(&ended[0]).is_some_and(|done| (4..=16).contains(&done)), "{:?}", cut(&ended[0]));
     assert_eq!(cut(&ended[1]), None, "it is told once");
 }
 
