@@ -218,6 +218,7 @@ fn every_file_with_comments_names_its_plan_and_what_the_user_sets() {
                     "maxtext.yml" => 3,
                     "deepspeed.sh" => plan.host.hosts.get() as usize,
                     "slurm.sh" | "maxtext.sh" => 1,
+                    // Those of accelerate and transformers, on one host.
                     _ => 0,
                 };
                 let flat = text.replace("\n#  ", "");

@@ -49,6 +49,7 @@ fn the_engines_own_parsers_read_every_file() {
     for reason in said.lines().filter_map(|line| line.strip_prefix("left out: ")) {
         match reason.split(' ').next() {
             Some("yaml") => skip(format_args!("{reason}; `tests/run` installs PyYAML")),
+            // Packages of gigabytes.
             engine => skip_part(&format!("the parser of {}", engine.unwrap_or("an engine")), reason),
         }
     }

@@ -219,6 +219,7 @@ impl PythonReader {
                     self.expect(':');
                     Value::Object(Map::from_iter([(format!("lambda-{name}"), self.expression())]))
                 }
+                // Any other name, with what follows it.
                 _ => self.named(name),
             },
         }

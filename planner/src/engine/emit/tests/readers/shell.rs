@@ -158,6 +158,7 @@ impl ShellReader<'_> {
                     (Some(values), "[@]" | "") => values.clone(),
                     (None, rest) if rest.starts_with(":-") => vec![rest[2..].into()],
                     (None, "" | ":?") => vec![format!("${name}")],
+                    // No other expansion is emitted.
                     _ => panic!("the reader does not know ${{{inside}}}"),
                 }
             }

@@ -78,7 +78,9 @@ impl YamlReader {
                 .unwrap_or_else(|| panic!("`{line}` has no key and value"));
             let value = match (value, self.next()) {
                 ("", Some((deeper, _))) if deeper > indent => self.block(deeper),
+                // Nothing stands below it.
                 ("", _) => Value::Null,
+                // The value stands in the line of its key.
                 (value, _) => scalar(value),
             };
             assert!(object.insert(key.into(), value).is_none(), "`{key}` is there twice");
@@ -103,6 +105,7 @@ fn scalar(text: &str) -> Value {
         "true" | "yes" | "on" => return true.into(),
         "false" | "no" | "off" => return false.into(),
         "null" | "~" => return Value::Null,
+        // A number or plain text.
         _ => {}
     }
     assert!(
