@@ -1,10 +1,11 @@
 //! Audit log entries that commands write.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
-use crate::hosts;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::packages::store;
+use crate::this_host;
 use dtrain_planner::Plan;
 use dtrain_planner::planning::foreign::command_with_values;
 use dtrain_recipes::sharing::{self, LockedPackage};
@@ -42,7 +43,7 @@ pub(crate) fn audit_log_for(
 ) -> Result<AuditLog, CommandError> {
     let recipe = trial.provenance.environment.get(RECIPE).map_or("not known", String::as_str).to_owned();
     let cluster = &plan.recipe.cluster;
-    let program = hosts::program()?;
+    let program = this_host::program()?;
     let digest = ProgramDigest::of(&program).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", program.display()))
             .cause(error.to_string())

@@ -1,7 +1,8 @@
 //! Stores that hold the checkpoints of a trial: this machine, or the hosts that it ran on.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::{hosts, trials};
 use dtrain_protocol::TrialId;
 use dtrain_runner::checkpoints::{CheckpointStore, Inventory, LocalStore};

@@ -1,7 +1,8 @@
 //! Confirmation before data is removed.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::write_stderr;
 use std::io::IsTerminal;
 

@@ -1,6 +1,7 @@
 //! Context of every command: its output settings and the state folder.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use crate::output::Output;
 use dtrain_protocol::TrialId;
 use dtrain_runner::{Home, files};

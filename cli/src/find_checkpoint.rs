@@ -2,8 +2,9 @@
 //! checksums.
 
 use crate::checkpoint_sources::{TrialCheckpoints, inventory};
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::checkpoint::TransferBar;
 use dtrain_protocol::StepId;
 use dtrain_runner::checkpoints::{self, CheckpointStore, Inventory, pull};

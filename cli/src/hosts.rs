@@ -1,13 +1,13 @@
 //! Connections to the hosts of a recipe's cluster.
 
-use crate::command_error::{CommandError, ExitReason};
-use crate::commands::resume::plan_of_trial;
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::number::{counted, seconds};
-use crate::{rates, slurm_job};
+use crate::trials::plan_of_trial;
+use crate::{slurm_job, this_host};
 use dtrain_protocol::{HostFacts, HostNetwork};
 use dtrain_recipes::{Bytes, Host, LauncherKind, Recipe, SshBackend, Subnet};
-use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{ConnectReport, HostUnavailable, allow_connections, reach_all};
 use dtrain_runner::ledger::TrialDetails;
@@ -77,7 +77,7 @@ fn connect(
     }
     allow_connections(recipe.cluster.hosts.len())
         .map_err(|reason| CommandError::new(ExitReason::Preflight, "too many hosts").cause(reason))?;
-    let program = program()?;
+    let program = this_host::program()?;
     let reached = reach_all(
         &recipe.cluster.hosts,
         recipe.cluster.transport,
@@ -85,7 +85,7 @@ fn connect(
         &program,
         recipe.cluster.network,
     )
-    .map_err(no_program)?;
+    .map_err(this_host::no_program)?;
     let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
     for (host, arrival) in reached {
         hosts.push(host);
@@ -95,20 +95,6 @@ fn connect(
         }
     }
     Ok((hosts, unusable))
-}
-
-/// Returns the path of this executable.
-pub(crate) fn program() -> Result<PathBuf, CommandError> {
-    std::env::current_exe().map_err(no_program)
-}
-
-/// Returns the programs to start on hosts: this executable.
-pub(crate) fn programs() -> Result<Programs, CommandError> {
-    Programs::of_this_program().map_err(no_program)
-}
-
-fn no_program(error: std::io::Error) -> CommandError {
-    CommandError::new(ExitReason::Infrastructure, "cannot find this program").cause(error.to_string())
 }
 
 /// Returns the user whose SSH configuration applies.
@@ -130,7 +116,7 @@ pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, CommandError>
     }
     let names = hosts.iter().map(|host| host.name.clone()).collect();
     let network = hosts.first().and_then(RemoteHost::network);
-    Ok(combine_facts(&all, names, network).unwrap_or_else(rates::this_host_facts))
+    Ok(combine_facts(&all, names, network).unwrap_or_else(this_host::facts))
 }
 
 /// Combines the facts of hosts with these names that communicate over `network`; `None` if there are none.
@@ -188,7 +174,7 @@ mod tests {
 
     #[test]
     fn facts_of_several_hosts_tell_which_they_are_and_over_what_they_communicate() {
-        let here = rates::this_host_facts();
+        let here = this_host::facts();
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let network = |text: &str| Some(text.parse().expect("a network"));
         let of = |hosts: &[&str], over| {

@@ -20,15 +20,20 @@
 
 mod args;
 mod audit;
+mod begin_trial;
 mod checkpoint_sources;
+mod colour;
 mod command_error;
 mod commands;
 mod completion;
 mod confirm;
 mod context;
+mod continue_trial;
+mod exit_code;
 mod find_checkpoint;
-mod fork;
 mod hosts;
+mod initial_checkpoint;
+mod kernel_gpus;
 mod limits;
 mod load_recipe;
 mod model_query;
@@ -39,14 +44,23 @@ mod packages;
 mod plan_file;
 mod precheck;
 mod pretrained;
+mod progress_templates;
 mod rates;
+mod recipe_diff;
 mod render;
+mod run_mode;
 mod run_summary;
 mod run_trial;
 mod sampler;
+mod series;
 mod settings;
 mod signals;
+mod slots;
 mod slurm_job;
+mod source_checkpoint;
+mod this_host;
+mod trained_model;
+mod trial_logs;
 mod trials;
 mod unigram;
 mod unreported_metrics;
@@ -61,10 +75,10 @@ use std::sync::Arc;
 pub use dtrain_recipes::InputSignature;
 pub use dtrain_worker::burn;
 pub use dtrain_worker::network::{
-    BurnNetwork, HeadlessNetwork, Initializer, LayerContext, ModelPart, ModelSettings, ModuleInput,
-    NeuralNetwork, ParameterSpec, SettingValue, Weights,
+    BurnNetwork, HeadlessNetwork, Initializer, LayerContext, ModelInput, ModelPart, ModelSettings,
+    ModuleInput, NeuralNetwork, ParameterSpec, SettingValue, Weights,
 };
-pub use dtrain_worker::stage::{DeferredLossFigures, ModelInput};
+pub use dtrain_worker::stage::DeferredLossFigures;
 
 /// Memory allocator of every program built with dtrain.
 #[global_allocator]
@@ -118,11 +132,8 @@ fn run() -> ExitCode {
         Err(error) => {
             // Help goes to stdout; a closed pipe is no error.
             drop(error.print());
-            let code = if error.use_stderr() {
-                command_error::ExitReason::Usage
-            } else {
-                command_error::ExitReason::Done
-            };
+            let code =
+                if error.use_stderr() { exit_code::ExitReason::Usage } else { exit_code::ExitReason::Done };
             if error.use_stderr() {
                 tell_in_json(&error);
             }

@@ -1,6 +1,7 @@
 //! Resource limits of the shell (`ulimit`), and hints when they cause a failure.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_recipes::Bytes;
 use rustix::process::{Resource, getrlimit};
 use std::borrow::Cow;
@@ -65,7 +66,7 @@ pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
 
     fn text(message: &str, limit: Option<u64>) -> String {
         with_file_size(CommandError::new(ExitReason::Infrastructure, message), limit.map(Bytes))

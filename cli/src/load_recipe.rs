@@ -1,8 +1,9 @@
 //! Recipe loading: finds the text, merges the configuration layers, checks the recipe and its files.
 
 use crate::args::LayerArgs;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::{check_obeyed, settings_file};
+use crate::exit_code::ExitReason;
 use crate::networks;
 use crate::output::{Output, problem_text};
 use crate::packages::{failure, store, trust};

@@ -1,6 +1,7 @@
 //! Requests to a worker process that uses a trained model.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_protocol::frame;
 use dtrain_runner::channel;
 use serde::Serialize;
@@ -37,6 +38,11 @@ pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     drop(orders);
     drop(child.wait());
     answer
+}
+
+/// Returns the number of threads of a worker that uses a trained model.
+pub(crate) fn threads() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
 }
 
 /// Builds the error when a worker could not do `what`.

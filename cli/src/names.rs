@@ -1,6 +1,7 @@
 //! Validation of names that become file names.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_recipes::name::is_plain_name;
 
 /// Returns `Err` if a user's name is not usable as a file name; `what` is its kind, such as "a study".

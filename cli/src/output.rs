@@ -1,12 +1,8 @@
 //! Output of commands: data to stdout, messages for people to stderr.
 
-mod colour;
-
-pub(crate) use colour::ColourMode;
-
-use crate::command_error::{CommandError, ErrorJson, ExitReason};
-use crate::render::table::PageStyle;
-use colour::sanitize;
+use crate::colour::{ColourMode, sanitize};
+use crate::command_error::{CommandError, ErrorJson};
+use crate::exit_code::ExitReason;
 use dtrain_recipes::Problem;
 use dtrain_recipes::sanitize::is_harmful;
 use serde::Serialize;
@@ -148,6 +144,19 @@ impl Output {
     pub(crate) fn next(&self, command: &str) {
         self.say(&format!("{} {command}", self.paint.blue("next:")));
     }
+}
+
+/// Style of a page, chosen by the caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageStyle {
+    /// Colours or none.
+    pub(crate) paint: ColourMode,
+    /// Available columns.
+    pub(crate) width: usize,
+    /// Plain ASCII in place of block characters.
+    pub(crate) is_ascii: bool,
+    /// Current time in milliseconds since the Unix epoch, for ages.
+    pub(crate) now_ms: u64,
 }
 
 /// Quotes a word of a command for the shell if necessary.

@@ -1,7 +1,8 @@
 //! Locations of the shared recipe packages, their lock file and the trust file.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::{base, check_obeyed};
+use crate::exit_code::ExitReason;
 use dtrain_recipes::sharing::{SharingError, Store, TrustStore};
 use std::path::{Path, PathBuf};
 

@@ -1,15 +1,16 @@
 //! Saved plans: their origin, and a check for changes since then.
 
 use crate::args::LayerArgs;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, RecipeOverrides, load_without_running_in};
 use crate::output::{VERSION, document};
 use crate::pretrained::WeightsFolder;
 use crate::rates;
 use dtrain_planner::Plan;
+use dtrain_planner::planning::drift::recipe_changes;
 use dtrain_planner::planning::written::digest_of;
-use dtrain_planner::rates::drift::recipe_changes;
 use dtrain_protocol::InputManifest;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

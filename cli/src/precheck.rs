@@ -1,11 +1,11 @@
 //! Checks of `dtrain check` beyond the recipe itself: everything cheap that `run` would refuse.
 
 use crate::command_error::CommandError;
-use crate::commands::tune::recipe_of_one_slot;
 use crate::context::Context;
 use crate::load_recipe::{LoadedRecipe, matching_files};
-use crate::rates;
 use crate::render::number::counted;
+use crate::slots::recipe_of_one_slot;
+use crate::{rates, this_host};
 use dtrain_planner::{PlanError, precheck};
 use dtrain_recipes::{
     CheckedRecipe, DataFormat, Devices, Documents, FilePattern, LauncherKind, Model, Problem, Tokenizer,
@@ -42,7 +42,7 @@ pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<
         }
     };
     let is_here = recipe.cluster.launcher == LauncherKind::Local;
-    let host = is_here.then(rates::this_host_facts);
+    let host = is_here.then(this_host::facts);
     if let Err(error) = precheck(recipe, host.as_ref(), samples) {
         problems.push(plan_problem(checked, &error));
     }

@@ -1,16 +1,13 @@
 //! Trials that start from weights in a folder of Hugging Face transformers.
 
-use crate::command_error::{CommandError, ExitReason};
-use crate::context::Context;
-use crate::fork;
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
-use dtrain_protocol::TrialId;
+use crate::recipe_diff::differences;
 use dtrain_recipes::{Decoder, Model, Recipe};
-use dtrain_runner::checkpoints;
-use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_runner::provenance::Provenance;
 use dtrain_worker::pretrained::{ModelFolder, PretrainedError};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 /// Provenance key of the weights' folder.
 pub(crate) const FOLDER: &str = "weights.folder";
@@ -75,7 +72,7 @@ impl WeightsFolder {
                 "the model is not that of {}, whose weights it would begin with",
                 self.path().display()
             );
-            let failure = fork::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
+            let failure = differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
                 .into_iter()
                 .fold(CommandError::new(ExitReason::Usage, what), CommandError::cause);
             return Err(failure.hint(format!(
@@ -93,49 +90,6 @@ impl WeightsFolder {
         provenance.environment.insert(DIGEST.to_owned(), digest);
         Ok(())
     }
-
-    /// Imports the weights as the first checkpoint of a trial.
-    pub(crate) fn take_in(
-        &self,
-        context: &Context,
-        history: &mut History,
-        trial: &TrialId,
-        recipe: &Recipe,
-    ) -> Result<(), CommandError> {
-        let model = &decoder(recipe)?.base();
-        let write = |partial: &Path| self.folder.write(model, partial).map_err(|error| error.to_string());
-        let point = checkpoints::begin_with(trial, &context.home.trial(trial), write).map_err(|reason| {
-            CommandError::new(
-                ExitReason::Infrastructure,
-                format!("cannot take in the weights of {}", self.path().display()),
-            )
-            .cause(reason)
-        })?;
-        fork::record_initial_checkpoint(history, trial, point)
-    }
-}
-
-/// Repeats the import for a trial that ended before its weights were imported.
-pub(crate) fn take_in_again(
-    context: &Context,
-    history: &mut History,
-    trial: &TrialDetails,
-    recipe: &Recipe,
-) -> Result<(), CommandError> {
-    let environment = &trial.provenance.environment;
-    let Some(folder) = environment.get(FOLDER).map(PathBuf::from) else { return Ok(()) };
-    let weights = WeightsFolder::open(&folder)?;
-    let digest = weights.folder.digest().map_err(|error| failure(&error))?;
-    if environment.get(DIGEST) != Some(&digest) {
-        let what = format!(
-            "the weights in {} are not those that {} was to begin with",
-            folder.display(),
-            trial.row.label
-        );
-        return Err(CommandError::new(ExitReason::Usage, what)
-            .hint("restore the folder, or begin a new trial with `dtrain run RECIPE --from FOLDER`"));
-    }
-    weights.take_in(context, history, &trial.row.id, recipe)
 }
 
 /// Builds the error for a `path` without a model; it may be the name of a model on the Hugging Face Hub.
@@ -163,7 +117,7 @@ pub(crate) fn download(path: &Path) -> String {
     format!("`hf download {} --local-dir {}`", shell_quoted(format!("{org}/{name}")), shell_quoted(&name))
 }
 
-fn decoder(recipe: &Recipe) -> Result<&Decoder, CommandError> {
+pub(crate) fn decoder(recipe: &Recipe) -> Result<&Decoder, CommandError> {
     match &recipe.model {
         Model::Decoder(decoder) => Ok(decoder),
         _ => Err(CommandError::new(ExitReason::Usage, "only decoders begin with the weights of a folder")
@@ -186,7 +140,7 @@ pub(crate) fn failure(error: &PretrainedError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
 
     #[test]
     fn a_folder_that_is_not_there_is_said_how_to_get() {

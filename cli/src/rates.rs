@@ -1,12 +1,13 @@
 //! Inputs of the planner: facts about the hosts, measured rates, and the amount of data.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
-use crate::hosts;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::render::data_preparation::DataPreparationBar;
 use crate::render::number::counted;
 use crate::trials::history_failure;
+use crate::{hosts, this_host};
 use dtrain_planner::engine::Engine;
 use dtrain_planner::{
     Correction, Plan, PlanRequest, StepObservation, StepProfile, micro_batches_to_measure, model_digest,
@@ -14,30 +15,22 @@ use dtrain_planner::{
 };
 use dtrain_protocol::{HostFacts, InputManifest, Rates};
 use dtrain_recipes::{Data, Model, Recipe, Seconds};
-use dtrain_runner::agent::Program;
+use dtrain_runner::control_protocol::Program;
 use dtrain_runner::driver::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
-use dtrain_runner::probe::{Probe, ProbeError, host_facts, rates};
+use dtrain_runner::probe::{Probe, ProbeError, rates};
 use dtrain_worker::comm::WorkCounter;
 use dtrain_worker::data::{self, DataError, DataSet, PreparationStep};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::time::Duration;
 
-/// Version of dtrain recorded in plans and trials.
-pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
-
 /// Default duration of a measurement in seconds (`cluster.probe`).
 const PROBE_SECONDS: f64 = 12.0;
 
 /// Seconds beyond its budget after which a measurement is abandoned.
 const GRACE_SECONDS: f64 = 60.0;
-
-/// Returns the facts of this host, with the GPUs that this build can use.
-pub(crate) fn this_host_facts() -> HostFacts {
-    host_facts(dtrain_worker::device::gpus())
-}
 
 /// Returns the rates of this machine, or of `others`, for the recipe's model: cached in the history, or
 /// measured now and stored. `None`, after a message, if measuring took too long.
@@ -54,7 +47,7 @@ pub(crate) fn cached_or_measured_rates(
         return Ok(Some(known));
     }
     let sizes = micro_batches_to_measure(recipe, host, train_samples);
-    let measured = measure(context, (host, others), recipe, &digest, (hosts::programs()?, sizes));
+    let measured = measure(context, (host, others), recipe, &digest, (this_host::programs()?, sizes));
     let measured = match measured {
         Ok(measured) => measured,
         Err(error @ ProbeError::Late { .. }) => {
@@ -189,7 +182,7 @@ fn request(
         train_samples: samples.map(|(train, _)| train),
         valid_samples: samples.map(|(_, valid)| valid),
         seed: recipe.train.seed,
-        program: PROGRAM,
+        program: this_host::PROGRAM,
     };
     let plan = dtrain_planner::plan(&request).map_err(|error| refusal(&error))?;
     Ok(Plan { settings: loaded.checked.settings(), ..plan })

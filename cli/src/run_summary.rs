@@ -1,12 +1,13 @@
 //! Summary at the end of a trial: results, a text sample, the next command and the exit code.
 
-use crate::command_error::{CommandError, CommandResult, ExitReason};
-use crate::commands::model::{SamplingParams, sampling_request};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::number::{accuracy, against, count, counted, loss, seconds, thousands};
-use crate::render::plan::unit;
+use crate::render::plan::{planned_training, unit};
 use crate::render::time_spent::TimeSpent;
-use crate::run_trial::{RunMode, TrialRun, planned_training};
+use crate::run_mode::{RunMode, TrialRun};
+use crate::sampler::{SamplingParams, sampling_request};
 use crate::trials::history_failure;
 use crate::{sampler, signals, slurm_job, trials, unigram, unreported_metrics};
 use dtrain_planner::Plan;

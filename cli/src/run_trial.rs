@@ -1,22 +1,21 @@
 //! Supervises a trial from start to end, with a progress display.
 
-use crate::audit;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
-use crate::commands::resume::plan_of_trial;
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
-use crate::render::figures::PlannedTraining;
+use crate::exit_code::ExitReason;
 use crate::render::number::counted;
-use crate::render::plan::unit;
+use crate::render::plan::planned_training;
 use crate::render::progress::ProgressDisplay;
+use crate::run_mode::{RunMode, TrialRun};
 use crate::run_summary::print_result;
-use crate::trials::history_failure;
+use crate::trials::{history_failure, plan_of_trial};
 use crate::viewer::{self, ViewerExit};
-use crate::{hosts, signals, trials};
+use crate::{audit, hosts, signals, this_host, trials};
 use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Model, Samples, Tunable};
-use dtrain_runner::agent::STOP_GRACE_PERIOD;
 use dtrain_runner::audit::AuditedAction;
+use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
 use dtrain_runner::driver::{self, DriveOutcome};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
@@ -27,30 +26,6 @@ use dtrain_runner::{
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Mode in which a command controls a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RunMode {
-    /// Launch the trial for the first time.
-    Start,
-    /// Continue from running ranks, or restart from the newest checkpoint.
-    Resume,
-    /// Watch the trial.
-    Attach,
-    /// Watch the trial until it has stopped.
-    Stop,
-}
-
-/// A trial to supervise: its plan, the mode, and what to print at the end.
-pub(crate) struct TrialRun<'a> {
-    pub(crate) trial: &'a TrialId,
-    pub(crate) label: &'a str,
-    pub(crate) plan: &'a Plan,
-    pub(crate) how: RunMode,
-    pub(crate) detach: bool,
-    /// Length of the text sample at the end, in tokens.
-    pub(crate) sample: u32,
-}
 
 /// Supervises a trial and prints its summary.
 pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
@@ -174,7 +149,7 @@ fn run(
     observer: &mut dyn Observer,
     interrupts: Arc<Interrupts>,
 ) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
-    let programs = hosts::programs()?;
+    let programs = this_host::programs()?;
     let options = Options {
         detach: task.detach,
         on_interrupt: if task.how == RunMode::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
@@ -299,18 +274,6 @@ fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Res
     })
 }
 
-/// Returns the figures that the trial's plan predicts.
-pub(crate) fn planned_training(plan: &Plan) -> PlannedTraining {
-    let best = plan.best();
-    PlannedTraining {
-        steps: best.run_length.steps.unwrap_or(0),
-        limit: plan.recipe.objective.stop.time.map(|time| time.0),
-        step_seconds: best.estimate.as_ref().map(|estimate| estimate.step.0),
-        unit: unit(plan),
-        metric: plan.recipe.objective.metric.name().to_owned(),
-    }
-}
-
 fn drive_failure(error: &DriveError, label: &str) -> CommandError {
     match error {
         DriveError::Busy { .. } => {
@@ -348,19 +311,12 @@ mod tests {
         let document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, text)).expect("TOML");
         let context = CheckContext { folder: "/".into(), name: "r".into() };
         let recipe = check(&document, &context).expect("a recipe").recipe;
-        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::rates::this_host_facts() };
+        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::this_host::facts() };
         let plan = dtrain_planner::plan(&PlanRequest {
-            recipe: &recipe,
-            host: &host,
-            engine: None,
-            rates: None,
-            observations: &[],
-            corrections: &[],
             data_root: "/".into(),
-            train_samples: None,
-            valid_samples: None,
             seed: 1,
             program: "test",
+            ..PlanRequest::new(&recipe, &host)
         });
         let fewer =
             replan_on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");

@@ -1,9 +1,14 @@
 //! Text generation in a worker process.
 
 use crate::command_error::CommandError;
-use crate::model_query::{data_refused, query_worker, worker_failed};
+use crate::exit_code::ExitReason;
+use crate::model_query::{data_refused, query_worker, threads, worker_failed};
+use crate::trials::{plan_of_trial, recipe_of_trial};
 use dtrain_protocol::{GenerationStats, SampleRequest, SampleResponse};
+use dtrain_recipes::Model;
+use dtrain_runner::ledger::TrialDetails;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 /// Continues the prompt of `request`; passes on the text piece by piece. Returns tokens and seconds.
 pub(crate) fn generate(
@@ -23,4 +28,45 @@ pub(crate) fn generate(
         SampleResponse::Failed(reason) => Err(failed(reason)),
     })?;
     Ok(done)
+}
+
+/// Parameters of text generation.
+pub(crate) struct SamplingParams {
+    pub(crate) prompt: String,
+    pub(crate) tokens: u32,
+    pub(crate) temperature: f64,
+    pub(crate) top_k: Option<u32>,
+    pub(crate) top_p: Option<f64>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) seed: u64,
+}
+
+/// Builds the request; the checkpoint is looked up only after the trial is known to be a text model.
+pub(crate) fn sampling_request(
+    trial: &TrialDetails,
+    wish: SamplingParams,
+    checkpoint: impl FnOnce() -> Result<PathBuf, CommandError>,
+) -> Result<SampleRequest, CommandError> {
+    let label = &trial.row.label;
+    let recipe = recipe_of_trial(trial)?;
+    let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            format!("{label} is not a decoder; only decoders write text"),
+        ));
+    };
+    Ok(SampleRequest {
+        model: recipe.model,
+        data,
+        data_root: plan_of_trial(trial)?.data_root,
+        checkpoint: checkpoint()?,
+        prompt: wish.prompt,
+        tokens: wish.tokens,
+        temperature: wish.temperature,
+        top_k: wish.top_k,
+        top_p: wish.top_p,
+        stop: wish.stop,
+        seed: wish.seed,
+        threads: threads(),
+    })
 }

@@ -4,7 +4,8 @@
 //! `--set`. Figment merges trees of indices into a list of values. Each value keeps its source, so that `show
 //! --resolved` and every message can name it. `dtrain_recipes::check` interprets the values.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_recipes::document::{Document, Leaf, SpannedValue, Value};
 use dtrain_recipes::source::{ConfigLayer, Origin};
 use figment::value::{Dict, Map, Value as Tree};
@@ -230,6 +231,6 @@ mod tests {
     #[test]
     fn an_assignment_without_a_value_is_refused_with_an_example() {
         let failure = assignment("train.seed", Path::new("")).expect_err("no equals sign");
-        assert!(failure.render(crate::output::ColourMode::plain()).contains("--set train.seed=7"));
+        assert!(failure.render(crate::colour::ColourMode::plain()).contains("--set train.seed=7"));
     }
 }

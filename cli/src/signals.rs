@@ -1,7 +1,8 @@
 //! Signals: the first Ctrl-C stops cleanly, the second at once; after SIGHUP (closed terminal) training
 //! continues.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_runner::Interrupts;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;

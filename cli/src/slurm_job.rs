@@ -1,9 +1,10 @@
 //! Slurm jobs: submits a command as a job, and follows its output.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
-use crate::run_trial::RunMode;
-use crate::{hosts, signals};
+use crate::exit_code::ExitReason;
+use crate::run_mode::RunMode;
+use crate::{signals, this_host};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{LauncherKind, Recipe, Slurm};
 use dtrain_runner::files;
@@ -223,7 +224,7 @@ pub(crate) fn hosts_of(
             "Slurm nodes can be reached only from inside a job",
         ));
     };
-    let program = hosts::program()?;
+    let program = this_host::program()?;
     let nodes = allocation.hosts(&program, &context.home).map_err(|error| slurm_failed(&error))?;
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     context.out.say(&format!("job {}: {}", allocation.job, names.join(", ")));

@@ -1,9 +1,12 @@
-//! Trials by the names that users type.
+//! The history, and trials in it by the names that users type, with their plans and recipes.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::slurm_job;
+use dtrain_planner::{Plan, PlanReadError};
 use dtrain_protocol::TrialId;
+use dtrain_recipes::Recipe;
 use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, TrialDetails, TrialStatus};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -94,6 +97,33 @@ pub(crate) fn refuse_imported(trial: &TrialDetails) -> Result<(), CommandError> 
         .hint(format!("`dtrain resume` continues it there; `dtrain show {label} --all` has its settings")))
 }
 
+/// Returns the plan of a trial.
+pub(crate) fn plan_of_trial(trial: &TrialDetails) -> Result<Plan, CommandError> {
+    Plan::read(&trial.plan).map_err(|error| {
+        let label = &trial.row.label;
+        let failure = CommandError::new(ExitReason::Infrastructure, format!("the plan of {label} cannot be read"));
+        let hint = match error {
+            PlanReadError::Newer { .. } => "use the version of dtrain that recorded it".to_owned(),
+            PlanReadError::Json(_) | PlanReadError::Empty => format!(
+                "it cannot go on without its plan: `dtrain show {label}` shows what is known of it, and `dtrain run RECIPE` \
+                 trains anew"
+            ),
+        };
+        failure.cause(error.to_string()).hint(hint)
+    })
+}
+
+/// Returns the recipe of a trial.
+pub(crate) fn recipe_of_trial(trial: &TrialDetails) -> Result<Recipe, CommandError> {
+    serde_json::from_value(trial.recipe.clone()).map_err(|error| {
+        CommandError::new(
+            ExitReason::Infrastructure,
+            format!("the recipe of {} cannot be read", trial.row.label),
+        )
+        .cause(error.to_string())
+    })
+}
+
 /// Returns `true` if an agent or a controller of a trial is alive.
 pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
     slurm_job::is_alive(&context.home, trial)
@@ -123,7 +153,8 @@ pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{ColourMode, Output};
+    use crate::colour::ColourMode;
+    use crate::output::Output;
 
     #[test]
     fn a_history_that_cannot_be_looked_for_is_not_said_to_be_absent() {

@@ -1,11 +1,12 @@
 //! Detects scripts that exit successfully without reporting the metrics of their recipe.
 
-use crate::command_error::{CommandError, ExitReason};
-use crate::commands::check_output::{templates, try_on};
-use crate::commands::logs::{PrintedOutput, files_here, printed};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
+use crate::progress_templates::{templates, try_on};
 use crate::render::number::counted;
 use crate::render::template_match::{mismatch_pointer, mismatch_text};
+use crate::trial_logs::{PrintedOutput, files_here, printed};
 use dtrain_recipes::line_template::{LineSplitter, TemplateReport, Tryout, plain};
 use dtrain_recipes::{Metric, Model, Recipe};
 use dtrain_runner::ledger::{TrialDetails, ValueSource};

@@ -1,9 +1,11 @@
 //! Progress display of a trial that another process controls.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
+use crate::render::plan::planned_training;
 use crate::render::progress::ProgressDisplay;
-use crate::run_trial::{TrialRun, planned_training};
+use crate::run_mode::TrialRun;
 use crate::signals;
 use crate::trials::history_failure;
 use dtrain_protocol::{

@@ -13,10 +13,10 @@ mod measured;
 
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::analytic::constants::covariance::CovarianceFile;
-use dtrain_planner::analytic::fit::{
+use dtrain_planner::benchmarks::{AccuracyScores, RowEstimate, TableRow, estimate_rows, read_table, scores};
+use dtrain_planner::fit::{
     CalibrationLoss, CalibrationResult, ConstantPriors, covariance_file, fit, measured_runs,
 };
-use dtrain_planner::benchmarks::{AccuracyScores, RowEstimate, TableRow, estimate_rows, read_table, scores};
 use measured::{Better, Row};
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -11,14 +11,13 @@
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
 
-use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::{
     HomogeneousCluster, LayoutSearchResult, SearchProblem, search, search_all,
 };
-use dtrain_planner::analytic::{
-    AttentionKernel, Constants, MatmulPrecision, Software, SoftwareStyle, Transformer,
-};
+use dtrain_planner::analytic::{Constants, MatmulPrecision, Software, Transformer};
 use dtrain_planner::engine::MEGATRON;
+use dtrain_planner::engine::{AttentionKernel, SoftwareStyle};
+use dtrain_planner::hardware::gpu;
 use dtrain_planner::what_if::{
     DatasheetPlan, DatasheetPlanRequest, NEXT, describe_layout, plan_from_datasheets,
 };

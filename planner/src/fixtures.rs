@@ -1,10 +1,9 @@
 //! Recipes, hosts and rates shared by tests.
 
 use crate::planning::plan::PlanRequest;
-use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
+use dtrain_protocol::{HostFacts, ProfilePoint, RankRates, Rates};
 use dtrain_recipes::*;
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 
 pub(crate) fn gpt2() -> Model {
     Model::Decoder(Decoder {
@@ -15,20 +14,7 @@ pub(crate) fn gpt2() -> Model {
         ffn: 3072,
         vocab: 50_257,
         context: 1024,
-        positions: Positions::Learned,
-        norm: Norm::Layer,
-        activation: Activation::Gelu,
-        tied: true,
-        bias: true,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_gpt2()
     })
 }
 
@@ -41,20 +27,7 @@ pub(crate) fn llama() -> Model {
         ffn: 1024,
         vocab: 256,
         context: 256,
-        positions: Positions::Rotary,
-        norm: Norm::Rms,
-        activation: Activation::Swiglu,
-        tied: false,
-        bias: false,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_llama()
     })
 }
 
@@ -94,7 +67,7 @@ pub(crate) fn models() -> [Model; 3] {
 }
 
 pub(crate) fn adamw() -> Optimizer {
-    Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 }
+    Optimizer::ADAMW
 }
 
 pub(crate) fn recipe() -> Recipe {
@@ -144,12 +117,10 @@ pub(crate) fn recipe() -> Recipe {
 pub(crate) fn host(cores: u32) -> HostFacts {
     HostFacts {
         name: "bench".into(),
-        hosts: NonZeroU32::MIN,
         processor: "an x86-64 processor".into(),
         cores,
         memory_bytes: 16 << 30,
-        gpus: Vec::new(),
-        links: None,
+        ..HostFacts::example()
     }
 }
 
@@ -159,19 +130,7 @@ pub(crate) fn request<'a>(
     host: &'a HostFacts,
     rates: Option<&'a Rates>,
 ) -> PlanRequest<'a> {
-    PlanRequest {
-        recipe,
-        host,
-        engine: None,
-        rates,
-        observations: &[],
-        corrections: &[],
-        data_root: "/data".into(),
-        train_samples: None,
-        valid_samples: None,
-        seed: 0,
-        program: "0.1.0",
-    }
+    PlanRequest { rates, data_root: "/data".into(), program: "0.1.0", ..PlanRequest::new(recipe, host) }
 }
 
 /// Returns rates of a host with `cores` cores: perfectly divided compute, a 2 GB/s all-reduce.
@@ -195,16 +154,12 @@ pub(crate) fn rates(cores: u32) -> Rates {
         let all_reduce = curve.iter().map(|bytes| (*bytes, 3e-5 + *bytes as f64 / 2e9)).collect();
         RankRates {
             ranks,
-            device: DeviceKind::Cpu,
             threads,
             profile: [1, 2, 4, 8].map(point).to_vec(),
             optimizer_seconds_per_parameter: 2e-9 / f64::from(threads),
             all_reduce: if ranks > 1 { all_reduce } else { Vec::new() },
-            spread: 0.02,
             baseline_bytes: 20 << 20,
-            whole_step: None,
-            precision: Precision::F32,
-            first_step_seconds: None,
+            ..RankRates::example()
         }
     });
     Rates {

@@ -1,28 +1,36 @@
 //! The planner: decides the batch, searches and prices the candidates, and ranks them.
 
-pub mod checkpoint_interval;
+pub mod alternatives;
+pub mod drift;
 pub mod error;
+mod estimator;
+pub mod explain;
 pub mod foreign;
+pub mod learning_rate_change;
+pub mod lower;
+pub mod micro_batches_to_measure;
 pub mod plan;
 pub mod precheck;
-pub(crate) mod rng;
 pub mod search;
+pub mod step_profile;
 pub mod written;
 
 use self::search::Ranking;
-use crate::choice::alternatives::alternatives;
 use crate::choice::tie_break::TieBreak;
-use crate::layout::candidate::{RejectedGroup, Rejection};
+use crate::layout::rejection::{RejectedGroup, Rejection};
 use crate::layout::space::{self, CandidateId, CandidateSpace, Capabilities};
+use crate::planning::alternatives::alternatives;
 use crate::planning::error::PlanError;
+use crate::planning::estimator::{Estimator, step_costs};
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate, RatesStamp, rates_digest};
 use crate::planning::precheck::{precheck, require_full_batch};
-use crate::price::cost_model::{CostInputs, CostModel};
+use crate::price::cost_model::CostModel;
 use crate::price::estimate::TimeBreakdown;
-use crate::price::estimator::{Estimator, step_costs};
 use crate::rates::calibrate::{self, Factors, Residual, StepObservation};
+use crate::rates::cost_inputs::CostInputs;
 use crate::training::batch_size::{self, TrainingBudget};
-use crate::training::learning_rate::{self, Decision};
+use crate::training::decision::Decision;
+use crate::training::learning_rate;
 use crate::training::learning_rate_correction;
 use crate::training::training_schedule::training_schedule;
 use dtrain_recipes::{Model, StopConditions};

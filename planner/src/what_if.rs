@@ -5,6 +5,7 @@
 
 mod advice;
 mod alternatives;
+mod describe_layout;
 mod error;
 mod explain;
 mod failures;
@@ -21,8 +22,9 @@ mod tests;
 
 pub use advice::{Advice, Measurement};
 pub use alternatives::AxisAlternative;
+pub use describe_layout::describe_layout;
 pub use error::DatasheetPlanError;
-pub use explain::{constants_source, describe_layout, explain, subject};
+pub use explain::{constants_source, explain, subject};
 pub use failures::{FailureForecast, STORAGE_BYTES_PER_SECOND};
 pub use heterogeneous::{
     GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup, explain_mixed_cluster,
@@ -32,17 +34,18 @@ pub use to_plan::to_plan;
 pub use transformer::transformer;
 
 use crate::analytic::search::{
-    EngineSupport, HomogeneousCluster, LayoutSearchResult, SearchProblem, search_front, to_count,
+    HomogeneousCluster, LayoutSearchResult, SearchProblem, search_front, to_count,
 };
 use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
 use crate::analytic::{
     Constants, MatmulPrecision, MissingInputs, PeakMemory, Software, StepConfig, StepTimes,
 };
 use crate::choice::tradeoffs::{CostBasis, Tradeoffs};
-use crate::engine::{TrainingSpec, UnsupportedLayout};
+use crate::engine::{EngineSupport, TrainingSpec, UnsupportedLayout};
 use crate::step::timeline::Timeline;
 use crate::training::batch_size;
-use crate::training::learning_rate::{self, Decision};
+use crate::training::decision::Decision;
+use crate::training::learning_rate;
 use crate::training::training_schedule::{self, StepAndValidationTime};
 use dtrain_recipes::{Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe, Tunable};
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! The assignment of a rank: everything that it must know for one attempt.
 
-use crate::{Action, Arrangement, AttemptId, Rank, StepId, TrialId};
-use dtrain_recipes::{Data, Goal, Metric, Model, Optimizer, Schedule};
+use crate::{Action, Arrangement, AttemptId, DeviceKind, Placement, Rank, StepId, TrialId};
+use dtrain_recipes::{Data, Goal, Metric, Mlp, MlpActivation, Model, Optimizer, Schedule};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -49,6 +49,38 @@ pub struct Assignment {
     pub resume: Option<ResumePoint>,
 }
 
+impl Assignment {
+    /// Returns an example for tests: the only rank of an attempt trains a perceptron without data.
+    pub fn example() -> Self {
+        Self {
+            trial: TrialId("01TEST".into()),
+            attempt: AttemptId(1),
+            rank: Rank(0),
+            arrangement: Arrangement::SINGLE,
+            model: Model::Mlp(Mlp {
+                inputs: 4,
+                hidden: vec![8],
+                classes: 2,
+                activation: MlpActivation::Relu,
+            }),
+            chunks: std::iter::once(0..1).collect(),
+            data: None,
+            data_root: PathBuf::new(),
+            training: Hyperparameters::example(),
+            until: RunUntil::default(),
+            step: Vec::new(),
+            placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
+            link: RankTransport::Alone,
+            waits: WaitLimits::for_steps_of(None),
+            validate_every: 1,
+            validate_samples: 1,
+            save_every: 1,
+            checkpoints: PathBuf::new(),
+            resume: None,
+        }
+    }
+}
+
 /// The hyperparameters of a training, all with fixed values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hyperparameters {
@@ -76,6 +108,26 @@ pub struct Hyperparameters {
     pub clip: Option<f64>,
     /// Seed of the initial weights and of the data order.
     pub seed: u64,
+}
+
+impl Hyperparameters {
+    /// Returns an example for tests: one sample per step at a constant learning rate.
+    pub fn example() -> Self {
+        Self {
+            batch: 1,
+            share: 0..1,
+            micro_batch: 1,
+            micro_batches: 1,
+            optimizer: Optimizer::ADAMW,
+            learning_rate: 1e-3,
+            warmup_steps: 0,
+            schedule_steps: 1,
+            schedule: Schedule::Constant,
+            final_fraction: 1.0,
+            clip: None,
+            seed: 7,
+        }
+    }
 }
 
 /// Conditions that end an attempt; the first that holds counts. All ranks agree, because the decision is part
@@ -114,48 +166,6 @@ impl MetricTarget {
     /// Returns `true` if a value of a metric reaches the target.
     pub fn is_reached(&self, metric: &str, value: f64) -> bool {
         self.metric.name() == metric && self.goal.is_reached(value, self.value)
-    }
-}
-
-/// The host and device of a rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
-    /// Index of the host. Ranks of one host have consecutive numbers.
-    #[serde(default)]
-    pub host: u32,
-    /// Kind of device.
-    pub device: DeviceKind,
-    /// Index among the host's devices of that kind.
-    pub index: u32,
-    /// Compute threads on the CPU.
-    pub threads: u32,
-}
-
-/// A kind of device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceKind {
-    /// The host's processor.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
-    /// A GPU of any vendor, through wgpu and Vulkan.
-    Wgpu,
-}
-
-impl DeviceKind {
-    /// Returns the name of the backend: `cpu`, `cuda` or `wgpu`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-            Self::Wgpu => "wgpu",
-        }
-    }
-
-    /// Returns `true` for a GPU of any vendor.
-    pub fn is_gpu(self) -> bool {
-        self != Self::Cpu
     }
 }
 

@@ -1,8 +1,8 @@
 //! Messages and formats that dtrain's processes share: ids, layouts, assignments, orders, events,
 //! checkpoints.
 //!
-//! Types and pure functions on them and, with the feature `tls`, authentication. Nothing here reads a clock,
-//! a file or a socket.
+//! Types and pure functions on them and, with the feature `tls`, authentication. Only `pending_peers` reads a
+//! clock and sockets; nothing here reads a file.
 
 pub mod action;
 pub mod arrangement;
@@ -22,6 +22,7 @@ pub mod non_finite;
 pub mod old_names;
 #[cfg(feature = "tls")]
 pub mod pending_peers;
+pub mod placement;
 pub mod predict;
 pub mod rates;
 pub mod sample;
@@ -38,8 +39,7 @@ pub mod unix_group;
 pub use action::{Action, Neighbor, Pass};
 pub use arrangement::{Arrangement, ContextExchange, EmbeddingHeadCost, RankOrder};
 pub use assignment::{
-    Assignment, DeviceKind, Hyperparameters, MetricTarget, Placement, RankTransport, ResumePoint, RunUntil,
-    TlsIdentity, WaitLimits,
+    Assignment, Hyperparameters, MetricTarget, RankTransport, ResumePoint, RunUntil, TlsIdentity, WaitLimits,
 };
 pub use checkpoint::{FileEntry, Manifest, ReplicaState, SavedFile, Slice, StoredSlice, Tensor, TensorKind};
 pub use device_check::{DeviceFindings, DeviceRequest, DeviceResponse};
@@ -51,6 +51,7 @@ pub use failure::Failure;
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use input_manifest::{Column, Encoding, InputFile, InputManifest, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};
+pub use placement::{DeviceKind, Placement};
 pub use predict::{
     ClassScore, Classification, EvaluateRequest, EvaluateResponse, Evaluation, PredictRequest,
     PredictResponse, Prediction, TrainedModel,

@@ -67,6 +67,19 @@ fn is_one(hosts: &NonZeroU32) -> bool {
 }
 
 impl HostFacts {
+    /// Returns an example for tests: one host with two cores and 8 GiB of memory, without GPUs.
+    pub fn example() -> Self {
+        Self {
+            name: "here".into(),
+            hosts: NonZeroU32::MIN,
+            processor: "a processor".into(),
+            cores: 2,
+            memory_bytes: 8 << 30,
+            gpus: Vec::new(),
+            links: None,
+        }
+    }
+
     /// Returns the backend of its GPUs; `None` without GPUs.
     pub fn gpu_device(&self) -> Option<DeviceKind> {
         self.gpus.first().map(|gpu| gpu.device)
@@ -124,6 +137,25 @@ pub struct RankRates {
     /// and in rates of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step_seconds: Option<f64>,
+}
+
+impl RankRates {
+    /// Returns an example for tests: one rank with one thread, which measured no part of a model.
+    pub fn example() -> Self {
+        Self {
+            ranks: 1,
+            device: DeviceKind::Cpu,
+            threads: 1,
+            profile: Vec::new(),
+            optimizer_seconds_per_parameter: 1e-9,
+            all_reduce: Vec::new(),
+            spread: 0.02,
+            baseline_bytes: 1 << 20,
+            whole_step: None,
+            precision: Precision::F32,
+            first_step_seconds: None,
+        }
+    }
 }
 
 fn f32_products() -> Precision {

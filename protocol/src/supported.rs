@@ -260,7 +260,7 @@ fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::{Activation, DiLoCo, Mlp, MlpActivation, Norm, Positions, Synchronisation};
+    use dtrain_recipes::{DiLoCo, Mlp, MlpActivation, Synchronisation};
     use std::num::NonZeroU32;
 
     #[test]
@@ -327,20 +327,8 @@ mod tests {
             ffn: 16,
             vocab: 11,
             context: 4,
-            positions: Positions::Learned,
-            norm: Norm::Layer,
-            activation: Activation::Gelu,
-            tied: true,
-            bias: true,
             experts,
-            head_width: None,
-            rotary_base: None,
-            norm_epsilon: None,
-            qkv_bias: None,
-            latent: None,
-            window: None,
-            mtp_layers: 0,
-            lora: None,
+            ..Decoder::small_gpt2()
         })
     }
 

@@ -10,7 +10,7 @@ mod decoders;
 
 use dtrain_protocol::frame::{self, FrameError, MAX_IN_PIECES, MAX_PAYLOAD};
 use dtrain_protocol::*;
-use dtrain_recipes::{Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule};
+use dtrain_recipes::{Optimizer, Schedule};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
@@ -81,44 +81,31 @@ fn assignment() -> Assignment {
         trial: TrialId("01JTRIAL".into()),
         attempt: AttemptId(3),
         rank: Rank(1),
-        arrangement: Arrangement::SINGLE,
-        model: Model::Mlp(Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: MlpActivation::Relu }),
-        chunks: std::iter::once(0..1).collect(),
-        data: None,
         data_root: "/data".into(),
         training: Hyperparameters {
             batch: 8,
             share: 0..8,
             micro_batch: 4,
             micro_batches: 2,
-            optimizer: Optimizer {
-                kind: OptimizerKind::Adamw,
-                beta1: 0.9,
-                beta2: 0.99,
-                epsilon: 1e-8,
-                weight_decay: 0.0,
-            },
-            learning_rate: 1e-3,
-            warmup_steps: 0,
+            optimizer: Optimizer { beta2: 0.99, weight_decay: 0.0, ..Optimizer::ADAMW },
             schedule_steps: 9,
             schedule: Schedule::Cosine,
             final_fraction: 0.1,
             clip: Some(1.0),
-            seed: 7,
+            ..Hyperparameters::example()
         },
-        until: RunUntil { steps: Some(StepId(9)), seconds: None, target: None, ..RunUntil::default() },
+        until: RunUntil { steps: Some(StepId(9)), ..RunUntil::default() },
         step: vec![Action::Forward(Pass { micro: 0, chunk: 0 }), Action::UpdateWeights],
-        placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: RankTransport::Tls {
             bind: "10.0.0.1".into(),
             identity: TlsIdentity { authority: "a".into(), certificate: "b".into(), key: "c".into() },
         },
         waits: WaitLimits::for_steps_of(Some(2.1)),
         validate_every: 5,
-        validate_samples: 1,
         save_every: 10,
         checkpoints: "/checkpoints".into(),
         resume: Some(ResumePoint { folder: "/checkpoints/step-000000001.a1".into(), step: StepId(1) }),
+        ..Assignment::example()
     }
 }
 

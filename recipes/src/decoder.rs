@@ -1,7 +1,9 @@
 //! Causal transformers: their sizes, and the number of their parameters.
 
+mod small;
+
+use crate::architecture::{Activation, Norm, Positions};
 use crate::keyword_enum::keyword_enum;
-use crate::model::{Activation, Norm, Positions};
 use serde::{Deserialize, Serialize};
 
 /// Default base of rotary positions (Su et al. 2021).

@@ -2,7 +2,11 @@
 //!
 //! Knows no keys of a recipe except their old names; [`crate::check()`] checks keys.
 
-use crate::keys;
+mod old_names;
+
+pub use old_names::{OLD_KEYS, OLD_WORDS};
+pub(crate) use old_names::{notes, rename};
+
 use crate::problem::Problem;
 use crate::source::{ConfigLayer, LARGEST, Origin, Source};
 use std::collections::BTreeMap;
@@ -84,7 +88,7 @@ impl Document {
         let (table, errors) = DeTable::parse_recoverable(&source.text);
         if errors.is_empty() {
             let mut table = table_of(&source, table.get_ref());
-            keys::rename(&mut table);
+            rename(&mut table);
             return Ok(Self { source: Some(source), table });
         }
         let problem = |error: &toml::de::Error| syntax(&source, error);

@@ -1,17 +1,15 @@
 //! The table of all keys of a recipe. The checker, the JSON schema and `dtrain recipe keys` read it.
 
-mod old;
 mod value_type;
 
-pub use old::{OLD_KEYS, OLD_WORDS};
-pub(crate) use old::{notes, rename};
 pub use value_type::ValueType;
 
+use crate::architecture::{Activation, Family, Norm, Positions};
 use crate::cluster::{Devices, LauncherKind, SshBackend};
 use crate::data::DataKind;
 use crate::decoder::AdaptedLayers;
 use crate::keyword_enum::{KeywordEnum, Keywords, keyword_enum};
-use crate::model::{Activation, Family, Framework, MlpActivation, Norm, Positions};
+use crate::model::{Framework, MlpActivation};
 use crate::objective::Goal;
 use crate::recipe::{PipelineSchedule, Recompute};
 use crate::sync::CompressionKind;

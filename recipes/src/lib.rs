@@ -3,6 +3,7 @@
 //! Text comes in; a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock, and only
 //! [`sharing`], which runs the user's own `git`, touches files.
 
+pub mod architecture;
 pub mod canonical;
 pub mod check;
 pub mod cluster;
@@ -36,6 +37,7 @@ mod tune;
 pub mod units;
 pub mod url;
 
+pub use architecture::{Activation, Family, Norm, Positions};
 pub use check::{CheckContext, CheckedRecipe, FilePattern, ResolvedValue, check};
 pub use cluster::{Cluster, Devices, Host, LauncherKind, Slurm, SshBackend};
 pub use custom_model::{CustomModel, InputSignature, Outline, PartOutline};
@@ -44,12 +46,9 @@ pub use decoder::{
     AdaptedLayers, Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE,
     SlidingWindow,
 };
-pub use document::{Document, Leaf};
+pub use document::{Document, Leaf, OLD_KEYS, OLD_WORDS};
 pub use extends::resolve_extends;
-pub use keys::{OLD_KEYS, OLD_WORDS};
-pub use model::{
-    Activation, Cnn, Family, ForeignCommand, Framework, Mlp, MlpActivation, Model, Norm, Positions,
-};
+pub use model::{Cnn, ForeignCommand, Framework, Mlp, MlpActivation, Model};
 pub use objective::{Goal, Metric, Objective, StopConditions};
 pub use params::{ParamDomain, ParamRange, ParamValue};
 pub use problem::{Problem, render_all};

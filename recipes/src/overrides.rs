@@ -67,7 +67,7 @@ impl Document {
         };
         let path = segments.iter().map(|segment| (segment.trim().to_owned(), whole.clone())).collect();
         let mut document = Self::from_leaves([Leaf { path, node: value }]);
-        crate::keys::rename(&mut document.table);
+        crate::document::rename(&mut document.table);
         document.source = Some(source);
         Ok(document)
     }

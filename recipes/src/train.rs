@@ -75,6 +75,12 @@ pub struct Optimizer {
     pub weight_decay: f64,
 }
 
+impl Optimizer {
+    /// AdamW with the default constants for a decoder.
+    pub const ADAMW: Self =
+        Self { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+}
+
 keyword_enum! {
     /// The learning-rate decay after warm-up.
     pub enum Schedule {

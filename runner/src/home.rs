@@ -16,6 +16,10 @@ pub struct Home(PathBuf);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialFolder(PathBuf);
 
+/// Name of the file that marks the folder of a trial whose files are gone although the history still knows
+/// it.
+pub(crate) const EMPTIED: &str = "emptied";
+
 impl Home {
     /// Returns the state folder at `root`; it need not exist.
     pub fn at(root: impl Into<PathBuf>) -> Self {
@@ -139,7 +143,7 @@ impl TrialFolder {
     }
 
     /// Returns the path of the newest agent's card with its process and address; see
-    /// [`crate::agent::AgentCard`].
+    /// [`crate::control_protocol::AgentCard`].
     pub fn agent_card(&self) -> PathBuf {
         self.0.join("agent.json")
     }
@@ -152,6 +156,11 @@ impl TrialFolder {
     /// Returns the path of the list of remote hosts with agents of the trial, one per line.
     pub fn remote_hosts_file(&self) -> PathBuf {
         self.0.join("hosts")
+    }
+
+    /// Returns `true` if the files of a trial were removed before the history could forget it.
+    pub(crate) fn is_emptied(&self) -> bool {
+        self.0.join(EMPTIED).exists()
     }
 
     /// Returns the path of the list of hosts that a user declared lost for this trial, one per line; see

@@ -1,9 +1,9 @@
 //! Processes identified by id and start time, with functions to start, signal and kill them.
 
-use crate::agent::Process;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -11,6 +11,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// A process, distinct from a later one with the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id.
+    pub id: u32,
+    /// Start time, in clock ticks since boot.
+    pub started: u64,
+}
 
 impl Process {
     /// Returns the running process `id`; `None` if there is none.

@@ -1,7 +1,7 @@
 //! Events of a running trial: one stream for the progress display, `--json` and tests.
 
 use crate::Fact;
-use crate::agent::STOP_GRACE_PERIOD;
+use crate::control_protocol::STOP_GRACE_PERIOD;
 use crate::machine::Blame;
 use crate::strikes::ExcludedHost;
 use dtrain_protocol::{AttemptId, Failure, Rank, StampedEvent, StepId};

@@ -3,8 +3,9 @@
 //! `DTRAIN_KILLS=30 tests/run kill` kills each of them at 30 moments; without it at 3.
 
 use dtrain_protocol::{Rank, shuffle};
-use dtrain_runner::agent::{AgentCard, Process};
+use dtrain_runner::control_protocol::AgentCard;
 use dtrain_runner::ledger::History;
+use dtrain_runner::process::Process;
 use dtrain_tests::{TestEnv, digest, newest_checkpoint, root};
 use std::collections::BTreeMap;
 use std::fs;

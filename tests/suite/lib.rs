@@ -61,14 +61,18 @@ pub fn random_rows(rows: u32) -> String {
     text
 }
 
-/// The `dtrain` program, built beside this test.
+/// The `dtrain` program: the one that `tests/run` built, as cargo reported it, otherwise the one beside this test.
 ///
 /// Panics with the command to type when it is missing.
 pub fn program() -> PathBuf {
-    let test = std::env::current_exe().expect("a test knows where it is");
-    let program = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").join("dtrain");
+    let program = std::env::var_os("TESTS_PROGRAM").map_or_else(program_beside_this_test, PathBuf::from);
     assert!(program.exists(), "{} is missing; run `cargo build --release` first", program.display());
     program
+}
+
+fn program_beside_this_test() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows where it is");
+    test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").join("dtrain")
 }
 
 /// Python with `module`, where `tests/run foreign` and `tests/run interop` put it; `Err` says what is missing.

@@ -11,11 +11,10 @@
 mod measured;
 
 use dtrain_protocol::{DeviceKind, Pass, Placement};
-use dtrain_recipes::{
-    Activation, Decoder, Model, Norm, Optimizer as Rule, OptimizerKind, Positions, Precision, Recompute,
-};
+use dtrain_recipes::{Activation, Decoder, Model, Norm, Optimizer as Rule, Positions, Precision, Recompute};
+use dtrain_worker::network::ModelInput;
 use dtrain_worker::optimizer::StageOptimizer;
-use dtrain_worker::stage::{ForwardOutput, ModelInput, Stage};
+use dtrain_worker::stage::{ForwardOutput, Stage};
 use measured::{Better, Row};
 use std::path::Path;
 use std::process::Command;
@@ -168,7 +167,7 @@ fn train(model: Decoder, threads: u32) -> Vec<f64> {
     let model = Model::Decoder(model);
     let mut stage = Stage::build(&model, 0..model.blocks(), 1, Precision::F32, Recompute::None, &device)
         .expect("a stage");
-    let rule = Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    let rule = Rule::ADAMW;
     let mut optimizer = StageOptimizer::new(&rule, stage.parameters());
     let tokens: Vec<u32> = (0..TOKENS as u32).map(|i| i.wrapping_mul(2_654_435_761) % 512).collect();
     let samples = ModelInput::Tokens { inputs: &tokens, targets: &tokens, samples: 8, length: 256 };
@@ -201,20 +200,8 @@ fn gpt(hidden: u32) -> Decoder {
         ffn: 4 * hidden,
         vocab: 512,
         context: 256,
-        positions: Positions::Learned,
-        norm: Norm::Layer,
-        activation: Activation::Gelu,
         tied: false,
-        bias: true,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_gpt2()
     }
 }
 

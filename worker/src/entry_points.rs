@@ -4,18 +4,17 @@
 //! parent. The channel is a pipe of its own, because libraries, and networks of users, print to standard
 //! output.
 
+use crate::panic_failure::guarded;
 use crate::session::{AgentOrders, EventSink};
-use crate::{device_check, generate, inference, out_of_memory, probe as measure, session};
+use crate::{device_check, generate, inference, probe as measure, session};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
     Assignment, DeviceRequest, DeviceResponse, EvaluateRequest, EvaluateResponse, Event, Failure, Order,
     PredictRequest, PredictResponse, ProbeRequest, SampleRequest, SampleResponse,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::any::Any;
 use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
@@ -201,24 +200,9 @@ fn vanish() -> ! {
     unreachable!("a process may kill itself: {killed:?}")
 }
 
-/// Runs `work`; a panic becomes a failure with its message.
-pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_failure(panic.as_ref())))
-}
-
 /// Silences the printing of panics: [`guarded`] puts the message into the answer, and its reader is a user.
 fn print_no_panics() {
     std::panic::set_hook(Box::new(|_| ()));
-}
-
-/// Returns the failure behind a panic. Device runtimes report exhausted memory only in the message.
-fn panic_failure(panic: &(dyn Any + Send)) -> Failure {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
-    match out_of_memory::out_of_memory_line(text) {
-        Some(detail) => Failure::OutOfMemory { detail },
-        None => Failure::Other(format!("the worker panicked: {text}")),
-    }
 }
 
 /// Ignores Ctrl-C and a closed terminal, which reach every process of the terminal: the agent decides about
@@ -236,17 +220,4 @@ fn outlive_signals() {
 fn complain(words: &str) {
     use io::Write;
     drop(writeln!(io::stderr(), "{words}"));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_told_with_its_message() {
-        let failure = guarded::<()>(|| panic!("shapes {} and {} differ", 2, 3)).unwrap_err();
-        assert_eq!(failure, Failure::Other("the worker panicked: shapes 2 and 3 differ".into()));
-        let failure = guarded::<()>(|| panic!("CUDA_ERROR_OUT_OF_MEMORY")).unwrap_err();
-        assert!(matches!(failure, Failure::OutOfMemory { .. }), "{failure:?}");
-    }
 }

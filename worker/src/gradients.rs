@@ -9,9 +9,9 @@
 //! is added.
 
 use crate::device;
+use crate::network::ModelParameter;
 use crate::ops::{chunks, kernels};
-use crate::parallel::ZeroShards;
-use crate::stage::ModelParameter;
+use crate::zero::ZeroShards;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_recipes::ZeroStage;

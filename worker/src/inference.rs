@@ -4,8 +4,9 @@ use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::comm::WorkCounter;
 use crate::data::{self, Batch, DataError, DataSet, SampleSource, TrainedEncoding, UnlabelledSamples};
 use crate::device;
+use crate::network::ModelInput;
 use crate::session;
-use crate::stage::{LossFigures, ModelInput, Stage};
+use crate::stage::{LossFigures, Stage};
 use dtrain_protocol::input_manifest::{INPUTS, PREPROCESSING, TOKENIZER};
 use dtrain_protocol::{
     ClassScore, Classification, DeviceKind, EvaluateRequest, Evaluation, Failure, InputManifest, Placement,

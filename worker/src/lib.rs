@@ -13,6 +13,7 @@ mod device_check;
 pub mod generate;
 pub mod gradients;
 pub mod inference;
+pub mod mesh;
 mod model;
 pub mod network;
 mod ops;
@@ -25,14 +26,15 @@ pub mod stage;
 
 mod entry_points;
 mod files;
-#[cfg(feature = "device")]
-mod kernel_cache;
 mod loss_scale;
+mod median;
 mod memory;
 mod out_of_memory;
+mod panic_failure;
 mod snapshot;
 mod step_timer;
 mod train_step;
+pub mod zero;
 
 /// The library that networks are made of; see [`network`].
 pub use burn;

@@ -8,10 +8,11 @@ mod device;
 mod host;
 mod lamb;
 
+use crate::network::ModelParameter;
 use crate::ops::kernels::UpdateCoefficients;
-use crate::parallel::ZeroShards;
 use crate::snapshot::Snapshot;
-use crate::stage::{ModelParameter, Stage};
+use crate::stage::Stage;
+use crate::zero::ZeroShards;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
 use std::ops::Range;

@@ -110,7 +110,7 @@ mod tests {
             drop(Tensor::<1>::empty([1_usize << 31], &device).into_data());
             Ok(())
         };
-        let failure = crate::entry_points::guarded(read).expect_err("no binding is that long");
+        let failure = crate::panic_failure::guarded(read).expect_err("no binding is that long");
         let Failure::OutOfMemory { detail } = failure else { panic!("{failure:?}") };
         assert!(
             detail.contains("can't allocate buffer of size") && detail.contains("one tensor"),

@@ -4,7 +4,8 @@ use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Values as they were when this was made. Making it is free unless it is a copy: a later change of the
 /// values copies them first.
@@ -55,5 +56,53 @@ impl Snapshot {
             Self::Vector(values, range) => &values[range.clone()],
             Self::Tensor(values, range) => &values.storage()[range.clone()],
         }
+    }
+}
+
+/// Tells the owner of a state when it was copied.
+#[derive(Debug, Default)]
+pub(crate) struct CopyCompletion {
+    progress: Mutex<CopyState>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct CopyState {
+    has_ended: bool,
+    /// Start of the owner's wait.
+    waits_since: Option<Instant>,
+    /// Time that the owner waited.
+    stalled: Duration,
+}
+
+impl CopyCompletion {
+    /// Waits until everything is copied: the state may change from then on.
+    pub(crate) fn wait(&self) {
+        let mut progress = self.progress();
+        if !progress.has_ended {
+            progress.waits_since = Some(Instant::now());
+        }
+        drop(self.ended.wait_while(progress, |progress| !progress.has_ended));
+    }
+
+    /// Returns the time that the owner waited, once the copying has ended.
+    pub(crate) fn stalled(&self) -> Duration {
+        self.progress().stalled
+    }
+
+    fn progress(&self) -> MutexGuard<'_, CopyState> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the copying when it is dropped, in a panic too.
+pub(crate) struct CopyEndGuard<'a>(pub(crate) &'a CopyCompletion);
+
+impl Drop for CopyEndGuard<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress();
+        progress.has_ended = true;
+        progress.stalled = progress.waits_since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.0.ended.notify_all();
     }
 }

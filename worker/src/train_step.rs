@@ -1,16 +1,19 @@
 //! Train step: executes the actions of one optimizer step, in the order of the assignment's pipeline
 //! schedule (such as 1F1B).
 
+use crate::data::MicroBatchLoader;
 use crate::loss_scale::LossScale;
+use crate::mesh::Mesh;
+use crate::network::{ModelInput, context_parallel};
 use crate::ops::DeferredLossFigures;
 use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::sync::{OuterOptimizer, error_feedback_rollback, norms_squared};
+use crate::parallel::sync::{OuterOptimizer, norms_squared};
 use crate::parallel::{
-    GradientReduction, Mesh, NoiseGauge, StepTotals, context, grad_norm_squared, step_totals, tensor, update,
+    GradientReduction, NoiseGauge, StepTotals, grad_norm_squared, sequence_parallel, step_totals, update,
 };
-use crate::session::{CopyCompletion, MicroBatchLoader};
-use crate::stage::{ForwardOutput, ModelInput, Stage};
+use crate::snapshot::CopyCompletion;
+use crate::stage::{ForwardOutput, Stage};
 use crate::step_timer::{DeviceClock, Slowdown, StepPhase, StepTimer};
 use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
 use dtrain_protocol::{
@@ -178,9 +181,9 @@ impl TrainStep<'_, '_> {
         // Local replicas sum changes of weights, which have no loss scale.
         if let Some(scale) = loss_scale.as_mut().filter(|_| outer.is_none()) {
             if let Some(old) = scale.take_feedback() {
-                error_feedback_rollback::unscale(reduction, old);
+                reduction.unscale_residual(old);
             }
-            error_feedback_rollback::begin(reduction, scale.scale());
+            reduction.begin_batch(scale.scale());
         }
         self.record_phase(StepPhase::Optimizer);
     }
@@ -196,7 +199,7 @@ impl TrainStep<'_, '_> {
     fn forward(&mut self, pass: Pass, stream: &mut MicroBatchLoader) -> Result<StepPhase, Failure> {
         let reads = self.replica.stage.reads_samples(pass.chunk);
         let batch = if reads { Some(stream.next()?) } else { None };
-        let batch = batch.map(|batch| context::cut(batch, &self.replica.mesh.partners().context));
+        let batch = batch.map(|batch| context_parallel::cut(batch, &self.replica.mesh.partners().context));
         self.record_phase(StepPhase::Data);
 
         let Replica { stage, messages, mesh, .. } = &mut *self.replica;
@@ -294,7 +297,7 @@ impl TrainStep<'_, '_> {
             self.collect_gradients()?;
         }
         let Replica { stage, messages, mesh, .. } = &mut *self.replica;
-        tensor::sum_parts(stage, mesh.partners());
+        sequence_parallel::sum_parts(stage, mesh.partners());
         if let Some(index) = stage.tied_across_stages() {
             stage.gradients().change(index, |values| messages.sum_with_other_end(values));
         }
@@ -335,7 +338,7 @@ impl TrainStep<'_, '_> {
         };
         let (own, norm) = (own / f64::from(loss_was), norm / f64::from(loss_was));
         self.outcome.gradient_norm = Some(norm).filter(|norm| norm.is_finite());
-        error_feedback_rollback::resolve(reduction, norm.is_finite());
+        reduction.resolve_batch(norm.is_finite());
         let may_shrink = match loss_scale {
             None => false,
             Some(scale) if norm.is_finite() => {

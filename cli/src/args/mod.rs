@@ -17,8 +17,8 @@ pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{EvaluateArgs, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
-    CheckArgs, EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs, RunArgs,
-    TuneArgs,
+    CheckArgs, EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs,
+    RecipeTemplate, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
     AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
@@ -26,8 +26,8 @@ pub(crate) use trial::{
     WatchArgs,
 };
 
-use crate::command_error::exit_codes;
 use crate::completion;
+use crate::exit_code::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use examples::{

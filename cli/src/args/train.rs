@@ -3,7 +3,7 @@
 use crate::completion;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use dtrain_planner::engine::emit::{ConfigFormat, EmitError};
+use dtrain_planner::emit::{ConfigFormat, EmitError};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -40,6 +40,17 @@ pub(crate) struct LayerArgs {
     pub(crate) cluster: Option<PathBuf>,
 }
 
+/// Template of a new recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecipeTemplate {
+    /// A small language model on text files
+    Decoder,
+    /// A residual network that classifies images (IDX files, as MNIST comes)
+    Cnn,
+    /// A multi-layer perceptron that classifies the rows of a table (CSV)
+    Mlp,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct InitArgs {
     /// File to write; an existing one is never overwritten
@@ -48,7 +59,7 @@ pub(crate) struct InitArgs {
 
     /// Template to start from; if omitted, dtrain asks
     #[arg(long, value_name = "NAME")]
-    pub(crate) template: Option<crate::commands::init::RecipeTemplate>,
+    pub(crate) template: Option<RecipeTemplate>,
 
     /// Describe the model in this folder of Hugging Face transformers
     #[arg(long, value_name = "FOLDER", conflicts_with = "template")]

@@ -1,10 +1,11 @@
 //! `dtrain agent`, started over SSH by a controller on another machine.
 
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
-use crate::rates;
+use crate::exit_code::ExitReason;
+use crate::this_host;
 use dtrain_runner::Home;
-use dtrain_runner::launch::relay;
+use dtrain_runner::relay_server;
 use dtrain_runner::transport::ProgramDigest;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ pub(crate) fn digest() -> ExitCode {
 
 /// Serves a controller until it disconnects. Checkpoints are kept in the state folder `shared`, if given.
 pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult {
-    let programs = crate::hosts::programs()?;
+    let programs = crate::this_host::programs()?;
     // A Slurm node has a state folder of its own already.
     let home = if shared.is_some() { context.home.clone() } else { context.home.of_this_host() };
     let shared = shared.map(Home::at);
@@ -31,7 +32,7 @@ pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult
         CommandError::new(ExitReason::Preflight, "cannot use the state folder of this host")
             .cause(error.to_string())
     })?;
-    relay::serve(&home, shared.as_ref(), &programs, rates::this_host_facts).map_err(|error| {
+    relay_server::serve(&home, shared.as_ref(), &programs, this_host::facts).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, "the controller is lost").cause(error.to_string())
     })?;
     Ok(ExitReason::Done)

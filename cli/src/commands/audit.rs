@@ -1,9 +1,11 @@
 //! `dtrain audit`: prints the audit log.
 
 use crate::args::AuditArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
-use crate::render::table::{PageStyle, StyledText, TableColumn, TextRole, age, table};
+use crate::exit_code::ExitReason;
+use crate::output::PageStyle;
+use crate::render::table::{StyledText, TableColumn, TextRole, age, table};
 use crate::trials;
 use dtrain_protocol::TrialId;
 use dtrain_runner::audit::{self, AuditRecord, AuditedAction};

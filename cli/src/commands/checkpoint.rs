@@ -2,8 +2,9 @@
 
 use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
 use crate::checkpoint_sources::{TrialCheckpoints, UnreachableHost, inventory};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::checkpoint::{TransferBar, checkpoints, findings};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_runner::checkpoints::{

@@ -1,8 +1,9 @@
 //! `dtrain compare`: compares two trials.
 
 use crate::args::CompareArgs;
-use crate::command_error::{CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::compare as page;
 use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};

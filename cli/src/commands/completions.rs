@@ -1,8 +1,9 @@
 //! `dtrain completions`: shell completion scripts.
 
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion::VARIABLE;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use clap_complete::Shell;
 use clap_complete::env::Shells;
 

@@ -1,8 +1,9 @@
 //! `dtrain data`: describes the data of a recipe, and prepares its tokens.
 
 use crate::args::DataArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::rates;

@@ -1,8 +1,9 @@
 //! `dtrain estimate`: estimated cost of given training runs, compared with measurements.
 
 use crate::args::EstimateArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::estimate::{summary, table, unpriced_rows};
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::benchmarks::{TableRow, estimate_rows, read_table, scores};

@@ -1,9 +1,10 @@
 //! `dtrain fence`: marks a host as lost for one trial.
 
 use crate::args::FenceArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
-use crate::commands::resume::plan_of_trial;
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
+use crate::trials::plan_of_trial;
 use crate::{audit, hosts, trials};
 use dtrain_protocol::{AttemptId, TrialId};
 use dtrain_recipes::{Cluster, Host, LauncherKind};

@@ -1,8 +1,9 @@
 //! `dtrain hosts`: strikes against hosts, and how to forgive them.
 
 use crate::args::HostsCommand;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::number::{counted, remaining};
 use crate::render::table::{StyledText, TableColumn, TextRole, age, table};
 use crate::trials::{self, history_failure};

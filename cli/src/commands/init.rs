@@ -2,32 +2,20 @@
 
 mod pretrained;
 
-use crate::args::{InitArgs, LayerArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::args::{InitArgs, LayerArgs, RecipeTemplate};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load_without_running;
 use crate::names::refuse_unusable;
 use crate::output::shell_quoted;
-use crate::precheck;
-use crate::rates;
 use crate::render::number::{counted, whole};
-use clap::ValueEnum;
+use crate::{precheck, rates};
 use dtrain_recipes::Model;
 use dtrain_recipes::name::is_plain_name;
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-
-/// Template of a new recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RecipeTemplate {
-    /// A small language model on text files
-    Decoder,
-    /// A residual network that classifies images (IDX files, as MNIST comes)
-    Cnn,
-    /// A multi-layer perceptron that classifies the rows of a table (CSV)
-    Mlp,
-}
 
 /// Answers that a template needs.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,8 +1,9 @@
 //! `dtrain man`: man pages.
 
 use crate::args::Arguments;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use clap::CommandFactory;
 
 /// Prints the man page of dtrain, or of the command at `path`.

@@ -1,17 +1,14 @@
-//! `dtrain model`: uses trained models.
+//! `dtrain model sample`: continues a prompt with a trained model.
 
-use super::resume::plan_of_trial;
 use crate::args::SampleArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::render::number::counted;
+use crate::sampler::{SamplingParams, sampling_request};
 use crate::{sampler, trials};
-use dtrain_protocol::{SampleRequest, StepId, TrainedModel};
-use dtrain_recipes::{Model, Recipe};
-use dtrain_runner::ledger::TrialDetails;
 use serde::Serialize;
-use std::path::PathBuf;
 
 #[derive(Serialize)]
 struct SampledText {
@@ -61,89 +58,4 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> CommandResult {
         ));
     }
     Ok(ExitReason::Done)
-}
-
-/// Parameters of text generation.
-pub(crate) struct SamplingParams {
-    pub(crate) prompt: String,
-    pub(crate) tokens: u32,
-    pub(crate) temperature: f64,
-    pub(crate) top_k: Option<u32>,
-    pub(crate) top_p: Option<f64>,
-    pub(crate) stop: Vec<String>,
-    pub(crate) seed: u64,
-}
-
-/// Builds the request; the checkpoint is looked up only after the trial is known to be a text model.
-pub(crate) fn sampling_request(
-    trial: &TrialDetails,
-    wish: SamplingParams,
-    checkpoint: impl FnOnce() -> Result<PathBuf, CommandError>,
-) -> Result<SampleRequest, CommandError> {
-    let label = &trial.row.label;
-    let recipe = recipe(trial)?;
-    let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
-        return Err(CommandError::new(
-            ExitReason::Usage,
-            format!("{label} is not a decoder; only decoders write text"),
-        ));
-    };
-    Ok(SampleRequest {
-        model: recipe.model,
-        data,
-        data_root: plan_of_trial(trial)?.data_root,
-        checkpoint: checkpoint()?,
-        prompt: wish.prompt,
-        tokens: wish.tokens,
-        temperature: wish.temperature,
-        top_k: wish.top_k,
-        top_p: wish.top_p,
-        stop: wish.stop,
-        seed: wish.seed,
-        threads: threads(),
-    })
-}
-
-/// Returns the recipe of a trial.
-pub(crate) fn recipe(trial: &TrialDetails) -> Result<Recipe, CommandError> {
-    serde_json::from_value(trial.recipe.clone()).map_err(|error| {
-        CommandError::new(
-            ExitReason::Infrastructure,
-            format!("the recipe of {} cannot be read", trial.row.label),
-        )
-        .cause(error.to_string())
-    })
-}
-
-/// Returns the model of a trial with its checkpoint at `step`, or the newest. `Err` if `is_fit` rejects the
-/// model with a reason.
-pub(crate) fn trained_checkpoint(
-    context: &Context,
-    trial: &TrialDetails,
-    step: Option<u64>,
-    is_fit: impl FnOnce(&Model) -> Result<(), String>,
-) -> Result<(TrainedModel, StepId), CommandError> {
-    let label = &trial.row.label;
-    let recipe = recipe(trial)?;
-    is_fit(&recipe.model)
-        .map_err(|reason| CommandError::new(ExitReason::Usage, format!("{label} {reason}")))?;
-    let Some(data) = recipe.data else {
-        return Err(CommandError::new(
-            ExitReason::Usage,
-            format!("{label} is a program that reads its own data"),
-        ));
-    };
-    let checkpoint = find_checkpoint::find_intact(context, trial, CheckpointSelector::of(step.map(StepId)))?;
-    let trained = TrainedModel {
-        model: recipe.model,
-        data,
-        data_root: plan_of_trial(trial)?.data_root,
-        checkpoint: checkpoint.folder,
-        threads: threads(),
-    };
-    Ok((trained, checkpoint.step))
-}
-
-fn threads() -> u32 {
-    std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
 }

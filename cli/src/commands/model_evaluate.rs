@@ -1,12 +1,14 @@
 //! `dtrain model evaluate`: measures a trained model on data.
 
-use super::model::trained_checkpoint;
 use crate::args::EvaluateArgs;
-use crate::command_error::{CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::model_query::{data_refused, query_worker, worker_failed};
+use crate::output::PageStyle;
 use crate::render::number::{loss, plain};
-use crate::render::table::{PageStyle, StyledText, TableColumn, table};
+use crate::render::table::{StyledText, TableColumn, table};
+use crate::trained_model::trained_checkpoint;
 use crate::trials;
 use dtrain_protocol::{Classification, EvaluateRequest, EvaluateResponse, Evaluation, StepId};
 use dtrain_recipes::Model;

@@ -1,8 +1,9 @@
 //! `dtrain model export`: writes weights for other programs.
 
 use crate::args::{ModelExportArgs, ModelFormat};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::output::shell_quoted;
 use crate::{pretrained, trials};

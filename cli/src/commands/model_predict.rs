@@ -1,12 +1,13 @@
 //! `dtrain model predict`: classifies samples.
 
-use super::model::trained_checkpoint;
 use crate::args::PredictArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::model_query::{data_refused, query_worker, worker_failed};
 use crate::output::document;
 use crate::render::table::csv;
+use crate::trained_model::trained_checkpoint;
 use crate::trials;
 use dtrain_protocol::{PredictRequest, PredictResponse, Prediction};
 use dtrain_recipes::Model;

@@ -1,8 +1,9 @@
 //! `dtrain note`: adds notes and tags to trials.
 
 use crate::args::NoteArgs;
-use crate::command_error::{CommandResult, ExitReason};
+use crate::command_error::CommandResult;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;

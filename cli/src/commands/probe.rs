@@ -1,8 +1,9 @@
 //! `dtrain probe`: measures rates.
 
 use crate::args::ProbeArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::render::number::{count, counted, seconds};

@@ -2,9 +2,10 @@
 
 use crate::args::RmArgs;
 use crate::checkpoint_sources::UnreachableHost;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::confirm::confirm;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::hosts;
 use crate::render::number::counted;
 use crate::run_trial::record_finished_trials;
@@ -188,7 +189,7 @@ fn removal_failed(label: &str, error: &RemoveError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use std::io;
 
     #[test]

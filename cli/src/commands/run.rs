@@ -1,24 +1,22 @@
 //! `dtrain run`: plans, records and trains.
 
 use crate::args::RunArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
-use crate::commands::{doctor, resume};
+use crate::begin_trial::{NewRun, record_and_launch, value_sources};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
-use crate::fork::SourceCheckpoint;
+use crate::continue_trial::resume_or_attach;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, load, load_without_running};
-use crate::plan_file::{SavedPlan, StoredPlan};
+use crate::plan_file::SavedPlan;
 use crate::pretrained::{WeightsFolder, download};
-use crate::render::plan::short;
-use crate::run_trial::{RunMode, TrialRun, run_to_end};
+use crate::run_mode::RunMode;
+use crate::source_checkpoint::SourceCheckpoint;
 use crate::trials::history_failure;
-use crate::{audit, fork, hosts, limits, rates, slurm_job, trials};
-use dtrain_planner::engine::emit::{ConfigFormat, emit};
-use dtrain_planner::planning::checkpoint_interval;
+use crate::{audit, hosts, rates, slurm_job, this_host, trials};
+use dtrain_planner::emit::{ConfigFormat, emit};
 use dtrain_planner::{Plan, rates_key};
-use dtrain_recipes::{Bytes, ConfigLayer, Devices, LauncherKind, Model};
-use dtrain_runner::files;
-use dtrain_runner::ledger::{History, NewTrial, Parent, ValueSource};
-use dtrain_runner::provenance::Provenance;
+use dtrain_recipes::LauncherKind;
+use dtrain_runner::ledger::History;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -42,7 +40,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
         return Ok(exit);
     }
     if let Some(trial) = slurm_job::trial_of_requeued_job(context, recipe) {
-        return resume::resume_or_attach(context, &trial, RunMode::Resume, false);
+        return resume_or_attach(context, &trial, RunMode::Resume, false);
     }
     let mut history = trials::open_history(context)?;
     let beginning = match &args.from {
@@ -91,64 +89,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
         detach: args.detach,
         sample,
     };
-    self::record_and_launch(context, &mut history, begin)
-}
-
-/// A trial to record and launch.
-pub(crate) struct NewRun<'a> {
-    pub(crate) plan: &'a Plan,
-    /// Source of each of the recipe's values.
-    pub(crate) sources: BTreeMap<String, ValueSource>,
-    /// Folder whose git revision is recorded.
-    pub(crate) folder: &'a Path,
-    /// Owner of the recipe, for the audit log.
-    pub(crate) recipe: String,
-    /// Checkpoint that it starts from.
-    pub(crate) parent: Option<Parent>,
-    /// Folder of pretrained weights that it starts from.
-    pub(crate) weights: Option<WeightsFolder>,
-    pub(crate) detach: bool,
-    /// Length of the text sample at the end, in tokens.
-    pub(crate) sample: u32,
-}
-
-/// Records a trial, and supervises it to its end.
-pub(crate) fn record_and_launch(
-    context: &Context,
-    history: &mut History,
-    begin: NewRun<'_>,
-) -> CommandResult {
-    let NewRun { plan, sources, folder, recipe, parent, weights, detach, sample } = begin;
-    context.out.say(short(plan, context.out.paint).trim_end());
-    warn_of_unused_gpu(context, plan);
-    refuse_without_room(context, plan)?;
-    let mut new = NewTrial { parent, ..new_trial(plan, sources, folder, recipe) };
-    if let Some(weights) = &weights {
-        weights.note(&mut new.provenance)?;
-    }
-    let created = trials::wait_for_history(context, || history.create_trial(&new))
-        .map_err(|error| history_failure(&error))?;
-    write_plan_file(context, &created.id, plan)?;
-    slurm_job::record_job_trial(context, &plan.recipe, &created.id)?;
-    context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));
-    if let Some(parent) = &new.parent {
-        fork::copy_source_checkpoint(context, history, &created.id, parent)?;
-        print_source_checkpoint(context, parent);
-    }
-    if let Some(weights) = &weights {
-        weights.take_in(context, history, &created.id, &plan.recipe)?;
-        context.out.say(&format!("it begins with the weights in {}", weights.path().display()));
-    }
-    let task =
-        TrialRun { trial: &created.id, label: &created.label, plan, how: RunMode::Start, detach, sample };
-    run_to_end(context, history, &task)
-}
-
-fn print_source_checkpoint(context: &Context, parent: &Parent) {
-    let Parent { label, step, weights_only, changes, .. } = parent;
-    let how = if *weights_only { "begins with the weights of" } else { "continues" };
-    context.out.say(&format!("it {how} {label} at step {step}"));
-    changes.iter().for_each(|change| context.out.say(&format!("  {change}")));
+    record_and_launch(context, &mut history, begin)
 }
 
 /// Source of a trial's initial weights.
@@ -275,7 +216,7 @@ fn refuse_stale(
 /// Describes changes of hosts, program version and rates since the plan was made.
 fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, CommandError> {
     let host = match plan.recipe.cluster.launcher {
-        LauncherKind::Local => rates::this_host_facts(),
+        LauncherKind::Local => this_host::facts(),
         // Hosts of a data-sheet plan were never measured.
         LauncherKind::Ssh | LauncherKind::Slurm if plan.is_estimated() => {
             hosts::facts(&mut hosts::connect_all(context, &plan.recipe)?)?
@@ -285,83 +226,5 @@ fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec
     };
     let known =
         history.rates(&host, &rates_key(&plan.recipe, &host)).map_err(|error| history_failure(&error))?;
-    Ok(plan.drift(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
-}
-
-/// Refuses to train if a checkpoint cannot be saved: a file would exceed the file size limit, or the disk of
-/// the state folder has no room for one checkpoint.
-fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandError> {
-    /// Bytes kept free beside a rank's checkpoint, for the history.
-    const RESERVE: u64 = 16 << 20;
-    let recipe = &plan.recipe;
-    if recipe.cluster.launcher != LauncherKind::Local || matches!(recipe.model, Model::Command(_)) {
-        return Ok(());
-    }
-    let state = checkpoint_interval::state_bytes(recipe);
-    limits::refuse_large_file(Bytes(state / u64::from(plan.best().candidate.arrangement.layout.world())))?;
-    let path = context.home.path();
-    let Ok(disk) = rustix::fs::statvfs(path) else { return Ok(()) };
-    let free = Bytes(disk.f_bavail.saturating_mul(disk.f_frsize));
-    let needed = Bytes(state.saturating_add(RESERVE));
-    if free >= needed {
-        return Ok(());
-    }
-    let message = format!("a checkpoint needs {needed}, and {} has {free} free", path.display());
-    Err(CommandError::new(ExitReason::Preflight, message)
-        .hint("free some space there, or name another folder with --state FOLDER"))
-}
-
-/// Returns the source of every value that is not from the recipe itself.
-pub(crate) fn value_sources(loaded: &LoadedRecipe) -> BTreeMap<String, ValueSource> {
-    let source = |layer: ConfigLayer| match layer {
-        ConfigLayer::Default => ValueSource::Default,
-        ConfigLayer::Environment | ConfigLayer::Assignment | ConfigLayer::Settings | ConfigLayer::Cluster => {
-            ValueSource::Setting
-        }
-        ConfigLayer::Extended | ConfigLayer::Recipe => ValueSource::Recipe,
-    };
-    loaded.checked.resolved.iter().map(|value| (value.path.clone(), source(value.origin.layer()))).collect()
-}
-
-pub(crate) fn new_trial(
-    plan: &Plan,
-    sources: BTreeMap<String, ValueSource>,
-    folder: &Path,
-    recipe: String,
-) -> NewTrial {
-    let features = [("cuda", cfg!(feature = "cuda")), ("wgpu", cfg!(feature = "wgpu"))];
-    let features: Vec<_> = features.iter().filter(|(_, is_built)| *is_built).map(|(name, _)| *name).collect();
-    let mut provenance = Provenance::collect(folder, &features);
-    provenance.environment.insert(audit::RECIPE.to_owned(), recipe);
-    NewTrial { sources, ..NewTrial::of(plan, plan.best(), provenance) }
-}
-
-/// Writes the plan beside the trial's checkpoints, for users and other programs.
-pub(crate) fn write_plan_file(
-    context: &Context,
-    trial: &dtrain_protocol::TrialId,
-    plan: &Plan,
-) -> Result<(), CommandError> {
-    let folder = context.home.trial(trial);
-    let stored = StoredPlan::of(plan.clone(), None);
-    let text = crate::output::document("plan", &stored, true)?;
-    folder.create().and_then(|()| files::write(&folder.plan(), text.as_bytes())).map_err(|error| {
-        CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", folder.plan().display()))
-            .cause(error.to_string())
-            .hint("`dtrain doctor` checks the state folder")
-    })
-}
-
-/// Warns about a GPU that stays idle because this build has no backend for it.
-fn warn_of_unused_gpu(context: &Context, plan: &Plan) {
-    if plan.recipe.cluster.devices == Devices::Cpu {
-        return;
-    }
-    if let Some(gpu) = doctor::unused_gpu() {
-        context.out.say(&format!(
-            "{}: this machine has {gpu}, but this build has no backend for it; rebuild with `{}`",
-            context.out.paint.yellow("note"),
-            gpu.build()
-        ));
-    }
+    Ok(plan.drift(&host, known.as_ref(), this_host::PROGRAM).iter().map(ToString::to_string).collect())
 }

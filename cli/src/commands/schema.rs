@@ -1,7 +1,8 @@
 //! `dtrain schema`: the JSON schema of recipes.
 
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 
 /// Prints the JSON schema of recipes.
 pub(crate) fn run(context: &Context) -> CommandResult {

@@ -1,12 +1,27 @@
 //! `dtrain show`: one trial, or a recipe's settings.
 
 use crate::args::ShowArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
+use crate::render::show as one;
+use crate::run_trial::record_finished_trials;
+use crate::series::{curve, matching_keys};
+use crate::trials::{self, history_failure, plan_of_trial};
+use dtrain_protocol::Rank;
 use dtrain_recipes::ResolvedValue;
+use dtrain_runner::ledger::{History, MetricSample, TrialDetails, is_own_series};
 use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Width of each curve on a trial's page, in characters.
+const PAGE_CURVE: usize = 48;
+
+/// Most curves on a trial's page.
+const CURVES_MOST: usize = 8;
 
 /// Shows a trial, or with `--resolved` a recipe.
 pub(crate) fn run(context: &Context, args: &ShowArgs) -> CommandResult {
@@ -17,7 +32,115 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> CommandResult {
         return Err(CommandError::new(ExitReason::Usage, "--set and --cluster are for recipes")
             .hint("`dtrain show --resolved RECIPE` shows a recipe"));
     }
-    super::history::show(context, args.what.as_deref().unwrap_or("last"), args)
+    show_trial(context, args.what.as_deref().unwrap_or("last"), args)
+}
+
+#[derive(Serialize)]
+struct TrialDocument {
+    trial: TrialDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    series: Option<Vec<PrintedSeries>>,
+}
+
+/// A series with its points.
+#[derive(Serialize)]
+struct PrintedSeries {
+    key: String,
+    rank: Rank,
+    points: Vec<SeriesPoint>,
+}
+
+/// A point. If attempts overlap, the last one counts.
+#[derive(Serialize)]
+struct SeriesPoint {
+    step: u64,
+    at_ms: u64,
+    #[serde(with = "dtrain_protocol::non_finite")]
+    value: f64,
+}
+
+/// Returns the series that `--series` names; `None` without it.
+fn series(
+    history: &History,
+    trial: &TrialDetails,
+    asked: &[String],
+) -> Result<Option<Vec<PrintedSeries>>, CommandError> {
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    let patterns: Vec<String> =
+        asked.iter().map(|key| if key == "all" { "*".to_owned() } else { key.clone() }).collect();
+    let keys = matching_keys(history, std::slice::from_ref(&trial.row), &patterns)?;
+    let names = history.series_names(&trial.row.id).map_err(|error| history_failure(&error))?;
+    let wanted = names.into_iter().filter(|(key, _)| keys.as_ref().is_none_or(|keys| keys.contains(key)));
+    let read = |(key, rank): (String, Rank)| {
+        let samples = history.series(&trial.row.id, &key, rank).map_err(|error| history_failure(&error))?;
+        let point = |sample: &MetricSample| SeriesPoint {
+            step: sample.step,
+            at_ms: sample.at_ms,
+            value: sample.value,
+        };
+        Ok(PrintedSeries { key, rank, points: samples.iter().map(point).collect() })
+    };
+    wanted.map(read).collect::<Result<_, _>>().map(Some)
+}
+
+/// Shows all details of one trial.
+fn show_trial(context: &Context, name: &str, args: &ShowArgs) -> CommandResult {
+    record_finished_trials(context);
+    let history = trials::read_history(context)?;
+    let mut trial = trials::trial(context, &history, name)?;
+    forget_removed(context, &mut trial);
+    let typical = history.typical_steps(&trial.row.id).map_err(|error| history_failure(&error))?;
+    let measured = |key| history.measured(&trial.row.id, key).map_err(|error| history_failure(&error));
+    let (step, speed) = (measured("step_seconds")?, measured("tokens_per_second")?);
+    trial.row.step_seconds = step.map(|step| step.typical).or(trial.row.step_seconds);
+    trial.row.tokens_per_second = speed.map(|speed| speed.typical).or(trial.row.tokens_per_second);
+    let (label, status) = (trial.row.label.clone(), trial.row.status);
+    let is_imported = trial.row.imported_from.is_some();
+    let unreadable = plan_of_trial(&trial).err();
+    if context.out.json {
+        let series = series(&history, &trial, &args.series)?;
+        context.out.json("trial", &TrialDocument { trial, series })?;
+    } else {
+        let named = trial.figures.iter().map(|summary| summary.key.as_str());
+        let named = named.filter(|key| !is_own_series(key));
+        let mut keys: Vec<&str> =
+            [trial.row.objective.as_str(), "loss", "valid.loss"].into_iter().chain(named).collect();
+        let mut seen = BTreeSet::new();
+        keys.retain(|key| seen.insert(*key));
+        let curves = keys
+            .into_iter()
+            .take(CURVES_MOST)
+            .map(|key| Ok((key.to_owned(), curve(&history, &trial.row.id, key, PAGE_CURVE)?)))
+            .collect::<Result<Vec<_>, CommandError>>()?;
+        context.out.data(&one::show(&trial, &typical, &curves, args.all, context.out.style()))?;
+    }
+    if let Some(failure) = &unreadable {
+        context.out.say(&failure.warning(context.out.paint));
+    }
+    use dtrain_runner::ledger::TrialStatus as S;
+    context.out.next(&match status {
+        _ if is_imported || unreadable.is_some() => "dtrain history".to_owned(),
+        S::Running => format!("dtrain attach {label}"),
+        S::Lost | S::Stopped | S::Failed | S::Created => format!("dtrain resume {label}"),
+        S::Completed | S::Pruned | S::OutOfMemory | S::Diverged => "dtrain history".to_owned(),
+    });
+    Ok(ExitReason::Done)
+}
+
+/// Leaves out checkpoints on this machine that retention has removed. Those on other hosts cannot be checked
+/// without a connection.
+fn forget_removed(context: &Context, trial: &mut TrialDetails) {
+    let folder = context.home.trial(&trial.row.id);
+    let are_here = !folder.remote_hosts_file().exists() || folder.job().exists();
+    if trial.row.imported_from.is_some() || !are_here {
+        return;
+    }
+    let own = folder.checkpoints();
+    let is_there =
+        |saved: &Path| saved.is_dir() || saved.file_name().is_some_and(|name| own.join(name).is_dir());
+    trial.checkpoints.retain(|saved| saved.refused.is_some() || is_there(&saved.folder));
 }
 
 /// One setting as JSON.

@@ -1,8 +1,9 @@
 //! `dtrain watch`: a full-screen view of running trials.
 
 use crate::args::WatchArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::trials::{self, history_failure};
 use crate::watch::{self, StartPage};

@@ -1,8 +1,8 @@
 //! Text of checkpoints, and progress of reading or copying one.
 
 use super::number::counted;
-use super::table::{PageStyle, StyledText, TableColumn, TextRole, age, table};
-use crate::output::Output;
+use super::table::{StyledText, TableColumn, TextRole, age, table};
+use crate::output::{Output, PageStyle};
 use dtrain_recipes::Bytes;
 use dtrain_runner::checkpoints::{CheckpointInfo, State, StoredFiles, VerificationReport};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

@@ -1,7 +1,8 @@
 //! Tables of estimated runs and of the estimates' errors by source.
 
 use super::number::{count, seconds};
-use super::table::{PageStyle, StyledText, TableColumn, TextRole, painted, table as drawn};
+use super::table::{StyledText, TableColumn, TextRole, painted, table as drawn};
+use crate::output::PageStyle;
 use dtrain_planner::benchmarks::{AccuracyScores, RowEstimate};
 use std::borrow::Cow;
 

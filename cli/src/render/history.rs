@@ -2,7 +2,8 @@
 
 use super::number::{accuracy, count, loss, plain};
 use super::sparkline::sparkline;
-use super::table::{PageStyle, StyledText, TableColumn, TextRole, age, csv, table};
+use super::table::{StyledText, TableColumn, TextRole, age, csv, table};
+use crate::output::PageStyle;
 use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{TrialRow, TrialStatus};
 use serde::Serialize;

@@ -14,6 +14,7 @@ pub(crate) mod phases;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod progress_bar;
+pub(crate) mod proposal;
 pub(crate) mod show;
 pub(crate) mod sparkline;
 pub(crate) mod table;

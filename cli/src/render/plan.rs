@@ -1,11 +1,11 @@
 //! Text of a plan.
 
+use super::figures::PlannedTraining;
 use super::number::{count, counted, whole};
-use super::table::PageStyle;
-use crate::output::ColourMode;
-use dtrain_planner::choice::explain::{
-    DetailLevel, explain, summary, validation, wrapped, wrapped_with_indent,
-};
+use crate::colour::ColourMode;
+use crate::output::PageStyle;
+use dtrain_planner::planning::explain::{DetailLevel, explain, summary, validation};
+use dtrain_planner::text::{wrapped, wrapped_with_indent};
 use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 
@@ -36,7 +36,19 @@ pub(crate) fn short(plan: &Plan, paint: ColourMode) -> String {
     text
 }
 
-pub(crate) use dtrain_planner::choice::explain::unit;
+pub(crate) use dtrain_planner::planning::explain::unit;
+
+/// Returns the figures that the trial's plan predicts.
+pub(crate) fn planned_training(plan: &Plan) -> PlannedTraining {
+    let best = plan.best();
+    PlannedTraining {
+        steps: best.run_length.steps.unwrap_or(0),
+        limit: plan.recipe.objective.stop.time.map(|time| time.0),
+        step_seconds: best.estimate.as_ref().map(|estimate| estimate.step.0),
+        unit: unit(plan),
+        metric: plan.recipe.objective.metric.name().to_owned(),
+    }
+}
 
 fn samples(number: u64) -> String {
     counted(number, "sample")

@@ -1,7 +1,8 @@
 //! Curves drawn with text characters.
 
 use super::number::loss;
-use super::table::{PageStyle, width};
+use super::table::width;
+use crate::output::PageStyle;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const PLAIN: [char; 8] = ['_', '.', ',', '-', '~', '=', '*', '#'];

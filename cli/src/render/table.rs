@@ -1,20 +1,8 @@
 //! Text tables that fit a width in characters.
 
-use crate::output::ColourMode;
+use crate::colour::ColourMode;
+use crate::output::PageStyle;
 use std::borrow::Cow;
-
-/// Style of a page, chosen by the caller.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PageStyle {
-    /// Colours or none.
-    pub(crate) paint: ColourMode,
-    /// Available columns.
-    pub(crate) width: usize,
-    /// Plain ASCII in place of block characters.
-    pub(crate) is_ascii: bool,
-    /// Current time in milliseconds since the Unix epoch, for ages.
-    pub(crate) now_ms: u64,
-}
 
 /// Meaning of a text, which selects its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,8 +8,9 @@ mod model;
 mod screen;
 mod view;
 
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use app::{App, AppRequest, OpenPage};
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::History;

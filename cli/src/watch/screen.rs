@@ -2,7 +2,8 @@
 
 use super::bounded_backend::BoundedBackend;
 use super::key_decoder::KeyDecoder;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use ratatui::Terminal;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::KeyEvent;

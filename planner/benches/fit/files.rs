@@ -2,12 +2,13 @@
 
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::analytic::constants::covariance::CovarianceFile;
-use dtrain_planner::analytic::fit::ConstantPriors;
+use dtrain_planner::fit::ConstantPriors;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/analytic/data").join(name)
+    let folder = if name == "generations.toml" { "src/hardware/data" } else { "src/analytic/data" };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name)
 }
 
 /// Writes the values of all fitted constants.

@@ -1,11 +1,12 @@
 //! The constants of the cost model: general ones (`data/constants.toml`), a profile per engine style
-//! (`data/engines.toml`) and properties per hardware generation (`data/generations.toml`).
+//! (`data/engines.toml`) and properties per hardware generation (`hardware/data/generations.toml`).
 
 pub mod covariance;
 pub mod fitted;
 
-use super::engine::{SoftwareProfile, SoftwareProfiles, SoftwareStyle};
-use super::hardware::{GpuGeneration, GpuSpec};
+use super::software_profile::{SoftwareProfile, SoftwareProfiles};
+use crate::engine::SoftwareStyle;
+use crate::hardware::{self, GpuGeneration, GpuSpec};
 use covariance::{Covariance, CovarianceFile};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -147,13 +148,9 @@ impl Constants {
 static SHIPPED: LazyLock<Constants> = LazyLock::new(|| Constants {
     general: toml::from_str(include_str!("data/constants.toml")).expect("a test reads the file"),
     profiles: toml::from_str(include_str!("data/engines.toml")).expect("a test reads the file"),
-    generations: generations(),
+    generations: hardware::generations().clone(),
     covariance: covariance(),
 });
-
-fn generations() -> BTreeMap<String, GpuGeneration> {
-    toml::from_str(include_str!("data/generations.toml")).expect("a test reads the file")
-}
 
 fn covariance() -> Covariance {
     let page: CovarianceFile =

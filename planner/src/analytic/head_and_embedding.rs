@@ -2,7 +2,7 @@
 
 use super::StepInputs;
 use super::collective::all_reduce;
-use super::hardware::DeviceThroughput;
+use super::device_throughput::DeviceThroughput;
 use super::matmul::{ceiling, linear};
 
 /// Returns the seconds of head and loss, forward and backward, for one micro-batch on the last stage.

@@ -2,10 +2,10 @@
 
 use super::collective::{all_reduce, all_to_all, gather_or_scatter, point_to_point};
 use super::constants::GeneralConstants;
-use super::hardware::AttentionKernel;
 use super::matmul::{ForwardBackward, alignment, grouped_linear, linear};
 use super::transformer::{ExpertDims, LatentDims, WindowDims};
-use super::{GroupTopology, Recomputation, StepInputs, topology};
+use super::{GroupTopology, StepInputs, topology};
+use crate::engine::{AttentionKernel, Recomputation};
 use dtrain_protocol::ContextExchange;
 
 /// Seconds of one layer, by cause.

@@ -1,6 +1,6 @@
 //! Seconds of matrix products, with the efficiency of tile quantization, alignment and padding.
 
-use super::hardware::DeviceThroughput;
+use super::device_throughput::DeviceThroughput;
 use std::ops::{Add, Mul};
 
 /// Seconds of a forward and of a backward pass.
@@ -136,8 +136,10 @@ pub fn grouped_linear(
 #[cfg(test)]
 mod tests {
     use super::super::Constants;
-    use super::super::hardware::{AttentionKernel, MatmulPrecision, gpu};
+    use super::super::device_throughput::MatmulPrecision;
     use super::*;
+    use crate::engine::AttentionKernel;
+    use crate::hardware::gpu;
 
     fn a100() -> DeviceThroughput {
         let part = gpu("A100-SXM-80GB").expect("it is in the table");

@@ -5,7 +5,8 @@ mod lower_bound;
 pub(super) use lower_bound::MemoryLowerBound;
 
 use super::constants::MemoryConstants;
-use super::{Recomputation, StagePartition, StepConfig, StepInputs, step};
+use super::{StagePartition, StepConfig, StepInputs, step};
+use crate::engine::Recomputation;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 

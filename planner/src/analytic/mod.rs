@@ -1,20 +1,16 @@
 //! The analytic cost model: predicts step time and memory of a transformer on unmeasured hardware, from data
 //! sheets, engine profiles and formulas.
 //!
-//! A formula is a free function in the file named after its quantity. Constants are data: `data/gpus.toml`
-//! and `generations.toml` (hardware), `engines.toml` (software), `constants.toml` (general).
+//! A formula is a free function in the file named after its quantity. Constants are data: `data/engines.toml`
+//! (software), `data/constants.toml` (general), and the tables of [`crate::hardware`].
 //! `docs/cost-model.md` explains them with their sources. Measured rates ([`crate::rates::speeds`]) take
 //! precedence.
 //!
 //! Counts are `f64` too, as formulas multiply them.
 
-pub mod fit;
-
 pub mod collective;
 pub mod constants;
-pub mod engine;
-pub mod gpu_names;
-pub mod hardware;
+pub mod device_throughput;
 pub mod head_and_embedding;
 pub mod heterogeneous;
 pub mod layer;
@@ -22,6 +18,8 @@ pub mod matmul;
 pub mod memory;
 pub mod search;
 pub mod site_calibration;
+pub mod software;
+pub mod software_profile;
 pub mod stage_partition;
 pub mod step;
 pub mod topology;
@@ -30,15 +28,16 @@ pub mod uncertainty;
 
 pub use collective::{GroupTopology, Interconnect};
 pub use constants::Constants;
-pub use engine::{Software, SoftwareStyle};
-pub use hardware::{AcceleratorKind, AttentionKernel, DeviceThroughput, GpuSpec, MatmulPrecision};
+pub use device_throughput::{DeviceThroughput, MatmulPrecision};
 pub use layer::LayerTimes;
 pub use memory::{PeakMemory, StageLoad};
+pub use software::Software;
 pub use stage_partition::StagePartition;
 pub use step::{MicroBatchTimes, StepTimes};
 pub use transformer::{ExpertDims, LatentDims, Transformer, WindowDims};
 pub use uncertainty::MissingInputs;
 
+use crate::engine::{AttentionKernel, Recomputation};
 use dtrain_protocol::{Arrangement, Layout};
 use dtrain_recipes::{Recompute, ZeroStage};
 use serde::Serialize;
@@ -54,19 +53,6 @@ pub struct StepConfig {
     pub micro_batch: u32,
     /// Samples per step.
     pub batch: u32,
-}
-
-/// Part of a layer that the backward recomputes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recomputation {
-    /// Nothing.
-    Nothing,
-    /// The core of attention: scores and weighted values.
-    Attention,
-    /// Every second matrix product, and all element-wise operations.
-    EverySecondProduct,
-    /// The whole layer.
-    All,
 }
 
 impl StepConfig {

@@ -14,7 +14,7 @@ pub use best_layouts::{GPIPE, LayoutSearchResult, PricedLayout, SearchAxis};
 pub use pipeline_options::PipelineOption;
 pub(super) use space::divisors_of;
 pub(crate) use space::to_count;
-pub use space::{EngineSupport, HomogeneousCluster, SearchProblem};
+pub use space::{HomogeneousCluster, SearchProblem};
 
 use super::{Degrees, PeakMemory, StagePartition, StepConfig, StepInputs, StepTimes};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};

@@ -1,7 +1,7 @@
 //! The number of layers on each stage of a pipeline.
 
 use super::{StepConfig, Transformer};
-use crate::step::schedule::chunks_of;
+use crate::pipeline_schedule::chunks_of;
 
 /// Layers of the stages that decide time and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //!
 //! [`Covariance`]: super::constants::covariance::Covariance
 
-use super::hardware::GpuSpec;
 use super::{StepInputs, StepTimes, topology};
+use crate::hardware::GpuSpec;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Inputs of a training that are unknown and were filled with defaults.
@@ -134,11 +134,11 @@ pub fn prediction_interval(estimate: f64, deviation: f64) -> (f64, f64) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::analytic::hardware::{MatmulPrecision, gpu};
+    use crate::analytic::device_throughput::MatmulPrecision;
     use crate::analytic::search::{HomogeneousCluster, SearchProblem};
-    use crate::analytic::{
-        AttentionKernel, Constants, Degrees, Software, SoftwareStyle, StepConfig, Transformer,
-    };
+    use crate::analytic::{Constants, Degrees, Software, StepConfig, Transformer};
+    use crate::engine::{AttentionKernel, SoftwareStyle};
+    use crate::hardware::gpu;
     use dtrain_protocol::Arrangement;
     use dtrain_recipes::LayoutPins;
     use std::sync::LazyLock;

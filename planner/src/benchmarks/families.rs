@@ -1,7 +1,7 @@
 //! Properties that follow from a model's name: vocabulary, gated feed-forward, unusual attention.
 
 use super::table::has_any;
-use crate::analytic::hardware::normalized_gpu_name;
+use crate::hardware::normalized_gpu_name;
 
 /// Properties of a family of models.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,7 +1,7 @@
 //! The GPU named in a row.
 
 use super::table::TableRow;
-use crate::analytic::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
+use crate::hardware::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
 
 /// Parses the GPU of a row; `None` for a blank cell. A name that is not fully understood is an error.
 pub(super) fn gpu_of(row: &TableRow) -> Result<Option<ParsedGpuName>, String> {

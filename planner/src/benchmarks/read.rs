@@ -8,13 +8,14 @@ use super::sharding::{shard, stage, zero};
 use super::software::style;
 use super::table::{TableRow, has_any, has_word};
 use super::training::ResolvedTraining;
-use crate::analytic::gpu_names::ParsedGpuName;
-use crate::analytic::hardware::{normalized_gpu_name, unknown};
 use crate::analytic::search::to_count;
 use crate::analytic::{
-    AcceleratorKind, AttentionKernel, Constants, Degrees, ExpertDims, GpuSpec, Interconnect, LatentDims,
-    MatmulPrecision, MissingInputs, Software, SoftwareStyle, StepConfig, Transformer, WindowDims,
+    Constants, Degrees, ExpertDims, Interconnect, LatentDims, MatmulPrecision, MissingInputs, Software,
+    StepConfig, Transformer, WindowDims,
 };
+use crate::engine::{AttentionKernel, SoftwareStyle};
+use crate::hardware::gpu_names::ParsedGpuName;
+use crate::hardware::{AcceleratorKind, GpuSpec, normalized_gpu_name, unknown};
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 

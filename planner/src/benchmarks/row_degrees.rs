@@ -1,7 +1,7 @@
 //! Degrees of parallelism of a row.
 
 use super::table::{TableRow, has_any};
-use crate::analytic::hardware::normalized_gpu_name;
+use crate::hardware::normalized_gpu_name;
 
 /// Devices per host if the row does not say.
 const PER_HOST: f64 = 8.0;

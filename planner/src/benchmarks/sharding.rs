@@ -1,7 +1,7 @@
 //! The ZeRO stage and the sharding group of a row.
 
 use super::table::{TableRow, has_any};
-use crate::analytic::SoftwareStyle;
+use crate::engine::SoftwareStyle;
 use dtrain_recipes::ZeroStage;
 
 /// Parses the ZeRO stage that a cell begins with, as in `3 (hsdp)`; FSDP is 3.

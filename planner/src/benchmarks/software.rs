@@ -1,8 +1,8 @@
 //! Recognizes the style of an engine by its name.
 
 use super::table::{has_any, has_word};
-use crate::analytic::SoftwareStyle;
-use crate::analytic::hardware::normalized_gpu_name;
+use crate::engine::SoftwareStyle;
+use crate::hardware::normalized_gpu_name;
 
 /// Names, or parts of them, of research engines.
 const RESEARCH: &[&str] = &[

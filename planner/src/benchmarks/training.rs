@@ -1,9 +1,11 @@
 //! A training described by a row, with every open setting resolved.
 
 use crate::analytic::{
-    AttentionKernel, Constants, DeviceThroughput, GpuSpec, Interconnect, MatmulPrecision, MissingInputs,
-    PeakMemory, Software, SoftwareStyle, StepConfig, StepInputs, StepTimes, Transformer,
+    Constants, DeviceThroughput, Interconnect, MatmulPrecision, MissingInputs, PeakMemory, Software,
+    StepConfig, StepInputs, StepTimes, Transformer,
 };
+use crate::engine::{AttentionKernel, SoftwareStyle};
+use crate::hardware::GpuSpec;
 use dtrain_recipes::Recompute;
 
 /// A training that can be priced.

@@ -1,7 +1,6 @@
-//! The choice of a candidate: Pareto front, tie-breaks, alternatives and the explanation.
+//! The choice of a candidate: Pareto front, tie-breaks, trade-offs and alternatives.
 
-pub mod alternatives;
-pub mod explain;
+pub mod alternative;
 pub mod pareto_front;
 pub mod tie_break;
 pub mod tradeoffs;

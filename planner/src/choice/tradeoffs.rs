@@ -1,7 +1,8 @@
 //! The chosen candidate and its alternatives on the Pareto front of time, memory and cost.
 
-use crate::choice::explain::row;
-use crate::choice::pareto_front::{CandidateCost, notable_points};
+use crate::choice::pareto_front::notable_points;
+use crate::price::candidate_cost::CandidateCost;
+use crate::text::{amount, row};
 use dtrain_recipes::number_format::thousands;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -109,16 +110,6 @@ fn hours_title<T>(choice: &Tradeoff<T>, device: &str) -> String {
 fn line<T>([step, memory, devices, hours, money]: [String; 5], choice: &Tradeoff<T>) -> String {
     let money = if choice.money.is_some() { format!("  {money:>9}") } else { String::new() };
     format!("{step:<9} {memory:>9}  {devices:>6}  {hours:>12}{money}")
-}
-
-/// Formats an amount of money or of hours: `1,234`, `12.34`, `0.0123`.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 1,000 and 1e15")]
-pub fn amount(value: f64) -> String {
-    match value {
-        many if (1e3..1e15).contains(&many) => thousands(many.round() as u64),
-        some if (0.1..1e3).contains(&some) => format!("{some:.2}"),
-        other => format!("{other:.3e}"),
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! DeepSpeed: rules from its sources, version 0.19.8.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::{AcceleratorKind, SoftwareStyle};
-use crate::engine::emit::{ConfigFiles, DecoderPlan, deepspeed};
+use crate::engine::SoftwareStyle;
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, OptimizerKind, Precision, ZeroStage};
 
@@ -54,10 +54,6 @@ impl Engine for DeepSpeed {
             .or_else(|| rules::whole_blocks(arrangement))
             .or_else(|| axes(arrangement))
             .or_else(|| state(arrangement))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        deepspeed::emit(source)
     }
 }
 

@@ -1,8 +1,7 @@
 //! dtrain's own worker: rules from `dtrain_protocol::supported`.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
-use crate::engine::emit::{ConfigFiles, DecoderPlan, dtrain};
+use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange, supported};
 use dtrain_recipes::{Model, Precision};
 
@@ -50,10 +49,6 @@ impl Engine for Dtrain {
         }
         rules::of_all(&training.model, arrangement, micro_batches)
             .or_else(|| rules::whole_heads(&training.model, arrangement))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        dtrain::emit(source)
     }
 }
 

@@ -2,8 +2,7 @@
 //! the tensor-parallel plans of transformers 5.23.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
-use crate::engine::emit::{ConfigFiles, DecoderPlan, fsdp};
+use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
 
@@ -51,10 +50,6 @@ impl Engine for Fsdp {
             .or_else(|| rules::whole_blocks(arrangement))
             .or_else(|| axes(model, arrangement))
             .or_else(|| state(arrangement))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        fsdp::emit(source)
     }
 }
 

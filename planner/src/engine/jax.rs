@@ -1,8 +1,8 @@
 //! MaxText on JAX: rules from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::{AcceleratorKind, SoftwareStyle};
-use crate::engine::emit::{ConfigFiles, DecoderPlan, maxtext};
+use crate::engine::SoftwareStyle;
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
@@ -57,10 +57,6 @@ impl Engine for Jax {
             .or_else(|| axes(model, arrangement))
             .or_else(|| state(arrangement))
             .or_else(|| pipeline(model, arrangement, micro_batches))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        maxtext::emit(source)
     }
 }
 

@@ -1,9 +1,8 @@
 //! Megatron-LM: rules from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
-use crate::engine::emit::{ConfigFiles, DecoderPlan, megatron};
-use crate::step::schedule::chunks_of;
+use crate::engine::SoftwareStyle;
+use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
@@ -47,10 +46,6 @@ impl Engine for Megatron {
             .or_else(|| context(model, arrangement))
             .or_else(|| experts(model, arrangement))
             .or_else(|| recompute(model, arrangement))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        megatron::emit(source)
     }
 }
 

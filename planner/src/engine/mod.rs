@@ -1,17 +1,16 @@
-//! Training engines: the layouts each can run, and their configuration files.
+//! Training engines: the layouts that each can run.
 //!
-//! One rule serves both: a search asks [`Engine::unsupported_layout`] about every layout, and
-//! [`Engine::emit`] is reached only by layouts that it accepts. So a layout that cannot be emitted is never a
-//! candidate.
-
-pub mod emit;
+//! One rule serves search and emission: a search asks [`Engine::unsupported_layout`] about every layout, and
+//! [`emit`](mod@crate::emit) writes only layouts that it accepts. So a layout that cannot be emitted is never
+//! a candidate.
 
 mod deepspeed;
 mod dtrain;
 mod fsdp;
 mod jax;
 mod megatron;
-mod rules;
+pub(crate) mod rules;
+mod software_style;
 mod torchtitan;
 
 #[cfg(test)]
@@ -22,10 +21,10 @@ pub use self::dtrain::Dtrain;
 pub use self::fsdp::Fsdp;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
+pub use self::software_style::{AttentionKernel, Recomputation, SoftwareStyle};
 pub use self::torchtitan::Torchtitan;
 
-use crate::analytic::{AcceleratorKind, SoftwareStyle};
-use crate::engine::emit::{ConfigFiles, DecoderPlan};
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
 
@@ -64,10 +63,6 @@ pub trait Engine: Sync + std::fmt::Debug {
         arrangement: &Arrangement,
         micro_batches: u32,
     ) -> Option<UnsupportedLayout>;
-
-    /// Returns the configuration files for a plan's best choice; a [`DecoderPlan`] exists only for supported
-    /// ones.
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles;
 }
 
 /// The training of an engine, independent of the layout.
@@ -90,6 +85,15 @@ impl TrainingSpec {
             fp8_recipe: train.fp8_recipe.unwrap_or_default(),
         }
     }
+}
+
+/// An engine with the training it is to run.
+#[derive(Clone, Debug)]
+pub struct EngineSupport {
+    /// The engine.
+    pub engine: &'static dyn Engine,
+    /// The training, for the engine's checks.
+    pub training: TrainingSpec,
 }
 
 /// The reason why an engine cannot run a layout.

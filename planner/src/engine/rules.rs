@@ -1,7 +1,7 @@
 //! Rules that several engines share. Each returns the reason for a refusal, or `None`.
 
 use super::{TrainingSpec, UnsupportedLayout, unsupported};
-use crate::step::schedule::{PipelineShape, is_possible};
+use crate::pipeline_schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, sharding};
 use dtrain_recipes::{
     Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
@@ -260,7 +260,7 @@ pub(super) fn has_no_biases(model: &Decoder) -> bool {
 }
 
 /// Returns `true` if exactly queries, keys and values have biases.
-pub(super) fn has_qkv_biases_alone(model: &Decoder) -> bool {
+pub(crate) fn has_qkv_biases_alone(model: &Decoder) -> bool {
     !model.bias && model.qkv_bias()
 }
 

@@ -5,7 +5,7 @@ mod trained;
 mod written;
 
 use super::*;
-use crate::engine::emit::ConfigFormat;
+use crate::emit::ConfigFormat;
 use dtrain_protocol::{ContextExchange, DeviceKind, EmbeddingHeadCost, Layout, RankOrder};
 use dtrain_recipes::{Compression, Model, PipelineSchedule, Precision, Recompute, SlidingWindow, ZeroStage};
 use layouts::*;

@@ -1,8 +1,7 @@
 //! torchtitan: rules from its sources, version 0.3.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
-use crate::analytic::SoftwareStyle;
-use crate::engine::emit::{ConfigFiles, DecoderPlan, torchtitan};
+use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
@@ -56,10 +55,6 @@ impl Engine for Torchtitan {
             .or_else(|| pipeline(model, arrangement, micro_batches))
             .or_else(|| axes(arrangement))
             .or_else(|| state(arrangement))
-    }
-
-    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
-        torchtitan::emit(source)
     }
 }
 

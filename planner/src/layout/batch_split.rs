@@ -1,6 +1,6 @@
 //! The split of the global batch over replicas and micro-batches.
 
-use crate::Rejection;
+use super::rejection::Rejection;
 use serde::{Deserialize, Serialize};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Errors of the planner: reasons why there is no plan.
 
-use crate::layout::candidate::{RejectedGroup, Rejection};
+use crate::layout::rejection::{RejectedGroup, Rejection};
 use dtrain_protocol::Untrainable;
 use std::fmt::Write;
 
@@ -82,7 +82,7 @@ pub enum PlanError {
     #[error(
         "train.batch is {batch}, which is {passes} micro-batches of {micro} on each of {replicas} replicas; \
         at most {} are run in one step: use a larger layout.micro_batch, or a smaller batch",
-        crate::planning::precheck::MICRO_BATCHES
+        crate::layout::space::MICRO_BATCHES
     )]
     TooManyMicroBatches {
         /// Samples of one step.

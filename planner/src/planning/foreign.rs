@@ -1,12 +1,14 @@
 //! Plans for foreign commands: the placement of the ranks and the values they get. Their work is the
 //! command's own, so there is no estimate.
 
+use crate::layout::batch_split::BatchSplit;
+use crate::layout::candidate::Candidate;
 use crate::layout::space;
 use crate::planning::error::PlanError;
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate};
 use crate::rates::calibrate::Factors;
-use crate::training::learning_rate::Decision;
-use crate::{BatchSplit, Candidate, TrainingSchedule};
+use crate::training::decision::Decision;
+use crate::training::training_schedule::TrainingSchedule;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout};
 use dtrain_recipes::placeholder::{self, Ranks};
 use dtrain_recipes::{ForeignCommand, Recipe, Tunable};

@@ -1,14 +1,15 @@
 //! The plan: ranked candidates with their estimates and the sources of the numbers. Immutable, with a digest.
 
-use crate::choice::alternatives::Alternative;
+use crate::choice::alternative::Alternative;
 use crate::choice::tradeoffs::Tradeoffs;
 use crate::engine::Engine;
-use crate::layout::candidate::{Candidate, RejectedGroup};
+use crate::layout::candidate::Candidate;
+use crate::layout::rejection::RejectedGroup;
 use crate::price::estimate::Estimate;
 use crate::rates::calibrate::{Factors, StepObservation};
-use crate::rates::probing::precision_to_measure;
+use crate::rates::measured_precision::precision_to_measure;
 use crate::training::batch_size::EPOCHS_MOST;
-use crate::training::learning_rate::Decision;
+use crate::training::decision::Decision;
 use crate::training::learning_rate_correction::Correction;
 use crate::training::training_schedule::TrainingSchedule;
 use dtrain_protocol::{HostFacts, Rates, old_names};
@@ -48,6 +49,26 @@ pub struct PlanRequest<'a> {
     pub seed: u64,
     /// Version of the program that plans.
     pub program: &'a str,
+}
+
+impl<'a> PlanRequest<'a> {
+    /// Creates a request for dtrain's worker without anything measured or counted, seed 0, and relative data
+    /// paths in the current folder.
+    pub fn new(recipe: &'a Recipe, host: &'a HostFacts) -> Self {
+        Self {
+            recipe,
+            host,
+            engine: None,
+            rates: None,
+            observations: &[],
+            corrections: &[],
+            data_root: PathBuf::new(),
+            train_samples: None,
+            valid_samples: None,
+            seed: 0,
+            program: "",
+        }
+    }
 }
 
 /// Ranked candidates with their estimates, and the inputs and decisions of the planner.

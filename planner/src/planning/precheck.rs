@@ -3,13 +3,10 @@
 //! `check` runs them with the known inputs, `plan` and `run` with all; so `check` never accepts a recipe with
 //! known inputs that the others refuse here.
 
-use crate::layout::space;
+use crate::layout::space::{self, MICRO_BATCHES};
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
 use dtrain_recipes::{Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage};
-
-/// Most micro-batches of a step on one rank. Each is sent to the rank as a list of actions.
-pub const MICRO_BATCHES: u64 = 16_384;
 
 /// Refuses recipes for which there is no plan. `host` is `None` where the training hosts cannot be reached,
 /// `samples` (of the training data) where they were not counted.

@@ -2,41 +2,25 @@
 
 mod layout_costs;
 
-use crate::choice::pareto_front::CandidateCost;
-use crate::engine::Engine;
+use crate::layout::batch_split::BatchSplit;
+use crate::layout::candidate::Candidate;
 use crate::layout::parameters::ModelParameters;
 use crate::layout::space::{CandidateId, CandidateSpace, LayoutOption};
+use crate::price::candidate_cost::CandidateCost;
 use crate::price::estimate::{Causes, TimeBreakdown};
 use crate::price::memory::{LargestTensor, MemoryBreakdown};
+use crate::price::step_profile::StepProfile;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::MicroBatchCost;
+use crate::rates::cost_inputs::CostInputs;
 use crate::rates::speeds::{RankSpeeds, SpeedSource, nearest_measurement, rank_speeds};
-use crate::step::timeline::StepProfile;
 use crate::step::traffic::Traffic;
-use crate::{BatchSplit, Candidate};
-use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates, Rates};
-use dtrain_recipes::{Bytes, Model, Optimizer, Precision};
+use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates};
+use dtrain_recipes::{Bytes, Precision};
 use layout_costs::LayoutCosts;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
-
-/// Inputs of the cost model: everything but the layout.
-#[derive(Clone, Copy, Debug)]
-pub struct CostInputs<'a> {
-    /// The model.
-    pub model: &'a Model,
-    /// The optimizer.
-    pub optimizer: &'a Optimizer,
-    /// Facts about the host that trains.
-    pub host: &'a HostFacts,
-    /// Another engine for which the plan will be emitted.
-    pub engine: Option<&'static dyn Engine>,
-    /// Measured speeds; `None` falls back to the data sheet.
-    pub rates: Option<&'a Rates>,
-    /// Correction factors from earlier trials.
-    pub factors: Factors,
-}
 
 /// Prices every candidate of a space.
 #[derive(Clone, Debug)]

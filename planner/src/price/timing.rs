@@ -4,14 +4,14 @@ mod causes;
 mod timeline;
 
 use crate::layout::parameters::ModelParameters;
+use crate::pipeline_schedule::chunks_of;
+use crate::pipeline_schedule::simulate::exposed_reduction;
 use crate::price::estimate::TimeBreakdown;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::{MicroBatchCost, relative_block_flops};
 use crate::rates::custom_model::head_is_larger;
 use crate::rates::network;
 use crate::rates::speeds::RankSpeeds;
-use crate::step::schedule::chunks_of;
-use crate::step::simulate::exposed_reduction;
 use crate::step::traffic::{CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase};
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
 use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStage};

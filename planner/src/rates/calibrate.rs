@@ -1,6 +1,6 @@
 //! Site correction: fits this host's speed relative to its rates from earlier trials.
 
-use crate::Candidate;
+use crate::layout::candidate::Candidate;
 use argmin::core::{CostFunction, Error, Executor, State};
 use argmin::solver::neldermead::NelderMead;
 use dtrain_recipes::Seconds;

@@ -1,7 +1,8 @@
 //! Compute time of one micro-batch on one rank: from the measured profile, or a roofline of the data sheet.
 
 use crate::rates::custom_model;
-use crate::rates::hardware::Datasheet;
+use crate::rates::datasheet::Datasheet;
+use crate::rates::forward_work::ForwardWork;
 use dtrain_protocol::ProfilePoint;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
 
@@ -104,23 +105,6 @@ pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: 
         overhead: 0.05 * (f64::from(model.blocks()) * block + outer) + 5.0 * device.launch,
         beyond: 0.0,
     }
-}
-
-/// Forward work of one sample: FLOPs, and values read or written.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ForwardWork {
-    /// FLOPs of one block.
-    pub block_flops: f64,
-    /// Number of weights in one block.
-    pub block_weights: f64,
-    /// Values that one block reads and writes.
-    pub block_values: f64,
-    /// FLOPs outside the blocks.
-    pub outer_flops: f64,
-    /// Number of weights in products outside the blocks.
-    pub outer_weights: f64,
-    /// Values read and written outside the blocks.
-    pub outer_values: f64,
 }
 
 /// Returns the forward work of `model` for one sample; a multiply-add counts as two FLOPs.
@@ -250,7 +234,7 @@ fn cnn(c: &Cnn) -> ForwardWork {
 mod tests {
     use super::*;
     use crate::fixtures;
-    use crate::rates::hardware::datasheet;
+    use crate::rates::datasheet::datasheet;
     use dtrain_protocol::DeviceKind;
     use dtrain_recipes::MlpActivation;
 

@@ -1,7 +1,7 @@
 //! Estimates for a custom model, of which only parameter and output shapes are known. A probe replaces the
 //! estimated seconds; memory stays an estimate.
 
-use crate::rates::compute::ForwardWork;
+use crate::rates::forward_work::ForwardWork;
 use dtrain_recipes::{CustomModel, InputSignature, PartOutline};
 
 /// Returns the values per sample at the output of a part.

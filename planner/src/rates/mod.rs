@@ -2,9 +2,10 @@
 
 pub mod calibrate;
 pub mod compute;
+pub mod cost_inputs;
 pub(crate) mod custom_model;
-pub mod drift;
-pub mod hardware;
+pub mod datasheet;
+pub mod forward_work;
+pub mod measured_precision;
 pub mod network;
-pub mod probing;
 pub mod speeds;

@@ -1,9 +1,9 @@
 //! Speeds of one rank of a pool: measured, extrapolated from the nearest measurement, or from the data sheet.
 
 use crate::layout::space::RankPool;
-use crate::price::cost_model::CostInputs;
 use crate::rates::compute::{self, MicroBatchCost};
-use crate::rates::hardware::{Datasheet, datasheet};
+use crate::rates::cost_inputs::CostInputs;
+use crate::rates::datasheet::{Datasheet, datasheet};
 use dtrain_protocol::{DeviceKind, RankRates};
 use dtrain_recipes::Precision;
 

@@ -1,8 +1,4 @@
-//! One training step: the actions of every stage, the collectives of every rank, their simulation, and the
-//! assignments that carry them to the ranks.
+//! One training step: the collectives of every rank with their bytes, and the timeline of every stage.
 
-pub mod lower;
-pub mod schedule;
-pub mod simulate;
 pub mod timeline;
 pub mod traffic;

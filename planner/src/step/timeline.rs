@@ -1,30 +1,10 @@
-//! Timeline of one step: the activities of every stage, and the memory of its ranks.
+//! Timeline of one step: the activities of every stage.
 
 mod tracks;
 
-#[cfg(test)]
-mod tests;
-
-use crate::layout::candidate::Candidate;
-use crate::layout::space::{CandidateId, CandidateSpace};
-use crate::planning::plan::Plan;
-use crate::price::cost_model::{CostInputs, CostModel};
-use crate::price::estimate::Causes;
-use crate::price::memory::MemoryBreakdown;
-use dtrain_protocol::{Pass, Rates};
+use dtrain_protocol::Pass;
 use serde::Serialize;
 pub(crate) use tracks::{ChunkTimes, stage_tracks};
-
-/// Profile of one step: timeline and memory of every stage, and the time by cause.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepProfile {
-    /// Peak memory of a rank of each stage, from the first stage to the last.
-    pub memory: Vec<MemoryBreakdown>,
-    /// Activities of every stage.
-    pub timeline: Timeline,
-    /// Time of the step by cause.
-    pub causes: Causes,
-}
 
 /// Activities of every stage in one step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -138,19 +118,4 @@ impl StageTrack {
             self.spans.push(Span { doing, begin: self.seconds(), seconds, pass });
         }
     }
-}
-
-/// Returns the profile of one step of a plan's candidate, with the `rates` that the plan was made from;
-/// `None` when its schedule deadlocks, which no planned candidate does.
-pub fn step_profile(plan: &Plan, candidate: &Candidate, rates: Option<&Rates>) -> Option<StepProfile> {
-    let space = CandidateSpace::single(candidate)?;
-    let case = CostInputs {
-        model: &plan.recipe.model,
-        optimizer: &plan.recipe.train.optimizer,
-        host: &plan.host,
-        engine: None,
-        rates,
-        factors: plan.factors,
-    };
-    CostModel::new(case, &space).step_profile(CandidateId { option: 0, micro: 0 })
 }

@@ -1,6 +1,6 @@
 //! The global batch when the recipe leaves it open, and the resulting number of steps.
 
-use crate::training::learning_rate::Decision;
+use crate::training::decision::Decision;
 use dtrain_recipes::number_format::count;
 use dtrain_recipes::{Model, Samples, StopConditions, Tunable};
 

@@ -1,6 +1,7 @@
 //! Corrects the learning-rate rule by optima that studies have measured.
 
-use super::learning_rate::{Decision, round};
+use super::decision::Decision;
+use super::learning_rate::round;
 use serde::{Deserialize, Serialize};
 
 /// Measured error of the learning-rate rule at one batch.

@@ -2,9 +2,11 @@
 
 pub mod batch_size;
 pub mod calendar;
+pub mod checkpoint_interval;
+pub mod decision;
 pub mod goodput;
 pub mod learning_rate;
-pub mod learning_rate_change;
 pub mod learning_rate_correction;
+pub(crate) mod step_count;
 pub mod training_schedule;
 pub mod validation;

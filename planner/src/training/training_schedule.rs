@@ -1,10 +1,12 @@
 //! Training schedule: number of steps, warm-up, checkpoint and validation intervals.
 
-use crate::planning::checkpoint_interval::{
+use crate::training::batch_size;
+use crate::training::checkpoint_interval::{
     CheckpointInterval, checkpoint_interval, final_checkpoint_seconds,
 };
-use crate::training::batch_size;
-use crate::training::learning_rate::{self, Decision};
+use crate::training::decision::Decision;
+use crate::training::learning_rate;
+use crate::training::step_count::steps_in;
 use crate::training::validation::{
     Validation, ValidationInterval, affordable_samples, affordable_samples_within,
 };
@@ -112,22 +114,6 @@ fn bounded(low: Warmup, high: Warmup, batch: u64, recipe: &Recipe, steps: u64) -
     let (low, high) = (warmup_steps(low, batch, recipe), warmup_steps(high, batch, recipe));
     let value = wanted.value.max(low).min(high.max(low));
     Decision { value, low, high, reason: format!("within the recipe's bounds; {}", wanted.reason) }
-}
-
-/// Returns the whole steps that end within `seconds`, at least one.
-fn steps_in(seconds: f64, step_seconds: f64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a cast of a float saturates"
-    )]
-    let steps = (seconds / step_seconds.max(1e-9)).floor() as u64;
-    steps.max(1)
-}
-
-/// Returns the number of steps nearest to `seconds`, at least one.
-pub(crate) fn nearest_steps(seconds: f64, step_seconds: f64) -> u64 {
-    steps_in(seconds + 0.5 * step_seconds, step_seconds)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! its limits it is a power of two, so that trials of a study, and runs of similar length, validate on the
 //! same samples.
 
-use crate::training::training_schedule::nearest_steps;
+use crate::training::step_count::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
 
@@ -220,7 +220,7 @@ mod tests {
             let Validation { seconds, count, .. } = pace.validation.expect("it is priced");
             #[expect(clippy::cast_precision_loss, reason = "small counts")]
             let took = pace.schedule_steps as f64 * 0.08 + count as f64 * seconds;
-            let last = crate::planning::checkpoint_interval::final_checkpoint_seconds(&recipe);
+            let last = crate::training::checkpoint_interval::final_checkpoint_seconds(&recipe);
             assert!(took + last <= limit && took + last > limit - 0.3, "{took} s of {limit} s");
         }
     }

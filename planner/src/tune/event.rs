@@ -1,7 +1,6 @@
 //! The events of a study. The log of events is a study's only memory.
 
 use super::outcome::{TrialOutcome, TrialResult};
-use super::solver::FinishReason;
 use super::value::TrialValue;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -135,24 +134,6 @@ pub enum ProposalSource {
         /// Number of that trial.
         parent: u64,
     },
-}
-
-/// Action for a free slot.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SlotAction {
-    /// Start a trial.
-    Launch(Proposal),
-    /// Resume a paused trial.
-    Resume {
-        /// Number of the trial.
-        trial: u64,
-        /// Training at which the pruner decides next, in the unit of the study; `None`: it runs to its end.
-        until: Option<u64>,
-    },
-    /// Wait until another trial reports or ends.
-    Wait,
-    /// End the study. Trials that are still paused are pruned.
-    Finished(FinishReason),
 }
 
 /// Decision of a pruner on a trial that has just reported.

@@ -2,7 +2,7 @@
 
 use super::kernel::MaternKernel;
 use super::kernel_fit;
-use super::linear::{Cholesky, dot};
+use crate::linear_algebra::{Cholesky, dot};
 
 /// Most points that a process is fitted to: the cost of fitting grows with their third power.
 pub const PLACES_MOST: usize = 150;

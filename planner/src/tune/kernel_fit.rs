@@ -4,7 +4,7 @@
 //! log-normal prior of every parameter, by L-BFGS with analytic gradients (equation 5.9).
 
 use super::kernel::{MaternKernel, squares};
-use super::linear::{Cholesky, dot};
+use crate::linear_algebra::{Cholesky, dot};
 use argmin::core::{CostFunction, Error, Executor, Gradient};
 use argmin::solver::linesearch::MoreThuenteLineSearch;
 use argmin::solver::quasinewton::LBFGS;

@@ -11,13 +11,13 @@
 //! built from the log.
 
 pub mod acquisition;
+pub mod ask;
 pub mod event;
 pub mod gaussian_process;
 pub mod importance;
 pub mod kernel;
 pub mod kernel_fit;
 pub mod learning_rate_range;
-pub mod linear;
 pub mod local_search;
 pub mod normal;
 pub mod observations;
@@ -27,6 +27,7 @@ mod params;
 pub mod pruner;
 mod pruners;
 pub mod recipe_space;
+pub mod recommend;
 pub mod rng;
 pub mod sampler;
 mod samplers;
@@ -37,23 +38,27 @@ pub mod solver;
 pub mod space;
 pub mod study;
 pub mod study_state;
+pub mod study_trial;
 pub mod surrogate;
 pub mod trial_recipe;
 pub mod value;
 
-pub use event::{Proposal, ProposalSource, PruneDecision, SlotAction, StudyEvent};
+pub use ask::{FinishReason, SlotAction};
+pub use event::{Proposal, ProposalSource, PruneDecision, StudyEvent};
 pub use importance::importance;
 pub use optima::{Optimum, optima};
 pub use outcome::{TrialFailure, TrialOutcome, TrialResult};
 pub use pruner::{Asha, Hyperband, Median, Pruner, Threshold};
 pub use recipe_space::RecipeSearchSpace;
+pub use recommend::Recommendation;
 pub use sampler::Sampler;
 pub use scale::{Dimension, Scale};
 pub use significance::{BetterSetting, PairedTest};
-pub use solver::{FinishReason, StudySolver, TrialRunner};
+pub use solver::{StudySolver, TrialRunner};
 pub use space::SearchSpace;
-pub use study::{Recommendation, Study};
-pub use study_state::{StudyState, TrialPhase};
+pub use study::Study;
+pub use study_state::StudyState;
+pub use study_trial::TrialPhase;
 pub use trial_recipe::{limited_to_samples, limited_to_steps, pinned_to_candidate};
 pub use value::TrialValue;
 

@@ -2,6 +2,9 @@
 
 use std::f64::consts::TAU;
 
+/// Standard deviations on either side of the mean that contain 90 % of a normal distribution.
+pub(super) const NINETY_PERCENT: f64 = 1.645;
+
 /// Below this, tails use a continued fraction, above it a series. Both have twelve digits here.
 const TAIL: f64 = -2.0;
 

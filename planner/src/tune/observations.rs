@@ -2,7 +2,8 @@
 
 use super::outcome::{TrialOutcome, median};
 use super::space::Coordinates;
-use super::study_state::{StudyState, StudyTrial, TrialPhase};
+use super::study_state::StudyState;
+use super::study_trial::{StudyTrial, TrialPhase};
 
 /// Points of a search space with the results of their trials, in the order in which they ended; paused and
 /// running trials follow in the order of launch. Trials whose values are not in the space are left out.

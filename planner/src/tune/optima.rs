@@ -1,12 +1,13 @@
 //! Best learning rate at each batch size of a study.
 
 use super::gaussian_process::Posterior;
+use super::normal::NINETY_PERCENT;
 use super::observations::StudyObservations;
 use super::outcome::TrialOutcome;
 use super::recipe_space::{BATCH, LEARNING_RATE};
 use super::space::{Coordinates, SearchSpace, fill_inactive};
-use super::study::NINETY_PERCENT;
-use super::study_state::{StudyState, StudyTrial, TrialPhase};
+use super::study_state::StudyState;
+use super::study_trial::{StudyTrial, TrialPhase};
 use super::surrogate::Surrogate;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};

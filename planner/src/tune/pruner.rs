@@ -6,7 +6,8 @@ pub use super::pruners::median::Median;
 pub use super::pruners::threshold::Threshold;
 
 use super::event::PruneDecision;
-use super::study_state::StudyState;
+use super::pruners::Rungs;
+use super::study_trial::StudyTrial;
 use serde::{Deserialize, Serialize};
 
 /// Rule by which trials are stopped or paused when they report.
@@ -27,17 +28,19 @@ pub enum Pruner {
 }
 
 impl Pruner {
-    /// Returns the decision on a trial after its newest report.
-    pub(super) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
+    /// Returns the decision on a trial after its newest report. `trials` are all of the study, in the order of
+    /// launch. Panics when the trial is not among them.
+    pub(super) fn prune_decision(&self, trial: u64, trials: &[StudyTrial], rungs: &Rungs) -> PruneDecision {
+        let seen = &trials[usize::try_from(trial).expect("it was launched")];
         match self {
             Self::None => PruneDecision::Continue,
-            Self::Median(median) => median.prune_decision(study_state, trial),
-            Self::Asha(asha) => asha.prune_decision(study_state, trial, 0),
+            Self::Median(median) => median.prune_decision(trial, trials),
+            Self::Asha(asha) => asha.prune_decision(trial, seen, rungs, 0),
             Self::Hyperband(hyperband) => {
                 let bracket = hyperband.bracket(trial);
-                hyperband.asha(bracket).prune_decision(study_state, trial, bracket)
+                hyperband.asha(bracket).prune_decision(trial, seen, rungs, bracket)
             }
-            Self::Threshold(threshold) => threshold.prune_decision(study_state, trial),
+            Self::Threshold(threshold) => threshold.prune_decision(seen),
         }
     }
 

@@ -5,7 +5,7 @@ use super::scale::{Dimension, Scale};
 use super::space::SearchSpace;
 use super::value::TrialValue;
 use crate::planning::plan::Plan;
-use crate::training::learning_rate::Decision;
+use crate::training::decision::Decision;
 use dtrain_recipes::{
     ForeignCommand, Model, ParamValue, Precision, Recipe, Samples, Tokens, Tunable, Warmup,
 };

@@ -1,12 +1,14 @@
 //! A study as a solver of argmin: one iteration starts trials in the free slots, then handles one event.
 
-use super::event::{Proposal, ProposalSource, PruneDecision, SlotAction, StudyEvent};
+use super::ask::{FinishReason, SlotAction};
+use super::event::{Proposal, ProposalSource, PruneDecision, StudyEvent};
 use super::outcome::{TrialOutcome, TrialResult};
-use super::study::{Recommendation, Study};
-use super::study_state::{StudyState, TrialPhase};
+use super::recommend::Recommendation;
+use super::study::Study;
+use super::study_state::StudyState;
+use super::study_trial::TrialPhase;
 use super::value::TrialValue;
 use argmin::core::{Error, Executor, IterState, KV, Problem, Solver, TerminationReason, TerminationStatus};
-use serde::{Deserialize, Serialize};
 
 /// Runs the trials of a study in parallel slots and stores their events.
 ///
@@ -66,18 +68,6 @@ impl<T: TrialRunner> TrialRunner for &mut T {
     fn next_event(&mut self) -> Option<StudyEvent> {
         (**self).next_event()
     }
-}
-
-/// Reason for the end of a study.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FinishReason {
-    /// The budget of trials is used up.
-    Budget,
-    /// Every allowed value has been tried, as far as a bounded number of draws can tell.
-    Exhausted,
-    /// The runner of the trials stopped the study.
-    Stopped,
 }
 
 /// A running study. It can be rebuilt from its event log.
@@ -213,7 +203,8 @@ fn with_trial(state: SolverState, values: &[TrialValue], outcome: &TrialOutcome)
 
 /// Returns the key-value pairs that observers get besides the values and the cost of a trial.
 fn trial_kv(trial: u64, source: ProposalSource) -> KV {
-    let mut told = argmin::kv!("trial" => trial;);
+    let mut told = KV::new();
+    told.insert("trial", trial.into());
     let (name, figure) = match source {
         ProposalSource::Given => ("given", None),
         ProposalSource::Grid => ("grid", None),

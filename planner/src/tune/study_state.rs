@@ -3,59 +3,13 @@
 //! Building it from a whole log and recording the events as they happen give the same state.
 
 use super::event::{ProposalSource, PruneDecision, StudyEvent};
-use super::outcome::{TrialFailure, TrialOutcome};
+use super::outcome::TrialOutcome;
 use super::pruner::Pruner;
-use super::space::Coordinates;
+use super::pruners::Rungs;
 use super::study::Study;
+use super::study_trial::{StudyTrial, TrialPhase};
 use super::value::TrialValue;
-use std::collections::{BTreeMap, HashMap};
-
-/// State of one trial of a study.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StudyTrial {
-    /// Values of the trial.
-    pub values: Vec<TrialValue>,
-    /// Coordinates of the values; `None` where they are not in the space.
-    pub place: Option<Coordinates>,
-    /// Reason for trying these values.
-    pub source: ProposalSource,
-    /// Training done and objective value of each report, in order; infinite where it was not finite.
-    pub reports: Vec<(u64, f64)>,
-    /// Phase of the trial: running, paused or ended.
-    pub status: TrialPhase,
-    /// Decision after the newest report; it holds until the trial is resumed.
-    pub decision: PruneDecision,
-    /// Number of rungs the trial has reached.
-    pub rungs: u32,
-}
-
-/// Phase of a trial.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TrialPhase {
-    /// It runs.
-    Running,
-    /// It is paused and can be resumed.
-    Paused,
-    /// It ended.
-    Ended(TrialOutcome),
-}
-
-impl StudyTrial {
-    /// Returns the value reported after `at` units of training; `None` when it has not trained that long.
-    pub fn value_at(&self, at: u64) -> Option<f64> {
-        let after = self.reports.partition_point(|(done, _)| *done <= at);
-        let has_trained = self.reports.last().is_some_and(|(done, _)| *done >= at);
-        has_trained.then(|| Some(self.reports[after.checked_sub(1)?].1)).flatten()
-    }
-
-    /// Returns `true` if its machines failed: its values are tried again, as another trial.
-    pub fn is_lost(&self) -> bool {
-        matches!(self.status, TrialPhase::Ended(TrialOutcome::Failed { reason: TrialFailure::Lost }))
-    }
-}
-
-/// Trials at a rung: the value and the number of each, the best first.
-type Rung = Vec<(f64, u64)>;
+use std::collections::BTreeMap;
 
 /// State of a study.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,8 +19,9 @@ pub struct StudyState {
     ended: Vec<u64>,
     running: usize,
     /// Number of trials, without lost ones, for each combination of values.
-    tried: HashMap<String, usize>,
-    rungs: BTreeMap<(u32, u32), Rung>,
+    tried: BTreeMap<String, usize>,
+    /// Trials at each rung of the pruner.
+    pub(super) rungs: Rungs,
 }
 
 impl StudyState {
@@ -132,17 +87,10 @@ impl StudyState {
         self.tried.contains_key(&values_key(values))
     }
 
-    /// Returns the trials that reached a rung of a bracket, the best first.
-    pub(super) fn rung(&self, bracket: u32, rung: u32) -> &[(f64, u64)] {
-        self.rungs.get(&(bracket, rung)).map_or(&[], Vec::as_slice)
-    }
-
     /// Returns a paused trial that is now among the best of its rung, from the highest rung that has one, and
     /// the units of training at the next rung.
     pub(super) fn promotable(&self, pruner: &Pruner) -> Option<(u64, Option<u64>)> {
-        let mut rungs: Vec<_> = self.rungs.iter().collect();
-        rungs.sort_by_key(|((bracket, rung), _)| (std::cmp::Reverse(bracket + rung), *bracket));
-        rungs.into_iter().find_map(|((_, rung), seen)| {
+        self.rungs.highest_first().find_map(|(rung, seen)| {
             let (_, first) = seen.first()?;
             let (_, asha) = pruner.rungs(*first)?;
             let waits = |trial: u64| {
@@ -192,13 +140,11 @@ impl StudyState {
         if let Some((bracket, asha)) = pruner.rungs(trial) {
             let rungs = std::mem::replace(&mut seen.rungs, asha.reached(at))..asha.reached(at);
             for rung in rungs {
-                let known = self.rungs.entry((bracket, rung)).or_default();
-                let place = known.partition_point(|other| (other.0, other.1) < (value, trial));
-                known.insert(place, (value, trial));
+                self.rungs.add(bracket, rung, value, trial);
             }
         }
         if self.trial(trial).decision == PruneDecision::Continue {
-            let decision = pruner.prune_decision(self, trial);
+            let decision = pruner.prune_decision(trial, &self.trials, &self.rungs);
             self.find_mut(trial).expect("it was just found").decision = decision;
         }
     }

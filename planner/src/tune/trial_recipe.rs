@@ -1,6 +1,6 @@
 //! Recipes of trials: the layout is pinned and the training is short.
 
-use crate::Candidate;
+use crate::layout::candidate::Candidate;
 use dtrain_recipes::{LayoutPins, Recipe, Samples, StopConditions, Tunable};
 
 /// Returns the recipe with the layout of `candidate` pinned, so that trials differ only in the searched

@@ -1,12 +1,11 @@
 //! Advises on single changes to a training; each is searched anew.
 
 use super::DatasheetPlanRequest;
+use super::describe_layout::describe_layout;
 use super::ranking::RankedLayouts;
-use crate::analytic::search::{
-    EngineSupport, HomogeneousCluster, PricedLayout, SearchProblem, fastest_beside,
-};
+use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, fastest_beside};
 use crate::analytic::{Constants, Software};
-use crate::engine::{self, Engine as _};
+use crate::engine::{self, Engine as _, EngineSupport};
 use crate::layout::batch_split::divisors;
 use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::number_format::thousands;
@@ -130,7 +129,7 @@ pub(super) fn measurement(preferred: &RankedLayouts, devices: u32) -> Option<Mea
     let (deviation, other) = apart.max_by(|a, b| a.0.total_cmp(&b.0))?;
     let seconds = STEPS_TO_MEASURE * (chosen.choice.seconds + other.choice.seconds) + RESTART_SECONDS;
     Some(Measurement {
-        layout: super::describe_layout(&other.choice.config),
+        layout: describe_layout(&other.choice.config),
         deviation,
         seconds,
         device_hours: seconds / 3600.0 * f64::from(devices),

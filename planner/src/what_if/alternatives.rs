@@ -1,7 +1,7 @@
 //! The best layout for every axis value that was not chosen, with the cause of its slowdown.
 
 use super::TIE;
-use super::explain::{describe_layout, value_of};
+use super::describe_layout::{describe_layout, value_of};
 use crate::analytic::StepTimes;
 use crate::analytic::search::{LayoutSearchResult, PricedLayout, SearchAxis, SearchProblem};
 use serde::Serialize;

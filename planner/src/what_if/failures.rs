@@ -1,8 +1,8 @@
 //! Effects of host failures on a training: checkpoint interval, goodput and total time.
 
-use crate::planning::checkpoint_interval::state;
+use crate::training::checkpoint_interval::state;
 use crate::training::goodput::{self, FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS};
-use crate::training::training_schedule::nearest_steps;
+use crate::training::step_count::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::Serialize;
 

@@ -7,7 +7,7 @@ mod tests;
 
 pub use explain::explain_mixed_cluster;
 
-use super::explain::describe_layout;
+use super::describe_layout::describe_layout;
 use super::{DatasheetPlanError, DatasheetPlanRequest, TIE, no_layout, problem, rate, refuse_part};
 use crate::analytic::MissingInputs;
 use crate::analytic::heterogeneous::{
@@ -17,7 +17,7 @@ use crate::analytic::search::{self as equal, HomogeneousCluster};
 use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
 use crate::choice::tie_break::TieBreak;
 use crate::training::batch_size;
-use crate::training::learning_rate::Decision;
+use crate::training::decision::Decision;
 use dtrain_recipes::Recipe;
 use serde::Serialize;
 

@@ -6,7 +6,7 @@ use crate::analytic::step::stage_message_seconds;
 use crate::analytic::{
     MicroBatchTimes, PeakMemory, StageLoad, StagePartition, StepConfig, StepInputs, StepTimes,
 };
-use crate::step::schedule::{PipelineShape, chunks_of};
+use crate::pipeline_schedule::{PipelineShape, chunks_of};
 use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 
 /// Share of the forward in head and embedding, and share of weight gradients in the backward of a layer.

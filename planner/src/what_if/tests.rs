@@ -1,13 +1,14 @@
 mod own;
 
 use super::*;
-use crate::analytic::hardware::gpu;
 use crate::analytic::search::SearchAxis;
 use crate::benchmarks::{self, TableRow};
-use crate::choice::explain::{DetailLevel, WIDTH, wrapped};
-use crate::choice::pareto_front::CandidateCost;
 use crate::engine::{Engine, FSDP, MEGATRON, TORCHTITAN};
 use crate::fixtures;
+use crate::hardware::gpu;
+use crate::planning::explain::DetailLevel;
+use crate::price::candidate_cost::CandidateCost;
+use crate::text::{WIDTH, wrapped};
 use dtrain_recipes::{Activation, Cnn, Samples};
 
 /// Returns a recipe of an 8B Llama.

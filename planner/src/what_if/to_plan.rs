@@ -2,10 +2,12 @@
 
 use super::{DatasheetPlan, DatasheetPlanRequest, LayoutEstimate};
 use crate::engine::{DTRAIN, Engine as _};
+use crate::layout::batch_split::BatchSplit;
+use crate::layout::candidate::Candidate;
+use crate::layout::rejection::Rejection;
 use crate::planning::plan::{FORMAT, Plan, RankedCandidate};
 use crate::rates::calibrate::Factors;
 use crate::training::training_schedule::{self, StepAndValidationTime};
-use crate::{BatchSplit, Candidate, Rejection};
 use dtrain_protocol::{Gpu, HostFacts};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};

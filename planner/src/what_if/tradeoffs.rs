@@ -5,8 +5,9 @@ use crate::analytic::StepConfig;
 use crate::analytic::search::{
     HomogeneousCluster, LayoutSearchResult, PricedLayout, SearchProblem, fastest_beside, to_count,
 };
-use crate::choice::pareto_front::{CandidateCost, ParetoFront};
+use crate::choice::pareto_front::ParetoFront;
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
+use crate::price::candidate_cost::CandidateCost;
 use dtrain_recipes::Bytes;
 
 /// Returns the choice beside the Pareto front of time, memory and cost: over all layouts `found` on all
@@ -65,7 +66,7 @@ fn halves(cluster: HomogeneousCluster) -> impl Iterator<Item = HomogeneousCluste
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analytic::hardware::gpu;
+    use crate::hardware::gpu;
 
     #[test]
     fn fewer_devices_are_whole_hosts_and_then_parts_of_one() {

@@ -3,11 +3,12 @@
 use super::CheckContext;
 use super::parsed::ParsedValue;
 use super::values::ParsedValues;
+use crate::architecture::{Activation, Family, Norm, Positions};
 use crate::cluster::{Devices, LauncherKind, SshBackend};
 use crate::data::DataKind;
 use crate::decoder::{AdaptedLayers, NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
-use crate::model::{Activation, Family, Framework, MlpActivation, Norm, Positions};
+use crate::model::{Framework, MlpActivation};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::tune::{PrunerKind, SamplerKind};

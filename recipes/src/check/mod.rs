@@ -15,8 +15,8 @@ mod suggestion;
 mod values;
 mod walk;
 
-use crate::document::Document;
-use crate::keys::{self, Kind};
+use crate::document::{Document, notes};
+use crate::keys::Kind;
 use crate::name::is_plain_name;
 use crate::problem::{Problem, sorted};
 use crate::recipe::Recipe;
@@ -172,7 +172,7 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<CheckedRecip
     }
     let mut resolved = values.resolved();
     resolved.extend(hosts::resolved_hosts(&hosts));
-    Ok(CheckedRecipe { recipe, resolved, files: values.files(), notes: keys::notes(&document) })
+    Ok(CheckedRecipe { recipe, resolved, files: values.files(), notes: notes(&document) })
 }
 
 /// Returns the problem of values that are all valid and yet make no recipe: a bug of dtrain, not of the user.

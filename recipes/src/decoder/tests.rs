@@ -11,20 +11,8 @@ fn llama(layers: u32, hidden: u32, [heads, kv_heads, width]: [u32; 3], ffn: u32,
         ffn,
         vocab,
         context: 4096,
-        positions: Positions::Rotary,
-        norm: Norm::Rms,
-        activation: Activation::Swiglu,
-        tied: false,
-        bias: false,
-        experts: None,
         head_width: Some(width),
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_llama()
     }
 }
 

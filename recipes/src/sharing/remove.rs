@@ -4,12 +4,10 @@ use super::SharingError;
 use super::lockfile::{self, LockedPackage};
 use super::store::{RUN, Store, find};
 use super::tree;
+use super::used_by::{absolute, users, write_users};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// Name of the file beside the copies of a repository that lists the lock files that use it, one per line.
-const USERS: &str = "used-by";
 
 /// The result of removing a package.
 #[derive(Clone, Debug)]
@@ -90,33 +88,4 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
         entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
     found.sort();
     Ok(found)
-}
-
-/// Records that the lock file of `store` uses a package.
-pub(super) fn note_user(store: &Store, name: &str) -> Result<(), SharingError> {
-    let folder = store.folder.join(name);
-    let (own, mut all) = (absolute(&store.lock), users(&folder)?);
-    if all.contains(&own) {
-        return Ok(());
-    }
-    all.push(own);
-    write_users(&folder, &all)
-}
-
-fn users(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
-    let path = folder.join(USERS);
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.lines().map(PathBuf::from).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(SharingError::io(&path)(error)),
-    }
-}
-
-fn write_users(folder: &Path, users: &[PathBuf]) -> Result<(), SharingError> {
-    let text: String = users.iter().map(|path| format!("{}\n", path.display())).collect();
-    lockfile::replace(&folder.join(USERS), &text, 0o600)
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

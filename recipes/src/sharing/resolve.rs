@@ -1,7 +1,8 @@
 //! Finds the recipe that `extends`, or the user, names.
 
+use super::checkout::checkout;
 use super::referenced_files::path_inside;
-use super::store::{Store, checkout, find, run_checkout_path, verified_tree};
+use super::store::{Store, find, run_checkout_path, verified_tree};
 use super::{SharingError, tree};
 use crate::source::{ConfigLayer, LARGEST, Source};
 use std::io::Read;

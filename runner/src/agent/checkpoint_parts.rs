@@ -6,14 +6,13 @@
 //! adopted.
 
 use super::messages::FetchSummary;
-use super::peers::PeerAddress;
 use super::peers::fetch_chunks::{ChunkFetcher, ChunkId, ReceivedChunks, WantedFile};
 use super::peers::link::LoopCounters;
 use super::peers::listener::PeerListener;
 use crate::checkpoints::{COMMIT, MANIFEST};
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::files;
 use crate::home::TrialFolder;
-use crate::launch::LaunchError;
 use dtrain_protocol::checkpoint::header::{self, ByteRanges};
 use dtrain_protocol::checkpoint::{ChunkSet, FETCHED, TensorRead};
 use dtrain_protocol::{Assignment, FileEntry, Manifest};

@@ -1,9 +1,10 @@
 //! The control socket, on which controllers reach an agent. Only the agent's user may connect.
 
-use super::spool::HighWatermark;
-use super::{AgentRequest, InboxMessage};
+use super::InboxMessage;
+use crate::control_protocol::AgentRequest;
 use crate::files;
 use crate::home::TrialFolder;
+use crate::spool::HighWatermark;
 use dtrain_protocol::{AttemptId, frame};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};

@@ -3,7 +3,6 @@
 //! It exchanges heartbeats with the leader four times a second. After two seconds of silence it counts the
 //! leader as lost and kills its ranks. The decisions are in [`super::follower`].
 
-use super::control_protocol::{AgentCard, AgentReply, FollowerOrder, Process};
 use super::follower::HostInput;
 use super::host_driver::HostDriver;
 use super::messages::{HostMessage, LeaderMessage};
@@ -11,8 +10,10 @@ use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
 use super::peers::listener::PeerListener;
 use super::peers::{MutualTlsStream, TrialAttempt};
 use super::{InboxMessage, POLL_INTERVAL, log_line, refuse, send_reply, termination_flag, write_card};
+use crate::control_protocol::{AgentCard, AgentReply, FollowerOrder};
 use crate::home::TrialFolder;
 use crate::open_file_limit;
+use crate::process::Process;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,20 +1,21 @@
 //! The driver of a host in an attempt: the follower's state machine with processes, disk and clock.
 
-use super::checkpoint_parts;
-use super::control_protocol::{FollowerOrder, Process};
 use super::follower::{Follower, HostConfig, HostEffect, HostInput};
 use super::foreign::Rendezvous;
 use super::messages::{HostMessage, RankExit};
 use super::peers::link::LoopCounters;
 use super::peers::listener::PeerListener;
-use super::rank_process::{self, RankChange, RankProcess, SpawnContext};
+use super::rank_process::{self, RankChange, RankProcess};
+use super::spawn_context::SpawnContext;
 use super::spool_mirror::SpoolMirror;
 use super::work_queue::{WorkContext, WorkQueue};
-use super::{InboxMessage, log_line, resumed_folder_name};
+use super::{InboxMessage, checkpoint_parts, log_line, resumed_folder_name};
 use crate::checkpoints::commit;
+use crate::control_protocol::FollowerOrder;
 use crate::descendants;
 use crate::home::TrialFolder;
 use crate::machine::Millis;
+use crate::process::Process;
 use dtrain_protocol::{Event, Rank, RankTransport};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;

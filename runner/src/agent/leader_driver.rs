@@ -1,11 +1,6 @@
 //! The driver of a leader: the state machine of [`super::leader`] with hosts, spool and clock.
 
-use super::control_protocol::{
-    AgentCard, AgentIdentity, AgentOrder, AgentReply, FollowerOrder, LinkChoice, OtherHost, Process,
-    SpoolRecord,
-};
 use super::control_socket::SpoolAccess;
-use super::follower;
 use super::host_driver::HostDriver;
 use super::leader::{
     AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST, Leader,
@@ -13,16 +8,20 @@ use super::leader::{
 use super::messages::{HostMessage, LeaderMessage};
 use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
 use super::peers::listener::PeerListener;
-use super::peers::{Greeting, MutualTlsStream, PeerAddress, TrialAttempt, connect};
-use super::spool::{HighWatermark, SpoolWriter};
+use super::peers::{Greeting, MutualTlsStream, TrialAttempt, connect};
 use super::{
-    InboxMessage, POLL_INTERVAL, control_socket, links, log_line, refuse, resumed_folder_name, send_reply,
-    termination_flag, write_card,
+    InboxMessage, POLL_INTERVAL, control_socket, follower, links, log_line, refuse, resumed_folder_name,
+    send_reply, termination_flag, write_card,
+};
+use crate::control_protocol::{
+    AgentCard, AgentIdentity, AgentOrder, AgentReply, FollowerOrder, LaunchError, LinkChoice, OtherHost,
+    PeerAddress,
 };
 use crate::home::TrialFolder;
-use crate::launch::LaunchError;
 use crate::machine::Millis;
 use crate::open_file_limit;
+use crate::process::Process;
+use crate::spool::{HighWatermark, SpoolRecord, SpoolWriter};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::TlsIdentity;

@@ -1,7 +1,7 @@
 //! The messages between the leader and the agents of hosts, its own host included.
 
 use super::foreign::Rendezvous;
-use super::peers::PeerAddress;
+use crate::control_protocol::PeerAddress;
 use dtrain_protocol::{Event, FileEntry, Order, Rank, StepId};
 use dtrain_recipes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,9 @@ use std::time::Duration;
 
 /// A message of the leader to a host.
 ///
-/// It cannot say what a rank runs: that is in the controller's [`super::FollowerOrder`]. A message with an
-/// unknown field ends the connection.
+/// It cannot say what a rank runs: that is in the controller's
+/// [`FollowerOrder`](crate::control_protocol::FollowerOrder). A message with an unknown field ends the
+/// connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum LeaderMessage {

@@ -12,9 +12,7 @@
 //! | `*_driver`, `work_queue`, `checkpoint_parts` | the drivers: sockets, spool, processes, disk |
 //! | `peers` | the connections between agents |
 
-mod certificates;
 mod checkpoint_parts;
-mod control_protocol;
 mod control_socket;
 #[cfg(test)]
 mod fixtures;
@@ -31,21 +29,14 @@ mod rank_process;
 pub(crate) mod shared_memory;
 #[cfg(test)]
 mod simulate;
-pub(crate) mod spool;
+mod spawn_context;
 mod spool_mirror;
 mod work_queue;
 
-pub use control_protocol::{
-    AgentCard, AgentIdentity, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LinkChoice,
-    Log, OtherHost, PeerAddress, Process, Program, SpoolRecord,
-};
-
-pub(crate) use certificates::{agent_certificates, rank_certificates};
-pub use leader::STOP_GRACE_PERIOD;
-
+use crate::certificates::rank_certificates;
+use crate::control_protocol::{AgentCard, AgentOrder, AgentReply, AgentTask, LaunchError, LinkChoice};
 use crate::durable;
 use crate::home::TrialFolder;
-use crate::launch::LaunchError;
 use dtrain_protocol::{Assignment, Event, Rank, RankTransport, frame};
 use messages::{HostMessage, LeaderMessage};
 use peers::MutualTlsStream;

@@ -1,15 +1,14 @@
 //! The process of one rank, with a pipe for orders and a thread that reads its events.
 
-use super::control_protocol::Program;
 use super::oom_killer::MemoryWatch;
+use super::spawn_context::SpawnContext;
 use super::{InboxMessage, foreign};
 use crate::cuda;
 use crate::files;
-use crate::home::TrialFolder;
 use crate::process::set_compute_environment;
 use crate::{channel, descendants};
 use dtrain_protocol::frame::{self, FrameError};
-use dtrain_protocol::{Assignment, AttemptId, Event, Failure, Order, Rank};
+use dtrain_protocol::{Assignment, Event, Failure, Order, Rank};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
@@ -30,20 +29,6 @@ const FREEZE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of consecutive checks that find a rank stopped before it is given up. Not seconds: if the agent is
 /// stopped and continued together with its ranks, nothing is wrong.
 const FREEZE_CHECKS: u32 = 8;
-
-/// Settings shared by all ranks that an agent starts.
-pub(super) struct SpawnContext<'a> {
-    pub(super) attempt: AttemptId,
-    pub(super) folder: &'a TrialFolder,
-    pub(super) worker: &'a Program,
-    pub(super) rendezvous: &'a foreign::Rendezvous,
-    /// Address of this host for other hosts.
-    pub(super) bind: &'a str,
-    /// The first rank of this host.
-    pub(super) first: Rank,
-    /// Number of ranks of this host.
-    pub(super) ranks: u32,
-}
 
 /// The process of a rank.
 pub(super) struct RankProcess {

@@ -4,15 +4,14 @@ use super::checkpoint_parts::{self, CheckpointParts};
 use super::follower::HostTask;
 use super::foreign::{free_ports, rendezvous_port};
 use super::messages::{FetchRefusal, FetchSummary, HostMessage};
-use super::peers::PeerAddress;
 use super::peers::fetch_file::fetch_file;
 use super::peers::link::LoopCounters;
 use super::peers::listener::{self, PeerListener};
 use super::{log_line, spool_mirror};
-use crate::checkpoints::{self, commit};
+use crate::checkpoints::{self, commit, retention};
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::files;
 use crate::home::TrialFolder;
-use crate::launch::LaunchError;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
 use dtrain_protocol::{Assignment, AttemptId, FileEntry, Manifest};
 use dtrain_recipes::Framework;
@@ -126,7 +125,7 @@ impl WorkContext {
             HostTask::Retain { keep, resumed } => {
                 let checkpoints = self.trial.checkpoints();
                 if let Err(error) =
-                    commit::apply_retention(&checkpoints, keep, self.attempt, resumed.as_deref())
+                    retention::apply_retention(&checkpoints, keep, self.attempt, resumed.as_deref())
                 {
                     log_line(&format!("an old checkpoint cannot be removed: {error}"));
                 }

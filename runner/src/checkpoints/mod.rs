@@ -4,6 +4,7 @@ mod adopt;
 pub mod commit;
 mod inventory;
 mod pull;
+pub mod retention;
 mod store;
 mod verify_copies;
 

@@ -2,8 +2,8 @@
 
 use super::component::{InstallOrigin, Release, ToolkitComponent};
 use super::host_environment::HostEnvironment;
+use super::required_headers::{HEADERS, RequiredHeader};
 use super::search::{self, InstallLocation, libraries};
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// File names that NCCL is loaded by, in search order.
@@ -11,41 +11,6 @@ pub(super) const NCCL: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// Header of CUDA's C++ library, included only by kernels with asynchronous copies.
 pub(super) const BARRIER: &str = "cuda/barrier";
-
-/// Header that kernels include, with the packages that provide it.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct RequiredHeader {
-    /// Path below `include`.
-    pub name: &'static str,
-    /// Debian package of NVIDIA's repository, without its release.
-    pub debian: &'static str,
-    /// PyPI package for CUDA 13 and later.
-    pub python: &'static str,
-    /// PyPI package for CUDA 12.
-    pub python_12: &'static str,
-}
-
-/// Every header that kernels need.
-pub(super) const HEADERS: [RequiredHeader; 3] = [
-    RequiredHeader {
-        name: "cuda_fp16.h",
-        debian: "cuda-cudart-dev",
-        python: "nvidia-cuda-runtime",
-        python_12: "nvidia-cuda-runtime-cu12",
-    },
-    RequiredHeader {
-        name: "mma.h",
-        debian: "cuda-cudart-dev",
-        python: "nvidia-cuda-runtime",
-        python_12: "nvidia-cuda-runtime-cu12",
-    },
-    RequiredHeader {
-        name: "crt/mma.h",
-        debian: "cuda-crt",
-        python: "nvidia-cuda-crt",
-        python_12: "nvidia-cuda-nvcc-cu12",
-    },
-];
 
 /// Include folders that are used together.
 #[derive(Clone, Debug, PartialEq, Eq)]

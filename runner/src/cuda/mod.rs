@@ -11,15 +11,17 @@ mod component;
 #[cfg(test)]
 mod fake;
 mod host_environment;
+mod required_headers;
 mod search;
 mod selection;
 mod symlinks;
 #[cfg(test)]
 mod tests;
 
-pub use candidate::{HeaderFolders, RequiredHeader};
+pub use candidate::HeaderFolders;
 pub use component::{InstallOrigin, Release, ToolkitComponent};
 pub use host_environment::HostEnvironment;
+pub use required_headers::RequiredHeader;
 pub use selection::{RejectedComponent, Selection, Toolkit};
 
 use dtrain_protocol::DeviceKind;

@@ -1,9 +1,9 @@
 //! Search for CUDA installations: folders that variables name, toolkits, and Python packages. It looks at
 //! file names only; nothing is loaded, and no Python is started.
 
-use super::candidate::HEADERS;
 use super::component::{InstallOrigin, Release};
 use super::host_environment::HostEnvironment;
+use super::required_headers::HEADERS;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -4,11 +4,10 @@
 //! complete pairs that the driver supports, those named by the user or found by the loader come first, then
 //! the newest.
 
-use super::candidate::{
-    HeaderCandidate, HeaderFolders, LibraryCandidate, RequiredHeader, are_alike, nccls, nvrtcs, sets,
-};
+use super::candidate::{HeaderCandidate, HeaderFolders, LibraryCandidate, are_alike, nccls, nvrtcs, sets};
 use super::component::{InstallOrigin, Release, ToolkitComponent};
 use super::host_environment::HostEnvironment;
+use super::required_headers::RequiredHeader;
 use super::search::{InstallLocation, install_locations};
 use serde::Serialize;
 use std::cmp::Reverse;

@@ -1,6 +1,6 @@
 //! Selected components on various machines, and how a worker finds them.
 
-use super::candidate::HEADERS;
+use super::required_headers::HEADERS;
 use super::{HostEnvironment, Release, Toolkit, fake};
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,10 +1,10 @@
 //! Connection to the agent of the open attempt, with the load of the host it runs on.
 
-use crate::agent::spool::{SpoolEnd, SpoolReader};
-use crate::agent::{AgentRequest, SpoolRecord};
+use crate::control_protocol::AgentRequest;
 use crate::fact::MetricPoint;
 use crate::host_monitor::{HostMonitor, LoadSampler};
 use crate::launch::ConnectedAgent;
+use crate::spool::{SpoolEnd, SpoolReader, SpoolRecord};
 use dtrain_protocol::{AttemptId, Rank, frame};
 use std::io::{BufReader, Read, Write};
 use std::path::Path;

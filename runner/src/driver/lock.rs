@@ -1,9 +1,9 @@
 //! Lock of a trial: at most one controller drives it.
 
 use super::DriveError;
-use crate::agent::Process;
 use crate::files;
 use crate::home::TrialFolder;
+use crate::process::Process;
 
 use dtrain_protocol::TrialId;
 use rustix::fs::FlockOperation;

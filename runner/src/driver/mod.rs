@@ -15,8 +15,8 @@ pub use viewer::{Viewer, outcome_of};
 
 pub(crate) use lock::{TrialLock, acquire as take_lock};
 
-use crate::agent::{LinkChoice, Log, Program};
 use crate::audit::AuditLog;
+use crate::control_protocol::{LinkChoice, Program};
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
@@ -24,9 +24,8 @@ use crate::launch::{Launcher, LocalLauncher};
 use crate::machine::TrialInput;
 use crate::trial_event::Observer;
 use controller::TrialController;
-use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
+use dtrain_protocol::{Assignment, AttemptId, ResumePoint, TrialId};
 use rustix::process::Signal;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,7 +73,7 @@ pub struct LaunchContext {
 /// Programs that a driver starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    /// Program of an agent: reads an [`crate::agent::AgentOrder`] and runs [`crate::agent::run`].
+    /// Program of an agent: reads an [`crate::control_protocol::AgentOrder`] and runs [`crate::agent::run`].
     pub agent: Program,
     /// Program of a rank.
     pub worker: Program,
@@ -106,7 +105,7 @@ pub struct Options {
     /// Longest time without any reachable host of an attempt before the leader is given up as lost.
     pub lost_after: Duration,
     /// Time that ranks have to stop before their agent kills them, shown to the user;
-    /// [`crate::agent::STOP_GRACE_PERIOD`] for a foreign program.
+    /// [`crate::control_protocol::STOP_GRACE_PERIOD`] for a foreign program.
     pub killed_after: Option<Duration>,
 }
 
@@ -219,29 +218,6 @@ pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
 /// Returns the process id of a trial's controller, if it has one.
 pub fn controller(home: &Home, trial: &TrialId) -> Option<u32> {
     lock::holder(&home.trial(trial))
-}
-
-/// Lists all logs of a trial by attempt and rank; that of the agents is last.
-pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
-    let folder = home.trial(trial);
-    let mut logs: Vec<Log> = Vec::new();
-    for entry in fs::read_dir(folder.logs())? {
-        let entry = entry?;
-        if let Some(of) = entry.file_name().to_str().and_then(parse_log_name) {
-            logs.push(Log { of: Some(of), path: entry.path() });
-        }
-    }
-    logs.sort_by_key(|log| log.of);
-    if folder.agent_log().exists() {
-        logs.push(Log { of: None, path: folder.agent_log() });
-    }
-    Ok(logs)
-}
-
-/// Parses attempt and rank of `attempt-<attempt>.rank-<rank>.log`.
-fn parse_log_name(name: &str) -> Option<(AttemptId, Rank)> {
-    let (attempt, rank) = name.strip_prefix("attempt-")?.strip_suffix(".log")?.split_once(".rank-")?;
-    Some((AttemptId(attempt.parse().ok()?), Rank(rank.parse().ok()?)))
 }
 
 /// Error that keeps a trial from being driven.

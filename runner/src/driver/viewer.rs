@@ -1,12 +1,11 @@
 //! Viewer of a trial: follows it by reading the spools on this machine, without driving or changing it.
 
 use super::{DriveOutcome, lock};
-use crate::agent::SpoolRecord;
-use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::fact::{Fact, Ledger, LedgerError};
 use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::machine::TrialMachine;
+use crate::spool::{SpoolEnd, SpoolReader, SpoolRecord};
 use crate::trial_event::{ControllerStatus, Observer, TrialEvent};
 use dtrain_protocol::{AttemptId, TrialId};
 use std::fs;
@@ -136,8 +135,7 @@ pub fn outcome_of(ledger: &dyn Ledger, trial: &TrialId) -> Result<Option<DriveOu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::StepId;
-    use dtrain_protocol::frame;
+    use dtrain_protocol::{StepId, frame};
     use std::io::Write;
 
     fn all(viewer: &mut Viewer) -> Vec<TrialEvent> {

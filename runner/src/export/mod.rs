@@ -9,6 +9,7 @@ mod names;
 mod parquet;
 pub mod prometheus;
 mod protobuf;
+mod row_writer;
 mod runs;
 mod tables;
 mod tensorboard;

@@ -8,7 +8,7 @@
 mod metadata;
 mod thrift;
 
-use super::tables::RowWriter;
+use super::row_writer::RowWriter;
 use super::text::{brief_metadata, trial_metadata};
 use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank};

@@ -3,23 +3,12 @@
 
 use super::atomic_output::{self, write_error};
 use super::parquet::ParquetWriter;
+use super::row_writer::RowWriter;
 use super::runs::ProgressCounter;
 use super::text::{Csv, JsonLines};
 use super::{ExportError, OutputFormat, TrialSelection, WriteProgress, WrittenRun, as_u64};
-use crate::ledger::{MetricSample, TrialOutline};
-use dtrain_protocol::{AttemptId, Rank};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
-
-/// Writer of rows in one format.
-pub(super) trait RowWriter {
-    /// Begins the rows of a trial.
-    fn begin(&mut self, trial: &TrialOutline) -> io::Result<()>;
-    /// Writes rows of one series of the trial.
-    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, MetricSample)]) -> io::Result<()>;
-    /// Ends the output.
-    fn finish(&mut self) -> io::Result<()>;
-}
 
 /// Writes the rows to the file `to`.
 pub(super) fn file(

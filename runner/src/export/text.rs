@@ -1,6 +1,6 @@
 //! CSV and JSON Lines writers.
 
-use super::tables::RowWriter;
+use super::row_writer::RowWriter;
 use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use serde_json::{Map, Value, json};

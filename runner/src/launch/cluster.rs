@@ -5,27 +5,26 @@
 //! on one machine. The leader owns the attempt, with the only spool and the only control socket. A follower
 //! holds ranks for the leader and ends with it.
 
+mod checkpoint_placement;
+
 use super::cancellation::CancellationToken;
 use super::fenced_hosts::FencedHosts;
 use super::fencing::Fencing;
 use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
-use super::relay::{RemoteHost, RemoteStore};
-use super::{
-    AgentContact, AvailableHosts, FencedAgent, LaunchError, Launcher, LocalLauncher, SpoolUnreadable,
+use super::relay::RemoteHost;
+use super::{AgentContact, AvailableHosts, FencedAgent, HostPool, Launcher, LocalLauncher, SpoolUnreadable};
+use crate::certificates::agent_certificates;
+use crate::control_protocol::{
+    AgentCard, AgentIdentity, AgentOrder, FollowerOrder, LaunchError, OtherHost, PeerAddress, Program,
 };
-use crate::agent::{
-    AgentCard, AgentIdentity, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, agent_certificates,
-};
-use crate::checkpoints::{self, CheckpointStore, FolderListing, Inventory, read_manifest};
 use crate::durable;
 use crate::files;
 use crate::home::{Home, TrialFolder};
-use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::{AttemptId, RankTransport, StepId, TlsIdentity, TrialId};
+use dtrain_protocol::{AttemptId, RankTransport, TlsIdentity, TrialId};
 use std::io::{BufReader, Read};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Timeout of a short question to a host.
@@ -170,20 +169,6 @@ impl ClusterLauncher {
         }
     }
 
-    /// Copies the checkpoint to resume from to the leader's host if it is on this machine, as an adopted one
-    /// of another trial is. The other hosts get it from there.
-    fn put_checkpoint(&self, order: &AgentOrder) -> Result<(), LaunchError> {
-        let point = order.assignments.first().and_then(|assignment| assignment.resume.as_ref());
-        let name = point.and_then(|point| point.folder.file_name());
-        let Some(own) = name.map(|name| self.folder.checkpoints().join(name)) else { return Ok(()) };
-        if self.shared.is_some() || checkpoints::verify(&own).is_err() {
-            return Ok(());
-        }
-        let trial = self.trial.clone();
-        let put = self.leader().ask(move |leader| leader.put_checkpoint(&trial, &own));
-        put.answer(LAUNCH_TIMEOUT).map_err(|reason| LaunchError::because_of(&self.leader().name, &reason))
-    }
-
     /// Starts the agents of all active hosts and of the `lenders`; a lender may fail.
     fn lead(
         &self,
@@ -222,29 +207,8 @@ impl Launcher for ClusterLauncher {
         self.cancel.clone()
     }
 
-    fn available_hosts(&mut self) -> AvailableHosts {
-        let fences = self.fences();
-        let (fenced, all): (Vec<usize>, Vec<usize>) =
-            (0..self.hosts.len()).partition(|host| fences.has(self.name(*host)));
-        let patience = if self.usable.is_empty() { ANSWER_TIMEOUT } else { REPEAT_ANSWER_TIMEOUT };
-        let answers = self.ask_all(&all, patience, RemoteHost::address);
-        let answering = all.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        self.usable = answering.map(|(host, _)| host).collect();
-        let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
-        let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
-        let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
-        AvailableHosts {
-            hosts,
-            names,
-            away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect(),
-        }
-    }
-
-    fn deprioritize(&mut self, hosts: &[String]) {
-        let place = |host: &usize| hosts.iter().position(|last| last == self.name(*host));
-        let mut usable = self.usable.clone();
-        usable.sort_by_key(place);
-        self.usable = usable;
+    fn pool(&mut self) -> Option<&mut dyn HostPool> {
+        Some(self)
     }
 
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
@@ -271,40 +235,6 @@ impl Launcher for ClusterLauncher {
         led
     }
 
-    /// Hosts with their own folders verify the checkpoint when they fetch its parts.
-    fn verify(&mut self, folder: &Path) -> Result<(), String> {
-        if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
-    }
-
-    fn complete_checkpoints(
-        &mut self,
-        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)> {
-        if let Some(home) = &self.shared {
-            return LocalLauncher::new(&home.trial(&self.trial)).complete_checkpoints(is_wanted);
-        }
-        let trial = self.trial.clone();
-        let folders =
-            self.ask_all(&self.usable, ANSWER_TIMEOUT, move |host| RemoteStore::new(host, &trial).folders());
-        let inventory = Inventory::of(folders.into_iter().map(Result::unwrap_or_default).collect());
-        let contents = |index: usize, folder: &FolderListing| {
-            let (trial, folder) = (self.trial.clone(), folder.clone());
-            let read =
-                move |host: &mut RemoteHost| read_manifest(&mut RemoteStore::new(host, &trial), &folder);
-            Ok(self.hosts[self.usable[index]].ask(read).answer(MANIFEST_TIMEOUT)?.1)
-        };
-        let found = inventory.names().into_iter().filter_map(|name| {
-            let (step, attempt) = parse_folder_name(&name)?;
-            (is_wanted(attempt, step) && inventory.is_whole(&name, contents).is_ok())
-                .then_some((attempt, step))
-        });
-        found.collect()
-    }
-
-    fn suspect(&mut self, host: &str) {
-        self.hosts.iter().filter(|known| known.name == host).for_each(PolledHost::suspect);
-    }
-
     /// A leader that does not answer may still be alive; then its followers are too, as none outlives it.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact {
         if let Some(reason) = self.leader_lost(attempt) {
@@ -326,20 +256,6 @@ impl Launcher for ClusterLauncher {
         let is_at_work = followers.contains(&Ok(true));
         // A suspect leader had little time to answer, and may only be slow.
         asked.answer(ANSWER_TIMEOUT).unwrap_or(AgentContact::Away { reason, is_at_work })
-    }
-
-    fn give_up(&mut self, attempt: AttemptId) -> bool {
-        let reason = format!("{} was given up", self.leader().name);
-        self.given_up = Some((attempt, reason));
-        true
-    }
-
-    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<FencedAgent> {
-        if self.shared.is_some() {
-            return Vec::new();
-        }
-        self.fencing.ask_others(&self.trial, attempt, &self.hosts, &self.active);
-        self.fencing.take_fenced(&self.hosts)
     }
 
     fn is_responsive(&mut self, attempt: AttemptId) -> bool {
@@ -373,6 +289,49 @@ impl Launcher for ClusterLauncher {
         Ok(Box::new(BufReader::new(leftover)))
     }
 
+    fn kill(&mut self, attempt: AttemptId) -> bool {
+        let trial = self.trial.clone();
+        let killed = self.ask_all(&self.active, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
+        killed.iter().all(|gone| *gone == Ok(true))
+    }
+}
+
+impl HostPool for ClusterLauncher {
+    fn available_hosts(&mut self) -> AvailableHosts {
+        let fences = self.fences();
+        let (fenced, all): (Vec<usize>, Vec<usize>) =
+            (0..self.hosts.len()).partition(|host| fences.has(self.name(*host)));
+        let patience = if self.usable.is_empty() { ANSWER_TIMEOUT } else { REPEAT_ANSWER_TIMEOUT };
+        let answers = self.ask_all(&all, patience, RemoteHost::address);
+        let answering = all.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+        self.usable = answering.map(|(host, _)| host).collect();
+        let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
+        let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
+        let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
+        AvailableHosts {
+            hosts,
+            names,
+            away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect(),
+        }
+    }
+
+    fn deprioritize(&mut self, hosts: &[String]) {
+        let place = |host: &usize| hosts.iter().position(|last| last == self.name(*host));
+        let mut usable = self.usable.clone();
+        usable.sort_by_key(place);
+        self.usable = usable;
+    }
+
+    fn suspect(&mut self, host: &str) {
+        self.hosts.iter().filter(|known| known.name == host).for_each(PolledHost::suspect);
+    }
+
+    fn give_up(&mut self, attempt: AttemptId) -> bool {
+        let reason = format!("{} was given up", self.leader().name);
+        self.given_up = Some((attempt, reason));
+        true
+    }
+
     fn mirrored_spool(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>> {
         let mirror = self.active.get(1).filter(|_| self.shared.is_none())?;
         let trial = self.trial.clone();
@@ -381,9 +340,11 @@ impl Launcher for ClusterLauncher {
         Some(Box::new(BufReader::new(mirrored)))
     }
 
-    fn kill(&mut self, attempt: AttemptId) -> bool {
-        let trial = self.trial.clone();
-        let killed = self.ask_all(&self.active, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
-        killed.iter().all(|gone| *gone == Ok(true))
+    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<FencedAgent> {
+        if self.shared.is_some() {
+            return Vec::new();
+        }
+        self.fencing.ask_others(&self.trial, attempt, &self.hosts, &self.active);
+        self.fencing.take_fenced(&self.hosts)
     }
 }

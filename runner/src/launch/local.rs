@@ -1,15 +1,15 @@
 //! The launcher for this machine: the agent is a process in a session of its own.
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
-use super::{AgentContact, ConnectedAgent, LaunchError, Launcher, SpoolUnreadable};
-use crate::agent::spool::SpoolWriter;
-use crate::agent::{
-    AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
-};
+use super::{AgentContact, CheckpointPlacement, ConnectedAgent, HostPool, Launcher, SpoolUnreadable};
 use crate::checkpoints;
+use crate::control_protocol::{
+    AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LaunchError, Program,
+};
 use crate::files;
 use crate::home::TrialFolder;
-use crate::process::kill_group;
+use crate::process::{Process, kill_group};
+use crate::spool::SpoolWriter;
 use crate::{channel, descendants};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, ResumePoint, StepId, frame};
@@ -53,7 +53,7 @@ impl LocalLauncher {
     }
 
     /// Makes agents end with the thread that starts them.
-    pub(super) fn bound_to_this_thread(self) -> Self {
+    pub(crate) fn bound_to_this_thread(self) -> Self {
         Self { is_bound: true, ..self }
     }
 
@@ -88,7 +88,7 @@ impl LocalLauncher {
     /// Opens the spool, or this host's mirror of it, of an attempt whose agent is gone, at byte `from`;
     /// returns it with the remaining length. `None` if there is none: an attempt that was never launched has
     /// no spool.
-    pub(super) fn open_spool(
+    pub(crate) fn open_spool(
         &self,
         attempt: AttemptId,
         from: u64,
@@ -109,14 +109,14 @@ impl LocalLauncher {
     }
 
     /// True if the agent of `attempt` is alive and not stopped by a signal.
-    pub(super) fn is_alive(&self, attempt: AttemptId) -> bool {
+    pub(crate) fn is_alive(&self, attempt: AttemptId) -> bool {
         let is_at_work = |card: AgentCard| card.attempt == attempt && card.agent.is_running();
         self.is_locked() && self.card().is_some_and(is_at_work)
     }
 
     /// Kills attempts before `attempt` for good: the caller launches `attempt` and so knows that they are
     /// over. Returns the attempt that was alive; `Err` if it still is.
-    pub(super) fn fence(&mut self, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
+    pub(crate) fn fence(&mut self, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
         let Some(card) = self.card().filter(|card| card.attempt < attempt) else { return Ok(None) };
         let was_alive = self.is_locked();
         if !self.kill_for_good(card.attempt)? {
@@ -126,7 +126,7 @@ impl LocalLauncher {
     }
 
     /// Starts the agent of an attempt; calls `going_on` every few seconds while its ranks start.
-    pub(super) fn launch_with_keepalive(
+    pub(crate) fn launch_with_keepalive(
         &mut self,
         order: &AgentOrder,
         going_on: &dyn Fn(),
@@ -141,7 +141,7 @@ impl LocalLauncher {
 
     /// Connects to the agent of `attempt`, which then sends its spool from byte `from`. `Err` is never
     /// [`AgentContact::Connected`].
-    pub(super) fn connect(
+    pub(crate) fn connect(
         &mut self,
         attempt: AttemptId,
         from: u64,
@@ -164,7 +164,7 @@ impl LocalLauncher {
     /// must create itself. Returns `true` if no process is alive.
     ///
     /// `Err` if the spool can neither be found nor created.
-    pub(super) fn kill_for_good(&mut self, attempt: AttemptId) -> Result<bool, String> {
+    pub(crate) fn kill_for_good(&mut self, attempt: AttemptId) -> Result<bool, String> {
         if !self.kill(attempt) {
             return Ok(false);
         }
@@ -259,29 +259,12 @@ impl Launcher for LocalLauncher {
         self.cancel.clone()
     }
 
+    fn pool(&mut self) -> Option<&mut dyn HostPool> {
+        None
+    }
+
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
         self.launch_with_keepalive(order, &|| {})
-    }
-
-    fn complete_checkpoints(
-        &mut self,
-        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)> {
-        let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
-        let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
-        let found = committed.into_iter().filter_map(|point| {
-            let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
-            (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
-        });
-        found.collect()
-    }
-
-    fn is_missing(&self, folder: &Path) -> bool {
-        matches!(folder.try_exists(), Ok(false))
-    }
-
-    fn verify(&mut self, folder: &Path) -> Result<(), String> {
-        checkpoints::verify(folder).map(drop)
     }
 
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact {
@@ -298,6 +281,11 @@ impl Launcher for LocalLauncher {
             }),
             Err(_) => AgentContact::Silent,
         }
+    }
+
+    /// The kernel reports the end of an agent on this machine.
+    fn is_responsive(&mut self, _attempt: AttemptId) -> bool {
+        true
     }
 
     fn spool_remainder(
@@ -320,6 +308,29 @@ impl Launcher for LocalLauncher {
         descendants::kill_marked(&trial, attempt);
         self.reap();
         gone
+    }
+}
+
+impl CheckpointPlacement for LocalLauncher {
+    fn complete_checkpoints(
+        &mut self,
+        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
+    ) -> Vec<(AttemptId, StepId)> {
+        let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
+        let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
+        let found = committed.into_iter().filter_map(|point| {
+            let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
+            (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
+        });
+        found.collect()
+    }
+
+    fn is_missing(&self, folder: &Path) -> bool {
+        matches!(folder.try_exists(), Ok(false))
+    }
+
+    fn verify(&mut self, folder: &Path) -> Result<(), String> {
+        checkpoints::verify(folder).map(drop)
     }
 }
 

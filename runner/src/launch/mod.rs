@@ -3,7 +3,7 @@
 //! | task | one machine | several hosts |
 //! |---|---|---|
 //! | start, reach and kill agents | `local` | `cluster` over `relay`, reached by `ssh` or by `slurm` |
-//! | authentication | user id of the socket | certificates of the attempt (`agent/certificates.rs`) |
+//! | authentication | user id of the socket | certificates of the attempt (`certificates.rs`) |
 //! | a checkpoint | files, manifest, final name | each host prepares its part and a copy; then each commits |
 //! | resume | the files are there | each host fetches the files it lacks; every chunk is verified |
 //! | probe | ranks side by side | ranks on all hosts, so that collectives cross the network |
@@ -26,77 +26,28 @@ pub use cluster::ClusterLauncher;
 pub use fenced_hosts::FencedHosts;
 pub use local::LocalLauncher;
 
-use crate::agent::{AgentCard, AgentOrder};
+use crate::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_protocol::{AttemptId, StepId};
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// Starts, reaches and kills the agents of one trial.
-pub trait Launcher: Send {
+pub trait Launcher: CheckpointPlacement + Send {
     /// Returns a token that cancels this launcher's waits from another thread.
-    fn cancel(&self) -> CancellationToken {
-        CancellationToken::default()
-    }
+    fn cancel(&self) -> CancellationToken;
+
+    /// Returns the pool of hosts that it starts agents on; `None` if that is this machine alone.
+    fn pool(&mut self) -> Option<&mut dyn HostPool>;
 
     /// Starts an attempt and returns once its ranks are started. On `Err` no process of it is alive or will
     /// be, except on [`LaunchError::Unknown`].
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError>;
 
-    /// Returns the hosts that answer now, in the order in which an attempt takes them. One machine always
-    /// answers.
-    fn available_hosts(&mut self) -> AvailableHosts {
-        AvailableHosts { hosts: 1, ..AvailableHosts::default() }
-    }
-
-    /// Puts `hosts` last, in this order, for the next attempts; they may still lend their checkpoint files.
-    fn deprioritize(&mut self, _hosts: &[String]) {}
-
-    /// Returns the committed checkpoints, oldest first, that match `is_wanted` and of which the hosts that
-    /// answered last have every file.
-    fn complete_checkpoints(
-        &mut self,
-        _is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)> {
-        Vec::new()
-    }
-
-    /// Counts the leader's host of `attempt` as lost; returns `false` if there is none. From then on
-    /// [`Launcher::reach`] kills the followers and reports the attempt as gone.
-    fn give_up(&mut self, _attempt: AttemptId) -> bool {
-        false
-    }
-
-    /// Reads another host's mirror of the spool from byte `from`, when the leader's spool is out of reach.
-    fn mirrored_spool(&mut self, _attempt: AttemptId, _from: u64) -> Option<Box<dyn Read + Send>> {
-        None
-    }
-
-    /// Kills attempts before `attempt` on hosts that came back; returns those killed since the last call.
-    /// Does not block.
-    fn fence_returned(&mut self, _attempt: AttemptId) -> Vec<FencedAgent> {
-        Vec::new()
-    }
-
-    /// Marks `host` as possibly lost: waits for it are short until it answers again.
-    fn suspect(&mut self, _host: &str) {}
-
-    /// True if a checkpoint's folder is known to be missing; `false` if unknown.
-    fn is_missing(&self, _folder: &Path) -> bool {
-        false
-    }
-
-    /// Verifies that the checkpoint in `folder` is unchanged since its commit; `Err` describes the damage.
-    fn verify(&mut self, folder: &Path) -> Result<(), String>;
-
     /// Connects to the agent of `attempt`, to read its spool from byte `from`.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact;
 
-    /// True if the agent still works; called after a long silence. An agent that does not is killed. On this
-    /// machine the kernel reports it.
-    fn is_responsive(&mut self, _attempt: AttemptId) -> bool {
-        true
-    }
+    /// True if the agent still works; called after a long silence. An agent that does not is killed.
+    fn is_responsive(&mut self, attempt: AttemptId) -> bool;
 
     /// Returns the spool of an attempt from byte `from`, after its agent is gone. The end of the stream is
     /// the end of the spool: reading fails if the rest is unavailable.
@@ -110,6 +61,45 @@ pub trait Launcher: Send {
     fn kill(&mut self, attempt: AttemptId) -> bool;
 }
 
+/// Finds and verifies the checkpoints of a trial where they are kept: on this machine, or on its hosts.
+pub trait CheckpointPlacement {
+    /// Returns the committed checkpoints, oldest first, that match `is_wanted` and of which the hosts that
+    /// answered last have every file.
+    fn complete_checkpoints(
+        &mut self,
+        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
+    ) -> Vec<(AttemptId, StepId)>;
+
+    /// True if a checkpoint's folder is known to be missing; `false` if unknown.
+    fn is_missing(&self, folder: &Path) -> bool;
+
+    /// Verifies that the checkpoint in `folder` is unchanged since its commit; `Err` describes the damage.
+    fn verify(&mut self, folder: &Path) -> Result<(), String>;
+}
+
+/// Hosts on which the agents of a trial run, any of which may be lost and come back.
+pub trait HostPool {
+    /// Returns the hosts that answer now, in the order in which an attempt takes them.
+    fn available_hosts(&mut self) -> AvailableHosts;
+
+    /// Puts `hosts` last, in this order, for the next attempts; they may still lend their checkpoint files.
+    fn deprioritize(&mut self, hosts: &[String]);
+
+    /// Marks `host` as possibly lost: waits for it are short until it answers again.
+    fn suspect(&mut self, host: &str);
+
+    /// Counts the leader's host of `attempt` as lost; returns `false` if there is none. From then on
+    /// [`Launcher::reach`] kills the followers and reports the attempt as gone.
+    fn give_up(&mut self, attempt: AttemptId) -> bool;
+
+    /// Reads another host's mirror of the spool from byte `from`, when the leader's spool is out of reach.
+    fn mirrored_spool(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>>;
+
+    /// Kills attempts before `attempt` on hosts that came back; returns those killed since the last call.
+    /// Does not block.
+    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<FencedAgent>;
+}
+
 /// The hosts available for an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AvailableHosts {
@@ -121,6 +111,14 @@ pub struct AvailableHosts {
     pub away: Vec<String>,
 }
 
+impl AvailableHosts {
+    /// Returns the hosts of a launcher that answer now. One machine always answers.
+    pub fn of(launcher: &mut dyn Launcher) -> Self {
+        let one_machine = || Self { hosts: 1, ..Self::default() };
+        launcher.pool().map_or_else(one_machine, HostPool::available_hosts)
+    }
+}
+
 /// A host that came back, with an agent of an older attempt that was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedAgent {
@@ -128,68 +126,6 @@ pub struct FencedAgent {
     pub host: String,
     /// The attempt that was still running there.
     pub attempt: AttemptId,
-}
-
-/// The reason why an attempt was not launched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LaunchError {
-    /// The checkpoint to resume from is missing or damaged.
-    Checkpoint(String),
-    /// Any other failure.
-    Other(String),
-    /// A failure of one of several hosts.
-    OnHost {
-        /// Name of the host.
-        host: String,
-        /// The reason.
-        reason: String,
-    },
-    /// The launch was requested and its answer lost: it may be alive. [`Launcher::reach`] finds out.
-    Unknown(String),
-}
-
-impl LaunchError {
-    /// Creates [`Self::Checkpoint`] or [`Self::Other`].
-    pub(crate) fn because(reason: String, is_of_checkpoint: bool) -> Self {
-        if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
-    }
-
-    /// Creates a failure of `host`; removes its name from the start of the reason.
-    pub(crate) fn because_of(host: &str, reason: &str) -> Self {
-        let reason = reason.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
-        Self::OnHost { host: host.to_owned(), reason: reason.to_owned() }
-    }
-
-    /// Adds the host that reported the failure, unless it names another host.
-    pub(crate) fn on(self, host: &str) -> Self {
-        match self {
-            Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
-            Self::Other(reason) => Self::OnHost { host: host.into(), reason },
-            Self::OnHost { .. } => self,
-            Self::Unknown(reason) => Self::Unknown(format!("{host}: {reason}")),
-        }
-    }
-}
-
-impl fmt::Display for LaunchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason) => f.write_str(reason),
-            Self::OnHost { host, reason } => write!(f, "{host}: {reason}"),
-        }
-    }
-}
-
-impl From<&str> for LaunchError {
-    fn from(reason: &str) -> Self {
-        Self::Other(reason.into())
-    }
-}
-
-impl From<String> for LaunchError {
-    fn from(reason: String) -> Self {
-        Self::Other(reason)
-    }
 }
 
 /// The result of an attempt to reach an agent.
@@ -233,6 +169,6 @@ pub struct ConnectedAgent {
     pub ranks: Vec<u32>,
     /// The bytes of the spool.
     pub spool: Box<dyn Read + Send>,
-    /// Accepts frames of [`crate::agent::AgentRequest`].
+    /// Accepts frames of [`crate::control_protocol::AgentRequest`].
     pub requests: Box<dyn Write + Send>,
 }

@@ -1,6 +1,7 @@
 //! The placement of ranks on the hosts of an attempt, and their certificates.
 
-use crate::agent::{AgentOrder, rank_certificates};
+use crate::certificates::rank_certificates;
+use crate::control_protocol::AgentOrder;
 use dtrain_protocol::RankTransport;
 use std::ops::Range;
 

@@ -11,7 +11,7 @@ mod study;
 
 pub use merge::{ImportError, MergeReport};
 
-use super::{BoxError, History, points, unstored, writer};
+use super::{BoxError, History, lookup, points, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use dtrain_protocol::bundle::{self, ArchiveHeader, POINTS, Record, Series, StudyName, StudyRecord, Writer};
@@ -74,7 +74,7 @@ impl History {
             for one in series {
                 // Points recorded meanwhile are left for the next bundle.
                 let samples = self.read("read a series from", |database| {
-                    points::of_attempt(database, writer::row_of(database, id)?, &one)
+                    points::of_attempt(database, lookup::row_of(database, id)?, &one)
                 })?;
                 let most = usize::try_from(one.points).unwrap_or(usize::MAX).min(samples.len());
                 for part in samples[..most].chunks(POINTS) {
@@ -99,7 +99,7 @@ fn trial_of(
     id: &TrialId,
     head: &ArchiveHeader,
 ) -> Result<(bundle::TrialRecord, Vec<String>), BoxError> {
-    let row = writer::row_of(database, id)?;
+    let row = lookup::row_of(database, id)?;
     let number = |number: Option<i64>| number.map(unstored);
     let mut shared = Vec::new();
     let mut trial = database.query_row(

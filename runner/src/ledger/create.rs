@@ -1,12 +1,13 @@
 //! Records a new trial before anything is launched.
 
+use super::interned::{digest, insert_text, key_id};
 use super::{BoxError, History, now_ms, stored};
 use crate::fact::LedgerError;
 use crate::provenance::Provenance;
 use dtrain_planner::{Plan, RankedCandidate};
 use dtrain_protocol::{InputManifest, StepId, TrialId};
 use dtrain_recipes::{Goal, Model, Recipe, placeholder};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -292,39 +293,6 @@ fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, BoxEr
         |row| row.get(0),
     )?;
     Ok(next)
-}
-
-/// Stores a text once under its hash; returns the hash.
-pub(super) fn insert_text(
-    transaction: &Transaction<'_>,
-    table: &str,
-    column: &str,
-    text: &str,
-) -> Result<String, BoxError> {
-    let hash = digest(text);
-    transaction
-        .execute(&format!("INSERT OR IGNORE INTO {table}(hash, {column}) VALUES (?1, ?2)"), [&hash, text])?;
-    Ok(hash)
-}
-
-/// Returns the first 32 hex digits of a text's blake3.
-pub(super) fn digest(text: &str) -> String {
-    let mut hex = blake3::hash(text.as_bytes()).to_hex().to_string();
-    hex.truncate(32);
-    hex
-}
-
-/// Returns the row number of a key's name; inserts a new one.
-pub(super) fn key_id(database: &rusqlite::Connection, name: &str) -> Result<i64, BoxError> {
-    let known = database
-        .prepare_cached("SELECT id FROM key WHERE name = ?1")?
-        .query_row([name], |row| row.get(0))
-        .optional()?;
-    if let Some(id) = known {
-        return Ok(id);
-    }
-    database.prepare_cached("INSERT INTO key(name) VALUES (?1)")?.execute([name])?;
-    Ok(database.last_insert_rowid())
 }
 
 /// Flattens a JSON value to its leaves with their paths: `{"a": {"b": [1]}}` is `a.b.0 = 1`.

@@ -1,6 +1,6 @@
 //! Derived trials, which began with a checkpoint of another trial.
 
-use super::{BoxError, History, Parent, writer};
+use super::{BoxError, History, Parent, lookup};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use rusqlite::Connection;
@@ -25,7 +25,7 @@ impl History {
     /// Returns `true` if the trial was launched and has not ended, so that a controller may be driving it.
     pub fn is_open(&self, trial: &TrialId) -> Result<bool, LedgerError> {
         self.read("look up a trial in", |database| {
-            let row = writer::row_of(database, trial)?;
+            let row = lookup::row_of(database, trial)?;
             let query = "SELECT state = 'open' FROM trial WHERE id = ?1";
             Ok(database.query_row(query, [row], |row| row.get(0))?)
         })

@@ -1,7 +1,7 @@
 //! Figures of events, stored as points, and the summary of a series.
 
 use super::{
-    BoxError, History, MetricSample, noise_scale, open_points, points, typical_step, unstored, writer,
+    BoxError, History, MetricSample, lookup, noise_scale, open_points, points, typical_step, unstored,
 };
 use crate::fact::{LedgerError, MetricPoint, training_ms_between};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
@@ -289,12 +289,12 @@ fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<MedianW
 impl History {
     /// Returns the summary of each series of a trial, sorted by key and rank.
     pub fn summaries(&self, trial: &TrialId) -> Result<Vec<Summary>, LedgerError> {
-        self.read("read figures from", |database| summaries(database, writer::row_of(database, trial)?))
+        self.read("read figures from", |database| summaries(database, lookup::row_of(database, trial)?))
     }
 
     /// Returns the typical value of a series of the lowest rank that reports it, without warm-up steps.
     pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<MedianWithSpread>, LedgerError> {
-        self.read("read figures from", |database| steady(database, writer::row_of(database, trial)?, key))
+        self.read("read figures from", |database| steady(database, lookup::row_of(database, trial)?, key))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Filters, sort orders and pages of trials: parsed from the user's text, compiled to SQL.
 
-use super::names::{COLUMNS, WORDS};
-use super::{KnownNames, TrialStatus, list};
+use super::columns::{self, column};
+use super::condition_error::ConditionError;
+use super::{KnownNames, TrialStatus};
 use rusqlite::types::Value as Sql;
 use std::cmp::Ordering;
 
@@ -71,43 +72,6 @@ pub enum Relation {
     AtLeast,
     /// `>`
     More,
-}
-
-/// Error of parsing a condition or a sort order.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConditionError {
-    /// The text is no comparison.
-    #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
-    NoCondition(String),
-    /// The name is unknown.
-    #[error("trials have no `{name}`{}", did_you_mean(.near.as_deref()))]
-    Unknown {
-        /// Name in the text.
-        name: String,
-        /// Known name that resembles it.
-        near: Option<String>,
-    },
-    /// The name cannot be sorted by.
-    #[error(
-        "`{0}` is nothing to sort by; expected newest, best, fastest, or what `--where` compares with a number"
-    )]
-    NoOrder(String),
-    /// The name can only be compared with a word.
-    #[error("`{0}` is compared with `=` and a word, such as `{0}=WORD`")]
-    Word(String),
-    /// The status is unknown.
-    #[error("{0}")]
-    NoStatus(String),
-}
-
-fn did_you_mean(near: Option<&str>) -> String {
-    match near {
-        Some(near) => format!("; did you mean `{near}`?"),
-        None => format!(
-            "; expected {}, a key of the recipe or the plan, or a recorded figure",
-            WORDS.into_iter().chain(COLUMNS).collect::<Vec<_>>().join(", ")
-        ),
-    }
 }
 
 impl Default for Pagination {
@@ -184,9 +148,9 @@ impl Sort {
     fn key(&self, merged: bool) -> (String, Vec<Sql>) {
         let (text, values) = match self {
             Self::Newest => (if merged { "recorded.at_ms" } else { "NULL" }.to_owned(), Vec::new()),
-            Self::Fastest => (list::SPEED.to_owned(), Vec::new()),
+            Self::Fastest => (columns::SPEED.to_owned(), Vec::new()),
             Self::Best => {
-                (format!("CASE trial.goal WHEN 'max' THEN -({0}) ELSE {0} END", list::BEST), Vec::new())
+                (format!("CASE trial.goal WHEN 'max' THEN -({0}) ELSE {0} END", columns::BEST), Vec::new())
             }
             Self::Least(key) if matches!(key.as_str(), "batch" | "learning_rate" | "step") => {
                 (column(key).expect("it is one").to_owned(), Vec::new())
@@ -197,7 +161,7 @@ impl Sort {
                                WHERE summary.trial = trial.id AND key.name = ? ORDER BY rank LIMIT 1),
                               (SELECT number FROM param JOIN key ON key.id = param.key
                                WHERE param.trial = trial.id AND key.name = ?))",
-                    list::FIGURE
+                    columns::FIGURE
                 ),
                 vec![key.clone().into(), key.clone().into()],
             ),
@@ -260,19 +224,6 @@ impl std::str::FromStr for Condition {
     }
 }
 
-/// Returns the SQL of a column that conditions can name.
-pub(super) fn column(key: &str) -> Option<&'static str> {
-    Some(match key {
-        "batch" => "trial.batch",
-        "learning_rate" => "trial.learning_rate",
-        "best" => list::BEST,
-        "loss" => "loss.last",
-        "step" => "coalesce(loss.last_step, result.last_step)",
-        "tokens_per_second" => list::SPEED,
-        _ => return None,
-    })
-}
-
 /// Sort key for a history with trials of other machines: those by the clock of their machine; those of this
 /// one by row, so that a clock that was set back does not reorder them.
 const RECORDED: &str = "
@@ -289,8 +240,8 @@ pub(super) fn query(filter: &Filter, sort: &Sort, part: &str, merged: bool) -> (
     let (key, mut values) = sort.key(merged);
     let mut text = format!(
         "SELECT {}, {key} AS sort_key, trial.id AS row_number FROM {}{}\n WHERE 1{part}",
-        list::columns(),
-        list::TABLES,
+        columns::columns(),
+        columns::TABLES,
         if merged { RECORDED } else { "" }
     );
     for (column, wanted) in [("recipe", &filter.recipe), ("study", &filter.study)] {
@@ -324,7 +275,7 @@ pub(super) fn query(filter: &Filter, sort: &Sort, part: &str, merged: bool) -> (
                            WHERE summary.trial = trial.id AND key.name = ? AND {figure} {sign} ?
                            AND rank = (SELECT min(rank) FROM summary AS other
                                        WHERE other.trial = trial.id AND other.key = key.id)))",
-            figure = list::FIGURE
+            figure = columns::FIGURE
         );
         values.extend([key.clone().into(), (*value).into(), key.clone().into(), (*value).into()]);
     }

@@ -1,9 +1,9 @@
-//! Lookup of a trial by the name that the user typed.
+//! Lookup of a trial by the name that the user typed, or by its id.
 
 use super::{BoxError, History};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 /// Error of a name that does not identify one trial.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +67,15 @@ impl History {
             Lookup::None(near) => Err(LookupError::Unknown { name: name.to_owned(), near }),
         }
     }
+}
+
+/// Returns the row number of a trial.
+pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, BoxError> {
+    database
+        .prepare_cached("SELECT id FROM trial WHERE uid = ?1")?
+        .query_row([&trial.0], |row| row.get(0))
+        .optional()?
+        .ok_or_else(|| format!("it has no trial {trial}").into())
 }
 
 fn find(database: &Connection, name: &str) -> Result<Lookup, BoxError> {

@@ -3,10 +3,13 @@
 //! Only controllers and readers open it; ranks and agents never do. It stores records and answers queries; it
 //! does not decide what becomes a record, and does not check whether a process lives.
 
+mod application_id;
 mod bundle;
 mod check;
 mod chunk;
+mod columns;
 pub mod completion;
+mod condition_error;
 mod create;
 mod derived_trials;
 mod error;
@@ -15,6 +18,7 @@ mod file_identity;
 mod file_system;
 mod filter;
 mod hosts;
+mod interned;
 mod list;
 mod lookup;
 mod migrate;
@@ -36,12 +40,13 @@ mod upgrade;
 mod writer;
 
 pub use bundle::{ImportError, MergeReport, WriteBundleError};
+pub use condition_error::ConditionError;
 pub use create::{ExpectedPerformance, NewTrial, Parent, TrialName, TrialParameter, ValueSource, flatten};
 pub use derived_trials::DerivedTrial;
 pub(crate) use figures::key_of;
 pub use figures::{MedianWithSpread, Summary, is_own_series, points_of, summary_of};
 pub use file_system::FileSystemKind;
-pub use filter::{Condition, ConditionError, Filter, Pagination, Relation, Sort};
+pub use filter::{Condition, Filter, Pagination, Relation, Sort};
 pub use hosts::KnownHost;
 pub use list::TrialRow;
 pub use lookup::LookupError;

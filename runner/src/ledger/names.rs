@@ -1,17 +1,12 @@
 //! Names that conditions and sort orders may use, and suggestions for unknown ones.
 
-use super::filter::{ConditionError, column};
+use super::columns::{COLUMNS, WORDS, column};
+use super::condition_error::ConditionError;
 use super::{BoxError, History};
 use crate::fact::LedgerError;
 use dtrain_recipes::keys::{ValueType, keys};
 use rusqlite::Connection;
 use std::collections::BTreeSet;
-
-/// Names that are compared with words.
-pub(super) const WORDS: [&str; 4] = ["recipe", "study", "status", "tag"];
-
-/// Columns of the list that are compared with numbers.
-pub(super) const COLUMNS: [&str; 6] = ["batch", "learning_rate", "best", "loss", "step", "tokens_per_second"];
 
 /// Metrics that every trial may have.
 const METRICS: [&str; 2] = ["valid.loss", "valid.accuracy"];

@@ -1,5 +1,6 @@
 //! Opening the history file: location, permissions and SQLite settings.
 
+use super::application_id::APPLICATION_ID;
 use super::error::is_unwritable;
 use super::file_identity::OpenedFiles;
 use super::{Access, BoxError, FileSystemKind, migrate, snapshot};
@@ -9,9 +10,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// `DTRN`: SQLite application id of a history.
-pub(super) const APPLICATION_ID: i32 = 0x4454_524E;
 
 /// Longest wait of a writer for other processes: longer than a backup or an inspection of the file takes.
 pub(super) const BUSY: Duration = Duration::from_secs(60);
@@ -167,16 +165,6 @@ fn identify(database: &Connection) -> Result<(), BoxError> {
         database.execute(draw, [ulid::Ulid::generate().to_string()])?;
     }
     Ok(())
-}
-
-/// Returns `Err` unless the file is a history.
-pub(super) fn check_application_id(database: &Connection) -> Result<(), BoxError> {
-    let id: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    if id == APPLICATION_ID {
-        Ok(())
-    } else {
-        Err("it is a database of another program; choose another file".into())
-    }
 }
 
 /// Marks an empty file as a history; returns `Err` if the file belongs to another program.

@@ -1,7 +1,7 @@
 //! Points of a series: sealed chunks, and open points in the log of the trial.
 
 use super::point_log::{PointLog, PointsBySeries, RecordHeader};
-use super::{BoxError, Corruption, History, chunk, create, open_points, stored, unstored, writer};
+use super::{BoxError, Corruption, History, chunk, interned, lookup, open_points, stored, unstored};
 use crate::fact::{LedgerError, MetricPoint};
 use dtrain_protocol::bundle::Series;
 use dtrain_protocol::series_codec::decode;
@@ -15,7 +15,7 @@ impl History {
     /// Returns the points of one series by step; if attempts overlap, the last attempt wins.
     pub fn series(&self, trial: &TrialId, key: &str, rank: Rank) -> Result<Vec<MetricSample>, LedgerError> {
         self.read("read a series from", |database| {
-            let trial = writer::row_of(database, trial)?;
+            let trial = lookup::row_of(database, trial)?;
             joined_attempts(database, trial, key, rank)
         })
     }
@@ -28,14 +28,14 @@ impl History {
         rank: Rank,
     ) -> Result<Vec<(AttemptId, Vec<MetricSample>)>, LedgerError> {
         self.read("read a series from", |database| {
-            let trial = writer::row_of(database, trial)?;
+            let trial = lookup::row_of(database, trial)?;
             by_attempt(database, trial, key, rank)
         })
     }
 
     /// Returns the points of one series by step, of the lowest rank that reports it.
     pub fn curve(&self, trial: &TrialId, key: &str) -> Result<Vec<MetricSample>, LedgerError> {
-        self.read("read a series from", |database| curve(database, writer::row_of(database, trial)?, key))
+        self.read("read a series from", |database| curve(database, lookup::row_of(database, trial)?, key))
     }
 
     /// Returns the points of one series by attempt, overlaps included, of the lowest rank that reports it.
@@ -45,7 +45,7 @@ impl History {
         key: &str,
     ) -> Result<Vec<(AttemptId, Vec<MetricSample>)>, LedgerError> {
         self.read("read a series from", |database| {
-            let trial = writer::row_of(database, trial)?;
+            let trial = lookup::row_of(database, trial)?;
             let rank = lowest_rank(database, trial, key)?;
             rank.map_or_else(|| Ok(Vec::new()), |rank| by_attempt(database, trial, key, rank))
         })
@@ -54,7 +54,7 @@ impl History {
     /// Lists names and ranks of all series of a trial, sorted.
     pub fn series_names(&self, trial: &TrialId) -> Result<Vec<(String, Rank)>, LedgerError> {
         self.read("read the names of series from", |database| {
-            let trial = writer::row_of(database, trial)?;
+            let trial = lookup::row_of(database, trial)?;
             let mut select = database.prepare_cached(
                 "SELECT DISTINCT key.name, series.rank FROM series JOIN key ON key.id = series.key
                  WHERE trial = ?1 ORDER BY key.name, series.rank",
@@ -263,7 +263,7 @@ pub(super) fn series_of(
         .prepare_cached(
             "INSERT INTO series(trial, key, rank, attempt, last_step) VALUES (?1, ?2, ?3, ?4, -1)",
         )?
-        .execute(params![trial, create::key_id(transaction, name)?, rank.0, stored(attempt.0)])?;
+        .execute(params![trial, interned::key_id(transaction, name)?, rank.0, stored(attempt.0)])?;
     Ok(transaction.last_insert_rowid())
 }
 

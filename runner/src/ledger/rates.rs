@@ -1,6 +1,6 @@
 //! Measured rates of hosts, and measured step times of trials with their predictions.
 
-use super::{History, create, now_ms, stored, unstored};
+use super::{History, interned, now_ms, stored, unstored};
 use crate::fact::LedgerError;
 use dtrain_planner::Correction;
 use dtrain_protocol::{HostFacts, Rates, TrialId};
@@ -25,7 +25,7 @@ pub struct StepTimeObservation {
 /// Returns the digest of all properties of a host that a plan depends on; hosts with equal digests are
 /// interchangeable.
 pub fn host_digest(host: &HostFacts) -> String {
-    create::digest(&serde_json::to_string(host).unwrap_or_default())
+    interned::digest(&serde_json::to_string(host).unwrap_or_default())
 }
 
 impl History {

@@ -7,7 +7,7 @@ pub use outline::TrialOutline;
 use super::relocate::relocated;
 use super::{
     BoxError, ExpectedPerformance, History, NoiseScale, Parent, Summary, TrialParameter, TrialRow,
-    TrialStatus, ValueSource, figures, list, noise_scale, now_ms, open_points, unstored, writer,
+    TrialStatus, ValueSource, columns, figures, list, lookup, noise_scale, now_ms, open_points, unstored,
 };
 use crate::fact::{AttemptEnd, LedgerError, Verdict};
 use crate::provenance::Provenance;
@@ -122,7 +122,7 @@ impl History {
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<TrialDetails, LedgerError> {
         self.read("read a trial from", |database| {
-            let mut found = show(database, writer::row_of(database, trial)?, is_alive)?;
+            let mut found = show(database, lookup::row_of(database, trial)?, is_alive)?;
             self.relocate(trial, &mut found.checkpoints);
             if let Some(parent) = &mut found.parent {
                 parent.folder = relocated(self.root(), &parent.trial, std::mem::take(&mut parent.folder));
@@ -134,7 +134,7 @@ impl History {
     /// Lists all checkpoints of a trial, oldest first, refused ones included.
     pub fn checkpoints(&self, trial: &TrialId) -> Result<Vec<Checkpoint>, LedgerError> {
         self.read("read checkpoints from", |database| {
-            let mut found = checkpoints(database, writer::row_of(database, trial)?)?;
+            let mut found = checkpoints(database, lookup::row_of(database, trial)?)?;
             self.relocate(trial, &mut found);
             Ok(found)
         })
@@ -150,7 +150,7 @@ impl History {
     /// Adds a note to a trial.
     pub fn add_note(&mut self, trial: &TrialId, text: &str) -> Result<(), LedgerError> {
         self.write("write a note to", |transaction| {
-            let trial = writer::row_of(transaction, trial)?;
+            let trial = lookup::row_of(transaction, trial)?;
             transaction.execute(
                 "INSERT INTO note(trial, at_ms, text) VALUES (?1, ?2, ?3)",
                 params![trial, now_ms(), text],
@@ -162,7 +162,7 @@ impl History {
     /// Sets or replaces a tag; an empty value removes it.
     pub fn set_tag(&mut self, trial: &TrialId, name: &str, value: &str) -> Result<(), LedgerError> {
         self.write("write a tag to", |transaction| {
-            let trial = writer::row_of(transaction, trial)?;
+            let trial = lookup::row_of(transaction, trial)?;
             if value.is_empty() {
                 transaction
                     .execute("DELETE FROM tag WHERE trial = ?1 AND name = ?2", params![trial, name])?;
@@ -185,7 +185,7 @@ impl History {
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<(), LedgerError> {
         self.read("read a trial from", |database| {
-            refuse_running(&line(database, writer::row_of(database, trial)?, is_alive)?)
+            refuse_running(&line(database, lookup::row_of(database, trial)?, is_alive)?)
         })?;
         let of_series = "DELETE FROM series WHERE id IN (SELECT id FROM series WHERE trial = ?1 LIMIT 1)";
         while self.delete_part(trial, of_series)? > 0 {}
@@ -198,7 +198,7 @@ impl History {
     /// Removes some rows of a trial and truncates the write-ahead log; returns the number of rows.
     fn delete_part(&mut self, trial: &TrialId, sql: &str) -> Result<usize, LedgerError> {
         let removed = self.write("delete a trial from", |transaction| {
-            Ok(transaction.execute(sql, [writer::row_of(transaction, trial)?])?)
+            Ok(transaction.execute(sql, [lookup::row_of(transaction, trial)?])?)
         })?;
         // If this fails, the next transaction needs more room and reports a full disk itself.
         drop(self.database.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
@@ -214,7 +214,7 @@ impl History {
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<(), LedgerError> {
         self.write("delete a trial from", |transaction| {
-            let row = writer::row_of(transaction, trial)?;
+            let row = lookup::row_of(transaction, trial)?;
             refuse_running(&line(transaction, row, is_alive)?)?;
             transaction.execute("DELETE FROM trial WHERE id = ?1", [row])?;
             transaction.execute_batch(
@@ -302,7 +302,7 @@ fn line(
     trial: i64,
     is_alive: &dyn Fn(&TrialId) -> bool,
 ) -> Result<TrialRow, BoxError> {
-    let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", list::columns(), list::TABLES);
+    let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", columns::columns(), columns::TABLES);
     open_points::with_summaries(database, &[trial], || {
         let mut select = database.prepare_cached(&query)?;
         let mut found = select.query([trial])?;

@@ -1,9 +1,10 @@
 //! Reads a snapshot of a history for which SQLite cannot create its files: on a read-only file system, on a
 //! full disk, or in a folder that only another user can write to.
 
+use super::application_id::check_application_id;
 use super::error::is_unwritable;
 use super::file_identity::{OpenedFiles, sidecar_path};
-use super::{BoxError, migrate, open};
+use super::{BoxError, migrate};
 use rusqlite::{Connection, OpenFlags};
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -40,7 +41,7 @@ fn in_place(path: &Path) -> Result<Connection, BoxError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let database = Connection::open_with_flags(immutable(path.as_os_str()), flags)?;
-    open::check_application_id(&database)?;
+    check_application_id(&database)?;
     Ok(database)
 }
 
@@ -114,7 +115,7 @@ fn open_copy(path: &Path) -> Result<Connection, BoxError> {
     let mut database = Connection::open_with_flags(path, flags)?;
     let set = |database: &Connection, pragma: &str| database.query_row(pragma, [], |_| Ok(()));
     set(&database, "PRAGMA locking_mode=EXCLUSIVE")?;
-    open::check_application_id(&database)?;
+    check_application_id(&database)?;
     set(&database, "PRAGMA journal_mode=MEMORY")?;
     if migrate::CURRENT.is_newer_than(migrate::version(&database)?) {
         migrate::migrate(&mut database, path, migrate::STEPS)?;
@@ -124,6 +125,7 @@ fn open_copy(path: &Path) -> Result<Connection, BoxError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::application_id::APPLICATION_ID;
     use super::*;
     use crate::History;
     use serde_json::json;
@@ -168,7 +170,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let path = root.path().join("history.db");
         let mut old = Connection::open(&path).expect("opens");
-        old.pragma_update(None, "application_id", open::APPLICATION_ID).expect("marked");
+        old.pragma_update(None, "application_id", APPLICATION_ID).expect("marked");
         migrate::migrate(&mut old, &path, &migrate::STEPS[..1]).expect("made");
         drop(old);
         let before = fs::read(&path).expect("there");

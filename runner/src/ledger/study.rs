@@ -1,6 +1,6 @@
 //! Studies: searches over trials, with their suggestions and events.
 
-use super::{BoxError, History, now_ms, stored, unstored, writer};
+use super::{BoxError, History, lookup, now_ms, stored, unstored};
 use crate::fact::{Fact, Ledger, LedgerError, TrialUpdate, Verdict};
 use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -60,7 +60,7 @@ impl History {
     /// rejection.
     pub fn record_study_trial(&mut self, study: &str, tried: &StudyTrialRow) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {
-            let trial = tried.trial.as_ref().map(|trial| writer::row_of(transaction, trial)).transpose()?;
+            let trial = tried.trial.as_ref().map(|trial| lookup::row_of(transaction, trial)).transpose()?;
             transaction.execute(
                 "INSERT OR REPLACE INTO study_trial(study, number, json, trial, rejection) VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![study, stored(tried.number), tried.json.to_string(), trial, tried.rejection],

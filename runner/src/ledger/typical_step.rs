@@ -1,6 +1,6 @@
 //! Typical step of a trial: its speed, and the time of each phase.
 
-use super::{BoxError, History, MetricSample, points, writer};
+use super::{BoxError, History, MetricSample, lookup, points};
 use crate::fact::LedgerError;
 use dtrain_protocol::{PhaseTimes, Rank, TrialId};
 use rusqlite::Connection;
@@ -43,7 +43,7 @@ impl History {
     /// Returns a typical step of each rank that reports step times, by rank.
     pub fn typical_steps(&self, trial: &TrialId) -> Result<Vec<TypicalStep>, LedgerError> {
         self.read("read figures from", |database| {
-            let trial = writer::row_of(database, trial)?;
+            let trial = lookup::row_of(database, trial)?;
             let ranks = points::ranks(database, trial, "step_seconds")?;
             let every = ranks.len().div_ceil(RANKS_MOST).max(1);
             let found = ranks.into_iter().step_by(every).map(|rank| of_rank(database, trial, rank));

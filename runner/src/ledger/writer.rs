@@ -1,5 +1,6 @@
 //! Writes batches: records, points and the spool offset in one transaction, each stored only once.
 
+use super::lookup::row_of;
 use super::point_log::{PointLog, RecordHeader};
 use super::relocate::relocated;
 use super::state::State;
@@ -101,15 +102,6 @@ impl History {
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
-}
-
-/// Returns the row number of a trial.
-pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, BoxError> {
-    database
-        .prepare_cached("SELECT id FROM trial WHERE uid = ?1")?
-        .query_row([&trial.0], |row| row.get(0))
-        .optional()?
-        .ok_or_else(|| format!("it has no trial {trial}").into())
 }
 
 /// Returns the records of a trial after the first `known`. `Err` if one is missing: they are numbered without

@@ -18,6 +18,7 @@
 mod attempt;
 mod io;
 mod promise;
+mod restart;
 mod restart_policy;
 #[cfg(test)]
 mod simulate;

@@ -2,7 +2,7 @@
 
 mod ranks;
 
-use crate::agent::Program;
+use crate::control_protocol::Program;
 use crate::launch::relay::RemoteHost;
 use dtrain_protocol::{DeviceKind, Gpu, HostFacts, ProfilePoint, RankRates, Rates, WholeStep};
 use dtrain_recipes::{Model, Precision};

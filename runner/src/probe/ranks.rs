@@ -1,7 +1,8 @@
 //! Measuring ranks that run side by side, on this machine or on remote hosts.
 
 use super::{Probe, ProbeError};
-use crate::agent::{rank_certificates, shared_memory};
+use crate::agent::shared_memory;
+use crate::certificates::rank_certificates;
 use crate::launch::relay::RemoteHost;
 use crate::process::set_compute_environment;
 use crate::{channel, cuda};

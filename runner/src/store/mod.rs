@@ -6,5 +6,4 @@ mod remove;
 
 pub use disk_usage::freed_bytes;
 pub use garbage::{Garbage, Kind, garbage_of_trials, remove_garbage, unused_programs};
-pub(crate) use remove::is_emptied;
 pub use remove::{FreedSpace, RemoveError, empty_all, folders, remove, remove_folder};

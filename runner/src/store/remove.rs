@@ -4,7 +4,7 @@ use super::freed_bytes;
 use crate::driver::{DriveError, TrialLock, processes, take_lock};
 use crate::durable;
 use crate::fact::LedgerError;
-use crate::home::{Home, TrialFolder};
+use crate::home::{EMPTIED, Home, TrialFolder};
 use crate::launch::{LocalLauncher, slurm};
 use crate::ledger::History;
 use dtrain_protocol::TrialId;
@@ -114,15 +114,6 @@ pub fn remove(
 /// Name of the file that marks the folder of a trial to be removed.
 pub(super) const MARK: &str = "removed";
 
-/// Name of the file that marks the folder of a trial whose files are gone although the history still knows
-/// it.
-const EMPTIED: &str = "emptied";
-
-/// Returns `true` if the files of a trial were removed before the history could forget it.
-pub(crate) fn is_emptied(folder: &TrialFolder) -> bool {
-    folder.path().join(EMPTIED).exists()
-}
-
 /// Removes the files of trials that are still in the history, so that a full disk has room to delete them
 /// there.
 ///
@@ -217,9 +208,9 @@ mod tests {
         fs::write(folder.lock(), "1").expect("a file");
         fs::write(folder.checkpoints().join("part"), "bytes").expect("a file");
         fs::write(folder.plan(), "{}").expect("a file");
-        assert!(!is_emptied(&folder));
+        assert!(!folder.is_emptied());
         empty(folder.path()).expect("emptied");
-        assert!(is_emptied(&folder) && folder.lock().exists());
+        assert!(folder.is_emptied() && folder.lock().exists());
         assert!(!folder.checkpoints().exists() && !folder.plan().exists());
         empty(folder.path()).expect("it may be repeated");
     }
@@ -236,7 +227,7 @@ mod tests {
         assert!(home.trial(&trials[1]).checkpoints().exists());
         empty_all(&home, &trials, &|_| false).expect("emptied");
         for trial in &trials {
-            assert!(is_emptied(&home.trial(trial)) && !home.trial(trial).checkpoints().exists());
+            assert!(home.trial(trial).is_emptied() && !home.trial(trial).checkpoints().exists());
         }
     }
 

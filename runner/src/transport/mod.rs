@@ -6,9 +6,9 @@
 //! programs that they run.
 
 mod authenticate;
-mod bastion;
 mod command_line;
 mod error;
+mod host_spec;
 pub mod known_hosts;
 mod local_shell;
 mod openssh;
@@ -19,14 +19,14 @@ mod ssh_session;
 mod ssh_target;
 mod upload;
 
-pub use bastion::{Bastions, ConnectResult, connect_all};
 pub use command_line::{CommandLine, ProgramDigest, ProgramMode};
 pub use error::TransportError;
+pub use host_spec::User;
 pub use local_shell::LocalShell;
 pub use openssh::OpenSsh;
 pub use program_stream::{ProgramExit, ProgramStream};
-pub use ssh::Ssh;
-pub use ssh_target::{SshTarget, User};
+pub use ssh::{Bastions, ConnectResult, Ssh, connect_all};
+pub use ssh_target::SshTarget;
 pub use upload::UploadOutcome;
 
 use std::io::{self, Read, Write};

@@ -4,10 +4,10 @@
 //! keys. The price is one process for each command.
 
 use super::command_line::CommandLine;
+use super::host_spec::{HostSpec, User};
 use super::local_shell::spawn;
 use super::program_stream::ProgramStream;
 use super::ssh_config::arguments;
-use super::ssh_target::{HostSpec, User};
 use super::{Script, Transport, TransportError};
 use dtrain_recipes::Host;
 use std::ffi::OsString;

@@ -3,7 +3,10 @@
 //! Strict: an unknown, changed or revoked host key is refused before a user key is offered. No agent
 //! forwarding, no pty, no environment.
 
-use super::bastion::Bastions;
+mod bastion;
+
+pub use bastion::{Bastions, ConnectResult, connect_all};
+
 use super::command_line::CommandLine;
 use super::known_hosts::KnownHosts;
 use super::program_stream::ProgramStream;
@@ -62,7 +65,7 @@ impl Transport for Ssh {
 }
 
 /// Opens an authenticated session, served by its own thread.
-pub(super) fn open_session(target: &SshTarget, bastions: &Bastions) -> Result<SharedSession, TransportError> {
+fn open_session(target: &SshTarget, bastions: &Bastions) -> Result<SharedSession, TransportError> {
     let failed =
         |doing: &'static str| move |source| TransportError::Ssh { host: target.name(), doing, source };
     let broken = |source| TransportError::Stream { host: target.name(), source };

@@ -1,7 +1,7 @@
 //! The user's SSH configuration of a host, as `ssh -G` prints it.
 
 use super::TransportError;
-use super::ssh_target::{HostSpec, User};
+use super::host_spec::{HostSpec, User};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 

@@ -2,9 +2,10 @@
 
 use crate::world::{World, card, kill, processes_of};
 use dtrain_runner::Home;
-use dtrain_runner::agent::{AgentCard, Process};
+use dtrain_runner::control_protocol::AgentCard;
 use dtrain_runner::launch::relay::{Connector, RemoteHost};
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
+use dtrain_runner::process::Process;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

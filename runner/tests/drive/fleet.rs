@@ -8,10 +8,13 @@ use dtrain_protocol::{
     Assignment, AttemptId, Event, Failure, PhaseTimes, Placement, Rank, ResidentBytes, StampedEvent,
     StepFigures, StepId, StopReason, TrialId, frame,
 };
-use dtrain_runner::agent::{AgentCard, AgentOrder, Process, SpoolRecord};
+use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{
-    AgentContact, AvailableHosts, ConnectedAgent, LaunchError, Launcher, SpoolUnreadable,
+    AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, ConnectedAgent, FencedAgent,
+    HostPool, Launcher, SpoolUnreadable,
 };
+use dtrain_runner::process::Process;
+use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{Drive, DriveOutcome, Fact, History, LaunchContext, TrialEvent, Verdict, driver};
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
@@ -44,6 +47,14 @@ impl Fleet {
 }
 
 impl Launcher for Fleet {
+    fn cancel(&self) -> CancellationToken {
+        CancellationToken::default()
+    }
+
+    fn pool(&mut self) -> Option<&mut dyn HostPool> {
+        Some(self)
+    }
+
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
         self.leave();
         if order.attempt == AttemptId(1) {
@@ -67,14 +78,6 @@ impl Launcher for Fleet {
         Ok(AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket: PathBuf::new() })
     }
 
-    fn available_hosts(&mut self) -> AvailableHosts {
-        AvailableHosts { hosts: self.hosts, ..AvailableHosts::default() }
-    }
-
-    fn verify(&mut self, _: &Path) -> Result<(), String> {
-        Ok(())
-    }
-
     fn reach(&mut self, attempt: AttemptId, _: u64) -> AgentContact {
         let Some((_, leader)) = self.leader.as_mut().filter(|(led, _)| *led == attempt) else {
             return AgentContact::Gone;
@@ -90,6 +93,10 @@ impl Launcher for Fleet {
         }
     }
 
+    fn is_responsive(&mut self, _: AttemptId) -> bool {
+        true
+    }
+
     fn spool_remainder(&mut self, _: AttemptId, _: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
         Ok(Box::new(io::empty()))
     }
@@ -97,6 +104,45 @@ impl Launcher for Fleet {
     fn kill(&mut self, _: AttemptId) -> bool {
         self.leave();
         true
+    }
+}
+
+impl HostPool for Fleet {
+    fn available_hosts(&mut self) -> AvailableHosts {
+        AvailableHosts { hosts: self.hosts, ..AvailableHosts::default() }
+    }
+
+    fn deprioritize(&mut self, _: &[String]) {}
+
+    fn suspect(&mut self, _: &str) {}
+
+    fn give_up(&mut self, _: AttemptId) -> bool {
+        false
+    }
+
+    fn mirrored_spool(&mut self, _: AttemptId, _: u64) -> Option<Box<dyn Read + Send>> {
+        None
+    }
+
+    fn fence_returned(&mut self, _: AttemptId) -> Vec<FencedAgent> {
+        Vec::new()
+    }
+}
+
+impl CheckpointPlacement for Fleet {
+    fn complete_checkpoints(
+        &mut self,
+        _: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
+    ) -> Vec<(AttemptId, StepId)> {
+        Vec::new()
+    }
+
+    fn is_missing(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn verify(&mut self, _: &Path) -> Result<(), String> {
+        Ok(())
     }
 }
 

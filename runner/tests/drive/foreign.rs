@@ -30,7 +30,7 @@ pub(crate) fn a_foreign_command_is_run_once_for_each_rank() {
         })
         .collect();
     assert!(losses.len() == 2 && losses.contains(&(Rank(1), 0.1)), "{losses:?}");
-    let logs = driver::logs(&world.home, &world.trial).expect("a folder");
+    let logs = dtrain_runner::logs::logs(&world.home, &world.trial).expect("a folder");
     let of: Vec<_> = logs.iter().map(|log| log.of).collect();
     assert_eq!(of, [Some((AttemptId(1), Rank(0))), Some((AttemptId(1), Rank(1))), None]);
     assert_eq!(fs::read_to_string(&logs[1].path).expect("a log"), "hello from 1\n");

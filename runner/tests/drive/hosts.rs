@@ -2,7 +2,7 @@
 
 use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
-use dtrain_runner::agent::Process;
+use dtrain_runner::process::Process;
 use dtrain_runner::{
     AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, TrialEvent, checkpoints, driver, store,
 };

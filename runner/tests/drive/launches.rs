@@ -2,8 +2,8 @@
 
 use crate::world::{RANKS, World, programs, wait};
 use dtrain_protocol::AttemptId;
-use dtrain_runner::agent::{AgentOrder, LinkChoice};
-use dtrain_runner::launch::{AgentContact, LaunchError};
+use dtrain_runner::control_protocol::{AgentOrder, LaunchError, LinkChoice};
+use dtrain_runner::launch::{AgentContact, AvailableHosts};
 use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, LaunchContext, driver};
 use std::thread;
 
@@ -34,7 +34,7 @@ pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refus
     let attempt = AttemptId(1);
     let mut launcher = world.launcher(RANKS);
     assert!(matches!(launcher.reach(attempt, 0), AgentContact::Gone));
-    assert_eq!(launcher.available_hosts().hosts, RANKS);
+    assert_eq!(AvailableHosts::of(launcher.as_mut()).hosts, RANKS);
     let checkpoints = world.home.trial(&world.trial).checkpoints();
     let launching = LaunchContext { attempt, from: None, spent_seconds: 0.0, checkpoints, hosts: RANKS };
     let late = AgentOrder {

@@ -2,7 +2,7 @@
 
 use crate::world::{World, wait};
 use dtrain_protocol::{AttemptId, Failure};
-use dtrain_runner::launch::FencedHosts;
+use dtrain_runner::launch::{AvailableHosts, FencedHosts};
 use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, driver};
 use std::thread;
 use std::time::Duration;
@@ -77,9 +77,9 @@ pub(crate) fn a_fenced_host_is_given_up_at_once_and_not_used_again() {
     world.assert_completed(&outcome);
     world.assert_nothing_lives();
     let mut launcher = world.launcher(2);
-    assert_eq!(launcher.available_hosts().away, ["node0: it is fenced"]);
+    assert_eq!(AvailableHosts::of(launcher.as_mut()).away, ["node0: it is fenced"]);
     assert!(FencedHosts::lift(&folder, "node0").expect("room on disk"));
-    assert_eq!(launcher.available_hosts().hosts, 2);
+    assert_eq!(AvailableHosts::of(launcher.as_mut()).hosts, 2);
 }
 
 pub(crate) fn an_interrupt_ends_a_launch_whose_answer_does_not_come() {

@@ -26,7 +26,7 @@ use control::{
     training_goes_on_without_a_controller,
 };
 use dtrain_protocol::TrialId;
-use dtrain_runner::launch::relay;
+use dtrain_runner::relay_server;
 use dtrain_runner::{DriveError, Home, TrialEvent, agent, channel, driver, probe};
 use faults::{
     a_damaged_checkpoint_is_refused_by_name, a_damaged_record_is_skipped_and_told, a_frozen_rank_is_replaced,
@@ -87,7 +87,7 @@ fn take(number: &str) -> File {
 
 /// Runs a remote host of a controller; checkpoints of its trials are in `shared`.
 fn far_end(host: &Path, shared: Option<&Path>) -> ExitCode {
-    match relay::serve(&Home::at(host), shared.map(Home::at).as_ref(), &programs(host), || {
+    match relay_server::serve(&Home::at(host), shared.map(Home::at).as_ref(), &programs(host), || {
         probe::host_facts(Vec::new())
     }) {
         Ok(()) => ExitCode::SUCCESS,

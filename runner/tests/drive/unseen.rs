@@ -2,7 +2,7 @@
 
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, StepId, frame};
-use dtrain_runner::agent::SpoolRecord;
+use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{ControllerStatus, DriveError, DriveOutcome, Fact, History, Home, checkpoints, driver};
 use std::fs;
 use std::sync::Arc;

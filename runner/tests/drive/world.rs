@@ -2,12 +2,12 @@
 
 use crate::toy;
 use dtrain_protocol::{
-    Arrangement, Assignment, DeviceKind, Hyperparameters, Layout, Placement, Rank, RankTransport,
-    ResumePoint, RunUntil, StepId, TrialId, WaitLimits,
+    Arrangement, Assignment, Hyperparameters, Layout, Placement, Rank, ResumePoint, RunUntil, StepId, TrialId,
 };
-use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule, model};
-use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
+use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, model};
+use dtrain_runner::control_protocol::{AgentCard, LinkChoice, Program};
 use dtrain_runner::ledger::{ExpectedPerformance, NewTrial};
+use dtrain_runner::process::Process;
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
     ControllerStatus, Drive, DriveError, DriveOutcome, Fact, History, Home, Interrupts, LaunchContext,
@@ -196,49 +196,27 @@ impl World {
             rank,
             arrangement: Arrangement { layout, ..Arrangement::SINGLE },
             model: model.clone(),
-            chunks: std::iter::once(0..1).collect(),
             data: recipe.data.clone(),
             data_root: self.root.clone(),
             training: Hyperparameters {
                 batch: 8,
                 share: 4 * u64::from(rank.0)..4 * u64::from(rank.0 + 1),
                 micro_batch: 4,
-                micro_batches: 1,
-                optimizer: Optimizer {
-                    kind: OptimizerKind::Adamw,
-                    beta1: 0.9,
-                    beta2: 0.99,
-                    epsilon: 1e-8,
-                    weight_decay: 0.0,
-                },
+                optimizer: Optimizer { beta2: 0.99, weight_decay: 0.0, ..Optimizer::ADAMW },
                 learning_rate: self.pace,
-                warmup_steps: 0,
                 schedule_steps: STEPS,
-                schedule: Schedule::Constant,
-                final_fraction: 1.0,
-                clip: None,
-                seed: 7,
+                ..Hyperparameters::example()
             },
-            until: RunUntil {
-                steps: Some(StepId(STEPS)),
-                seconds: None,
-                target: None,
-                ..RunUntil::default()
-            },
-            step: Vec::new(),
+            until: RunUntil { steps: Some(StepId(STEPS)), ..RunUntil::default() },
             placement: Placement {
                 host: rank.0 * launching.hosts.min(self.spread) / RANKS,
-                device: DeviceKind::Cpu,
-                index: 0,
-                threads: 1,
+                ..Assignment::example().placement
             },
-            link: RankTransport::Alone,
-            waits: WaitLimits::for_steps_of(None),
             validate_every: STEPS,
-            validate_samples: 1,
             save_every: 10,
             checkpoints: launching.checkpoints.clone(),
             resume: launching.from.clone(),
+            ..Assignment::example()
         };
         Ok((0..RANKS).map(Rank).map(of_rank).collect())
     }

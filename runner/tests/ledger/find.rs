@@ -204,19 +204,7 @@ fn a_running_trial_is_not_deleted() {
 fn rates_are_kept_by_host_and_model() {
     let (_folder, path) = place();
     let mut history = History::open(&path).expect("opens");
-    let rank = RankRates {
-        ranks: 1,
-        device: dtrain_protocol::DeviceKind::Cpu,
-        threads: 2,
-        profile: Vec::new(),
-        optimizer_seconds_per_parameter: 1e-9,
-        all_reduce: vec![(1024, 1e-5)],
-        spread: 0.02,
-        baseline_bytes: 1 << 20,
-        whole_step: None,
-        precision: dtrain_recipes::Precision::F32,
-        first_step_seconds: None,
-    };
+    let rank = RankRates { threads: 2, all_reduce: vec![(1024, 1e-5)], ..RankRates::example() };
     let rates = |at: u64| Rates {
         host: host(),
         measured_at_ms: at,

@@ -11,7 +11,6 @@ use dtrain_runner::{AttemptEnd, Fact, History, TrialUpdate};
 use rusqlite::Connection;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 pub(crate) const ATTEMPT: AttemptId = AttemptId(1);
@@ -35,15 +34,7 @@ pub(crate) fn recipe(name: &str) -> Recipe {
 }
 
 pub(crate) fn host() -> HostFacts {
-    HostFacts {
-        name: "here".into(),
-        hosts: NonZeroU32::MIN,
-        processor: "a processor".into(),
-        cores: 2,
-        memory_bytes: 8 << 30,
-        gpus: Vec::new(),
-        links: None,
-    }
+    HostFacts::example()
 }
 
 pub(crate) fn new_trial(name: &str) -> NewTrial {

@@ -4,7 +4,7 @@ use super::lab::Lab;
 use super::shared::perceptron::{TRAINING, rows};
 use super::shared::{self, Step};
 use super::training::Training;
-use dtrain_runner::agent::AgentCard;
+use dtrain_runner::control_protocol::AgentCard;
 use dtrain_tests::TestEnv;
 use std::fs;
 use std::path::Path;

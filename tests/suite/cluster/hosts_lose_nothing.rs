@@ -4,7 +4,7 @@
 use crate::cluster::train::nothing_is_left;
 use crate::lab::{Lab, Options, Process};
 use dtrain_protocol::{Event, frame};
-use dtrain_runner::agent::SpoolRecord;
+use dtrain_runner::spool::SpoolRecord;
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
 use serde_json::Value;
 use std::fs::{self, File};

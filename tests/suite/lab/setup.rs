@@ -80,8 +80,8 @@ pub(super) fn furnish(space: &Space, machines: &[Machine], options: &Options) {
         writeln!(script, "mount -t tmpfs -o size=16m,mode=1777 tmpfs /mnt/{name}/small")
             .expect("to a string");
     }
-    let test = std::env::current_exe().expect("a test knows where it is");
-    let programs = test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").display();
+    let program = dtrain_tests::program();
+    let programs = program.parent().expect("a program lies in a folder").display();
     writeln!(script, "mkdir /mnt/controller/programs\nmount --bind '{programs}' /mnt/controller/programs")
         .expect("to a string");
     space.run(&script);

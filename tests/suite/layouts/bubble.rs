@@ -4,8 +4,8 @@
 
 use super::Case;
 use super::world::{assignments, events, write_data};
-use dtrain_planner::step::schedule::PipelineShape;
-use dtrain_planner::step::simulate::{PassCost, simulate_pipeline};
+use dtrain_planner::pipeline_schedule::PipelineShape;
+use dtrain_planner::pipeline_schedule::simulate::{PassCost, simulate_pipeline};
 use dtrain_protocol::{Assignment, Event, PhaseTimes};
 use dtrain_worker::Slowdown;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use super::world::{lowered, planned, trace, write_data};
 use super::{Case, STEPS};
 use dtrain_planner::AttemptSpec;
 use dtrain_protocol::{Assignment, AttemptId, Event, StepId, StopReason};
-use dtrain_runner::agent::{LinkChoice, Program};
+use dtrain_runner::control_protocol::{LinkChoice, Program};
 use dtrain_runner::ledger::NewTrial;
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{

@@ -19,7 +19,6 @@ use dtrain_worker::comm::loopback;
 use dtrain_worker::session::{AgentOrders, EventSink, attempt_slowed};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::Write;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -221,27 +220,17 @@ pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
     let checked = check(&document, &context).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
     let recipe = checked.recipe;
     let host = HostFacts {
-        name: "here".into(),
-        hosts: NonZeroU32::MIN,
-        processor: "a processor".into(),
         // One thread for each rank: so small a model is computed before others have woken up.
         cores: case.ranks(),
         memory_bytes: 64 << 30,
         gpus: if case.is_on_gpu { vec![gpu(); case.ranks() as usize] } else { Vec::new() },
-        links: None,
+        ..HostFacts::example()
     };
     let request = PlanRequest {
-        recipe: &recipe,
-        host: &host,
-        engine: None,
-        rates: None,
-        observations: &[],
-        corrections: &[],
         data_root: folder.to_owned(),
-        train_samples: None,
-        valid_samples: None,
         seed: 1,
         program: "test",
+        ..PlanRequest::new(&recipe, &host)
     };
     plan(&request).unwrap_or_else(|error| panic!("{case}: {error}"))
 }

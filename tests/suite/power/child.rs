@@ -7,7 +7,7 @@ use dtrain_protocol::{
     Assignment, AttemptId, Event, PhaseTimes, Rank, Slice, StampedEvent, StepFigures, StepId, TensorKind,
     TrialId,
 };
-use dtrain_runner::checkpoints::commit;
+use dtrain_runner::checkpoints::{commit, retention};
 use dtrain_runner::{Fact, History, Ledger, TrialFolder, TrialUpdate};
 use dtrain_worker::checkpoint::{NamedPiece, save};
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,7 @@ fn work_on(work: &Work) -> Result<(), Box<dyn Error>> {
                 let folder = trial.checkpoint(StepId(step), one.attempt);
                 rows.fact(Fact::CheckpointCommitted { attempt: one.attempt, step: StepId(step), folder })?;
             }
-            commit::apply_retention(&trial.checkpoints(), KEEP, one.attempt, None)?;
+            retention::apply_retention(&trial.checkpoints(), KEEP, one.attempt, None)?;
         }
         if rows.is_none() {
             // Time for nothing to be flushed by chance.

@@ -241,15 +241,7 @@ fn new_trial() -> NewTrial {
     let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}"));
     let context = CheckContext { folder: Path::new("/").to_owned(), name: "power".into() };
     let recipe = check(&document, &context).unwrap_or_else(|problems| panic!("{problems:?}")).recipe;
-    let host = HostFacts {
-        name: "here".into(),
-        hosts: std::num::NonZeroU32::MIN,
-        processor: "a processor".into(),
-        cores: 2,
-        memory_bytes: 8 << 30,
-        gpus: Vec::new(),
-        links: None,
-    };
+    let host = HostFacts::example();
     NewTrial {
         recipe,
         plan: serde_json::json!({}),

@@ -5,7 +5,7 @@ use super::secrets::{KEYS, holding, is_private};
 use crate::cluster::train::nothing_is_left;
 use crate::lab::{Lab, Options};
 use dtrain_protocol::frame;
-use dtrain_runner::agent::AgentRequest;
+use dtrain_runner::control_protocol::AgentRequest;
 use dtrain_skip::skip;
 use dtrain_tests::{SHORT_TRAINING, TestEnv, numbered_lines, root};
 use rustix::process::{Uid, geteuid};

@@ -7,8 +7,13 @@ use dtrain_tests::root;
 use std::fs;
 
 /// Sources that read the texts of a recipe.
-const READERS: [&str; 4] =
-    ["recipes/src", "planner/src/engine", "worker/src/train_step.rs", "worker/src/train_step"];
+const READERS: [&str; 5] = [
+    "recipes/src",
+    "planner/src/emit",
+    "planner/src/engine",
+    "worker/src/train_step.rs",
+    "worker/src/train_step",
+];
 
 #[test]
 fn a_match_on_a_text_says_why_any_other_text_is_treated_as_it_is() {

@@ -3,7 +3,6 @@
 use super::cache::{cache_error, failed, key, lock, write_whole};
 use super::corpus::CorpusReader;
 use super::files::DataFile;
-use super::tokenizer::END_OF_TEXT;
 use super::{DataError, cache};
 use crate::comm::WorkCounter;
 use std::fs;
@@ -16,6 +15,9 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 /// Version of the training method. It changes whenever the same text would give another tokenizer.
 const METHOD: &str = "byte-level bpe, method 1";
+
+/// End-of-text token of a tokenizer trained on JSON records or rows.
+pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Limit on the text that the tokenizer is trained on, in bytes.
 const TRAIN_BYTES: usize = 64 << 20;

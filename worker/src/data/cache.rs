@@ -5,6 +5,7 @@
 //! the work while the others wait.
 
 use super::DataError;
+use super::file_lock::hold;
 use super::files::{self, DataFile};
 use crate::comm::WorkCounter;
 use dtrain_protocol::input_manifest::fingerprint;
@@ -14,13 +15,9 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Prefix of the names of cached files.
 pub(super) const PREFIX: &str = "bpe-";
-
-/// Time between two attempts to take a lock that another rank holds.
-const TURN: Duration = Duration::from_millis(20);
 
 /// Lists the files of a cache, without locks, which waiting ranks have open, and without the temporary
 /// files of running processes.
@@ -72,19 +69,6 @@ pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataE
 pub(super) fn lock(cache: &Path, key: &str, progress: &WorkCounter) -> Result<File, DataError> {
     let path = cache.join(format!("{PREFIX}{key}.lock"));
     hold(&path, progress).map_err(cache_error("locking", &path))
-}
-
-/// Waits for the lock in this file, which is created if absent.
-pub(super) fn hold(path: &Path, progress: &WorkCounter) -> std::io::Result<File> {
-    let file = crate::files::lock_file(path)?;
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(TURN),
-            Err(error) => return Err(error.into()),
-        }
-        progress.advance();
-    }
 }
 
 /// Writes a file durably under a temporary name of this process, then renames it.

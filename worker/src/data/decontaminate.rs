@@ -1,7 +1,7 @@
 //! Decontamination: keeps validation files out of the training files, whatever their format.
 
+use super::DataError;
 use super::files::{self, ResolvedFile};
-use super::{DataError, notes};
 use dtrain_recipes::{Data, DataFormat, ValidationSource};
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -33,30 +33,14 @@ pub(super) fn without_validation_files<'d>(data: &'d Data, root: &Path) -> Resul
     Ok(Cow::Owned(apart))
 }
 
-/// Returns a note that names the files in both sets; `None` if there are none.
-pub(super) fn overlap_note(data: &Data, root: &Path) -> Result<Option<String>, DataError> {
-    let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
-    let names: Vec<&str> = (0..)
-        .zip(&train)
-        .filter(|(number, _)| shared.contains(number))
-        .map(|(_, found)| &*found.name)
-        .collect();
-    let what = if names.len() == train.len() {
-        "all training files are in both the training and the validation data, so validation says nothing about new data"
-    } else {
-        "in both the training and the validation data, so only validated on"
-    };
-    Ok((!names.is_empty()).then(|| notes::format_note(what, &names)))
-}
-
 /// The training files, and the indices of those with the content of a validation file.
-struct DistinctFiles {
-    train: Vec<ResolvedFile>,
-    shared: HashSet<usize>,
+pub(super) struct DistinctFiles {
+    pub(super) train: Vec<ResolvedFile>,
+    pub(super) shared: HashSet<usize>,
 }
 
 impl DistinctFiles {
-    fn of(data: &Data, root: &Path) -> Result<Self, DataError> {
+    pub(super) fn of(data: &Data, root: &Path) -> Result<Self, DataError> {
         let ValidationSource::Files(patterns) = &data.valid else {
             return Ok(Self { train: Vec::new(), shared: HashSet::new() });
         };

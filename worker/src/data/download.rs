@@ -6,8 +6,8 @@
 //! belong together.
 
 use super::http::{HttpClient, HttpError};
-use super::tokenize::{PreparationObserver, PreparationStep};
-use super::{DataError, cache};
+use super::preparation::{DownloadProgress, PreparationObserver, PreparationStep};
+use super::{DataError, file_lock};
 use aws_lc_rs::digest;
 use dtrain_recipes::{Bytes, Data, DataFormat, Tokenizer, Url, ValidationSource};
 use std::fs::{self, File};
@@ -35,17 +35,6 @@ const PIECE_BYTES: usize = 128 << 10;
 
 /// Characters at the end of a file's name that its cached name keeps.
 const NAME_CHARACTERS: usize = 100;
-
-/// The progress of a download.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DownloadProgress<'a> {
-    /// URL without its checksum.
-    pub url: &'a str,
-    /// Bytes downloaded so far.
-    pub bytes: u64,
-    /// Length of the file in bytes, if the server tells it.
-    pub of: Option<u64>,
-}
 
 /// Returns the downloaded file of a data name; `None` if it is not on this host or the name is no URL.
 pub fn downloaded(name: &str) -> Option<PathBuf> {
@@ -126,7 +115,7 @@ fn one(url: &Url, path: &Path, watch: &PreparationObserver<'_>) -> Result<(), Da
         return Ok(());
     }
     let lock = beside(path, ".lock");
-    let _lock = cache::hold(&lock, watch.progress)
+    let _lock = file_lock::hold(&lock, watch.progress)
         .map_err(|error| failed(url, &on_disk("locking", &lock, &error)))?;
     if path.is_file() {
         return Ok(());

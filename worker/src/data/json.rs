@@ -2,7 +2,7 @@
 //! `Infinity`, which Python writes, count as numbers.
 
 use super::DataError;
-use super::corpus::{DocumentPiece, InMemoryDocument};
+use super::document::{DocumentPiece, InMemoryDocument};
 use super::files::DataFile;
 use super::json_record::{RecordError, text_in};
 use std::fmt;

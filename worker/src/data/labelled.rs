@@ -1,8 +1,8 @@
 //! Labelled samples outside of the recipe's data, to evaluate a trained model on.
 
 use super::images::{ImageFolder, ImageShape};
+use super::preparation::PreparationObserver;
 use super::table::{self, TabularFormat};
-use super::tokenize::PreparationObserver;
 use super::{DataError, SampleSource, download, files, idx, open_apart, row_shape};
 use crate::comm::WorkCounter;
 use dtrain_protocol::Preprocessing;

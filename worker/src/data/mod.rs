@@ -10,8 +10,10 @@ mod cache;
 mod corpus;
 mod decontaminate;
 mod describe;
+mod document;
 mod download;
 mod error;
+mod file_lock;
 mod file_type;
 mod files;
 mod http;
@@ -21,14 +23,17 @@ mod jpeg;
 mod json;
 mod json_record;
 mod labelled;
+mod micro_batch_loader;
 mod notes;
 mod overlap;
 mod parquet_file;
 mod parquet_pages;
 mod parquet_text;
 mod prefetch;
+mod preparation;
 mod split;
 mod table;
+mod text_corpus;
 mod tokenize;
 mod tokenizer;
 mod tokens;
@@ -38,24 +43,25 @@ mod unlabelled;
 mod tests;
 
 pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_bytes};
-pub use download::{DownloadProgress, downloaded};
+pub use download::downloaded;
 pub use error::DataError;
 pub use files::{kind_of_file, matching};
 pub use labelled::{TrainedEncoding, labelled};
+pub(crate) use micro_batch_loader::MicroBatchLoader;
 pub use notes::notes;
 pub use prefetch::Prefetch;
+pub use preparation::{DownloadProgress, PreparationStep, TokenizationProgress};
 pub use table::{ColumnFacts, ColumnKind, TableFacts};
-pub use tokenize::{PreparationStep, TokenizationProgress};
 pub use tokenizer::TextTokenizer;
 pub use unlabelled::{SampleOrigin, UnlabelledSamples};
 
 use crate::comm::WorkCounter;
 use dtrain_protocol::{InputFile, InputManifest, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, InputSignature, Model};
+use preparation::PreparationObserver;
 use std::path::{Path, PathBuf};
 use table::TabularFormat;
-use tokenize::PreparationObserver;
-use tokenizer::CorpusSettings;
+use text_corpus::CorpusSettings;
 
 /// The training and validation samples of a recipe.
 pub struct DataSet {

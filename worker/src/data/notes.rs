@@ -1,8 +1,9 @@
 //! Notes for the user about the files of a recipe: formats that the names do not tell, and excluded files.
 
+use super::DataError;
+use super::decontaminate::DistinctFiles;
 use super::file_type::{self, FileCompression};
 use super::files::{self, DataFile};
-use super::{DataError, decontaminate};
 use dtrain_recipes::{Data, DataFormat, Documents, Tokenizer, ValidationSource, url};
 use std::path::Path;
 
@@ -19,7 +20,7 @@ const LISTED: usize = 3;
 /// Returns a line for each note about the files of a recipe, whose paths start from `root`; URLs must have
 /// been downloaded.
 pub fn notes(data: &Data, root: &Path) -> Result<Vec<String>, DataError> {
-    let mut notes: Vec<String> = decontaminate::overlap_note(data, root)?.into_iter().collect();
+    let mut notes: Vec<String> = overlap_note(data, root)?.into_iter().collect();
     let DataFormat::Text { tokenizer, documents, .. } = &data.format else { return Ok(notes) };
     let mut found = files::resolve_patterns(&data.train, root)?;
     if let ValidationSource::Files(patterns) = &data.valid {
@@ -38,8 +39,24 @@ pub fn notes(data: &Data, root: &Path) -> Result<Vec<String>, DataError> {
     Ok(notes)
 }
 
+/// Returns a note that names the files in both sets; `None` if there are none.
+fn overlap_note(data: &Data, root: &Path) -> Result<Option<String>, DataError> {
+    let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
+    let names: Vec<&str> = (0..)
+        .zip(&train)
+        .filter(|(number, _)| shared.contains(number))
+        .map(|(_, found)| &*found.name)
+        .collect();
+    let what = if names.len() == train.len() {
+        "all training files are in both the training and the validation data, so validation says nothing about new data"
+    } else {
+        "in both the training and the validation data, so only validated on"
+    };
+    Ok((!names.is_empty()).then(|| format_note(what, &names)))
+}
+
 /// Formats `what: a.txt, b.txt and 3 more`.
-pub(super) fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
+fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
     let listed: Vec<&str> = names.iter().take(LISTED).map(AsRef::as_ref).collect();
     let more = names.len() - listed.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };

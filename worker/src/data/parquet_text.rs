@@ -3,7 +3,7 @@
 //! A page of the column is in memory at a time.
 
 use super::DataError;
-use super::corpus::{DocumentPiece, InMemoryDocument};
+use super::document::{DocumentPiece, InMemoryDocument};
 use super::files::DataFile;
 use super::parquet_file::{GroupColumn, ParquetFile};
 use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};

@@ -1,12 +1,12 @@
 //! Tokenization: streams text through all cores into one file of the cache.
 
 use super::cache::{self, cache_error, key, lock, write_whole};
-use super::corpus::{CorpusReader, DocumentPiece};
-use super::download::DownloadProgress;
+use super::corpus::CorpusReader;
+use super::document::DocumentPiece;
 use super::files::DataFile;
+use super::preparation::{PreparationObserver, PreparationStep, TokenizationProgress};
 use super::tokens::{TokenFiles, TokenSegment};
 use super::{DataError, TextTokenizer};
-use crate::comm::WorkCounter;
 use dtrain_recipes::Documents;
 use rayon::prelude::*;
 use std::io::Write;
@@ -16,34 +16,6 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// Bytes of text tokenized in parallel, for each thread; at least four times as much in all.
 const BATCH_BYTES: usize = 1 << 20;
-
-/// The progress of tokenization.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TokenizationProgress {
-    /// Bytes of decompressed text that were tokenized.
-    pub bytes: u64,
-    /// Documents that were completed.
-    pub documents: u64,
-    /// Tokens written.
-    pub tokens: u64,
-}
-
-/// A step of the preparation of data, with its progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PreparationStep<'a> {
-    /// A file is downloaded.
-    Fetching(DownloadProgress<'a>),
-    /// Text is tokenized.
-    Tokenizing(TokenizationProgress),
-}
-
-/// The receivers of progress during downloads and tokenization.
-pub(super) struct PreparationObserver<'a> {
-    /// Work counter, advanced with each piece of a file and with each batch.
-    pub(super) progress: &'a WorkCounter,
-    /// Callback, called as often.
-    pub(super) tell: &'a dyn Fn(PreparationStep<'_>),
-}
 
 /// The settings of a tokenization.
 pub(super) struct Tokenization<'a> {

@@ -3,8 +3,8 @@
 
 use super::files::{self, DataFile};
 use super::images::{ImageShape, LabelledImage};
+use super::preparation::PreparationObserver;
 use super::table::{self, TabularFormat, TabularSamples};
-use super::tokenize::PreparationObserver;
 use super::{DataError, download, idx, row_shape};
 use crate::comm::WorkCounter;
 use dtrain_protocol::Preprocessing;

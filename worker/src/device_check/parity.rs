@@ -3,11 +3,12 @@
 
 use super::finite;
 use super::training::{SingleRankTraining, llama};
+use crate::median::median;
+use crate::mesh::ModelParallelGroups;
+use crate::network::ModelParameter;
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::ModelParallelGroups;
-use crate::probe::median;
 use crate::probe::synthetic::SyntheticSamples;
-use crate::stage::{ModelParameter, ModelShard, Stage};
+use crate::stage::{ModelShard, Stage};
 use burn::tensor::Device;
 use dtrain_protocol::device_check::Parity;
 use dtrain_protocol::{Arrangement, DeviceKind, Failure, Rank};

@@ -2,8 +2,8 @@
 
 use super::{LONGEST, dtype, sync, timed};
 use crate::device;
+use crate::median::median;
 use crate::ops::{self, Arithmetic, AttentionHeads, Implementation};
-use crate::probe::median;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::device_check::{AttentionSpeed, CopySpeed, LinkSpeed, ProductSpeed};
 use dtrain_protocol::{DeviceKind, Failure};

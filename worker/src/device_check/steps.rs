@@ -1,7 +1,7 @@
 //! Training steps of a known model, with the memory used after each.
 
 use super::training::{SingleRankTraining, llama, sizes};
-use crate::probe::median;
+use crate::median::median;
 use crate::probe::synthetic::SyntheticSamples;
 use burn::tensor::Device;
 use dtrain_protocol::device_check::{MeasuredStep, StepSeries, StepsModel, StepsRequest};

@@ -1,16 +1,14 @@
 //! Training speed of a device, and the memory that training takes.
 
 use super::{LONGEST, LOSS_SCALE, sync, timed};
+use crate::median::median;
 use crate::optimizer::StageOptimizer;
-use crate::probe::median;
 use crate::probe::synthetic::SyntheticSamples;
 use crate::stage::{ForwardOutput, Stage};
 use burn::tensor::Device;
 use dtrain_protocol::device_check::TrainingSpeed;
 use dtrain_protocol::{Failure, Pass};
-use dtrain_recipes::{
-    Activation, Decoder, Model, Norm, Optimizer as Rule, OptimizerKind, Positions, Precision, Recompute,
-};
+use dtrain_recipes::{Decoder, Model, Optimizer as Rule, Precision, Recompute};
 use std::time::Instant;
 
 /// Fewest and most measured steps after the first.
@@ -22,8 +20,7 @@ const TOGETHER: f64 = 4.0;
 /// Bytes that a decoder may take if the size of the memory is unknown.
 const MODEST: u64 = 3 << 30;
 
-const RULE: Rule =
-    Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+const RULE: Rule = Rule::ADAMW;
 
 const RATE: f64 = 1e-3;
 
@@ -31,29 +28,7 @@ const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
 /// Creates a decoder of the Llama family.
 pub(super) fn llama(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, context: u32) -> Decoder {
-    Decoder {
-        layers,
-        hidden,
-        heads,
-        kv_heads: heads,
-        ffn,
-        vocab,
-        context,
-        positions: Positions::Rotary,
-        norm: Norm::Rms,
-        activation: Activation::Swiglu,
-        tied: false,
-        bias: false,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
-    }
+    Decoder { layers, hidden, heads, kv_heads: heads, ffn, vocab, context, ..Decoder::small_llama() }
 }
 
 /// Returns the decoders that may be trained, each with the sequences in a step.

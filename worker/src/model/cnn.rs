@@ -3,7 +3,7 @@
 // Shapes in this file: b samples · c channels · h rows · w columns; between parts an image is `[b, c, h·w]`
 
 use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights, mlp};
-use crate::stage::ModelInput;
+use crate::network::ModelInput;
 use burn::tensor::{Tensor, activation, module, ops::ConvOptions};
 use dtrain_recipes::Cnn;
 

@@ -4,9 +4,8 @@
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
 use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights, experts};
-use crate::network::RotaryAngles;
+use crate::network::{ModelInput, RotaryAngles};
 use crate::ops::{self, DeferredLossFigures, VocabRange};
-use crate::stage::ModelInput;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Activation, Decoder, Lora, Norm, Positions};
 

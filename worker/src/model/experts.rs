@@ -6,9 +6,10 @@
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
 use super::{Initializer, LayerContext, ParameterSpec, Weights};
+use crate::mesh::ModelParallelGroups;
+use crate::network::tensor_parallel;
 use crate::ops::collective::copy_to;
-use crate::ops::{self, Arithmetic, ExpertMatrices};
-use crate::parallel::{ModelParallelGroups, TokenRoutes, tensor};
+use crate::ops::{self, Arithmetic, ExpertMatrices, TokenRoutes};
 use burn::tensor::{Int, Tensor, TensorData};
 use dtrain_recipes::{Activation, Decoder, Experts, Precision};
 
@@ -51,7 +52,7 @@ pub(crate) fn feed_forward(
 ) -> (Tensor<3>, Option<Tensor<1>>) {
     let partners = &layers.partners;
     let per_token = experts.per_token as usize;
-    let entered = tensor::enter(partners, normed.clone());
+    let entered = tensor_parallel::enter(partners, normed.clone());
     let seen = if partners.sequence { entered.clone() } else { normed };
     let [b, t, _] = seen.dims();
     let probabilities = router_probabilities(layers, weights, seen);
@@ -70,7 +71,7 @@ pub(crate) fn feed_forward(
     let rows = ops::dispatch(entered, &routes);
     let rows = ops::feed(layers.arithmetic, rows, matrices, routes.groups());
     let partial = ops::combine(rows, gates, &routes, [b, t]);
-    let y = tensor::leave(partners, partial, None, Some(residual));
+    let y = tensor_parallel::leave(partners, partial, None, Some(residual));
     (y, load_balance_loss(&probabilities, &chosen, experts, partners, [b, t]))
 }
 

@@ -2,8 +2,8 @@
 // Shapes in this file: b samples · w columns
 
 use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights};
+use crate::network::ModelInput;
 use crate::ops;
-use crate::stage::ModelInput;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Mlp, MlpActivation};
 

@@ -5,8 +5,7 @@
 //! values of a checkpoint; the module cannot tell. All are tensors with autodiff, tracked or not: some
 //! operations of burn give other bits without it, and recomputation must give the same bits.
 
-use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights};
-use crate::stage::ModelInput;
+use super::{Initializer, LayerContext, ModelInput, ModelPart, NeuralNetwork, ParameterSpec, Weights};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Identity;
 use burn::tensor::{Device, Int, Tensor, TensorData};

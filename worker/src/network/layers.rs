@@ -1,10 +1,9 @@
 //! Layers of a network: the arithmetic, and the layers whose work ranks may share.
 
-use super::Weights;
 use super::kv_cache::KvCache;
+use super::{ModelInput, context_parallel, tensor_parallel};
+use crate::mesh::ModelParallelGroups;
 use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWeight, Rotary, VocabRange};
-use crate::parallel::{ModelParallelGroups, context, tensor};
-use crate::stage::ModelInput;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -68,7 +67,12 @@ impl LayerContext {
         tokens: &[u32],
         sizes: [usize; 2],
     ) -> Tensor<3> {
-        tensor::leave(&self.partners, ops::embed(self.arithmetic, table, share, tokens, sizes), None, None)
+        tensor_parallel::leave(
+            &self.partners,
+            ops::embed(self.arithmetic, table, share, tokens, sizes),
+            None,
+            None,
+        )
     }
 
     /// Adds the position embeddings in `table` to this rank's tokens of each sequence of length `held`.
@@ -78,12 +82,12 @@ impl LayerContext {
             return ops::add_positions(self.arithmetic, x, table, &places);
         }
         let places = self.positions(held * self.partners.context.size() as usize);
-        ops::add_positions(self.arithmetic, x, table, tensor::part_of(&self.partners, &places))
+        ops::add_positions(self.arithmetic, x, table, tensor_parallel::part_of(&self.partners, &places))
     }
 
     /// Returns the positions, in sequences of `length`, of this rank's tokens.
     fn positions(&self, length: usize) -> Vec<usize> {
-        context::pieces(length, &self.partners.context).into_iter().flatten().collect()
+        context_parallel::pieces(length, &self.partners.context).into_iter().flatten().collect()
     }
 
     /// Applies rotary embeddings to queries and keys. `[b, t, (query + 2·key)·width]`
@@ -104,42 +108,12 @@ impl LayerContext {
         if let Some(key_values) = &mut *self.key_values() {
             return key_values.attention(self.arithmetic, packed, heads);
         }
-        context::attention(self.arithmetic, packed, heads, &self.partners.context)
-    }
-
-    /// Computes column-parallel linear layers of one input. Layers with LoRA adapters add their output,
-    /// times `scale`. `[b, t, w]` → `[b, t, columns held]`
-    pub(crate) fn column(
-        &self,
-        weights: &Weights<'_>,
-        names: &[&str],
-        x: Tensor<3>,
-        scale: Option<f64>,
-    ) -> Tensor<3> {
-        let added = scale.and_then(|scale| tensor::column_adapters(self, weights, names, x.clone(), scale));
-        tensor::column(self, weights, names, x, added)
-    }
-
-    /// Computes a row-parallel linear layer, plus the residual. A LoRA adapter adds its output, times
-    /// `scale`. `[b, t, rows held]` → `[b, t, w]`
-    pub(crate) fn row(
-        &self,
-        weights: &Weights<'_>,
-        name: &str,
-        x: Tensor<3>,
-        residual: Tensor<3>,
-        scale: Option<f64>,
-    ) -> Tensor<3> {
-        let residual = match scale {
-            Some(scale) => tensor::row_adapter(self, weights, name, x.clone(), residual, scale),
-            None => residual,
-        };
-        tensor::row(self, weights, name, x, residual)
+        context_parallel::attention(self.arithmetic, packed, heads, &self.partners.context)
     }
 
     /// Computes scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
     pub(crate) fn classify(&self, weight: LinearWeight, x: Tensor<3>) -> Tensor<2> {
-        let x = tensor::enter(&self.partners, x);
+        let x = tensor_parallel::enter(&self.partners, x);
         ops::rows(self.arithmetic, ops::project(self.arithmetic, x, vec![weight], Vec::new(), None))
     }
 
@@ -150,6 +124,10 @@ impl LayerContext {
         targets: &[u32],
         share: VocabRange,
     ) -> (Tensor<1>, DeferredLossFigures) {
-        tensor::cross_entropy(self, scores, targets, share)
+        let peers = &self.partners.tensor;
+        if peers.size() == 1 {
+            return ops::cross_entropy(self.arithmetic, scores, targets);
+        }
+        ops::cross_entropy_of_part(self.arithmetic, scores, targets, share, peers)
     }
 }

@@ -5,28 +5,35 @@
 //! ranks. Those of dtrain are in `model/`; [`BurnNetwork`] makes one of any burn modules.
 
 mod burn_modules;
+pub(crate) mod context_parallel;
+pub(crate) mod initializer;
 mod kv_cache;
 mod layers;
+mod model_input;
+mod model_parameter;
 mod outline;
+mod parallel_linear;
 mod parameter_spec;
 mod registry;
 mod settings;
+pub(crate) mod tensor_parallel;
 mod weights;
 
 pub use burn_modules::{BurnNetwork, HeadlessNetwork, ModuleInput};
 pub(crate) use kv_cache::KvCache;
 pub use layers::LayerContext;
 pub(crate) use layers::RotaryAngles;
+pub use model_input::ModelInput;
+pub use model_parameter::ModelParameter;
 pub use outline::outline;
 pub use parameter_spec::{Initializer, ModelPart, ParameterSpec};
+pub(crate) use registry::built;
 pub use registry::{BuildFn, ModelBuildError, register, registered};
 pub use settings::{ModelSettings, SettingValue};
 pub use weights::Weights;
 
 use crate::ops::{self, DeferredLossFigures};
-use crate::stage::ModelInput;
 use burn::tensor::Tensor;
-use dtrain_recipes::Model;
 
 /// A model, whose parts are the first one, equal blocks, and the head.
 pub trait NeuralNetwork: Send {
@@ -70,19 +77,6 @@ pub trait NeuralNetwork: Send {
     /// Frees the initial values that were drawn when the network was built; [`NeuralNetwork::parameters`]
     /// is not called after that.
     fn drop_initial_values(&mut self) {}
-}
-
-/// Builds the network of a model; initial values that it draws when it is built follow from `seed`.
-///
-/// `Err` for a foreign command, for a network that this program lacks, or if it does not fit the recipe.
-pub(crate) fn build(model: &Model, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
-    match model {
-        Model::Decoder(decoder) => Ok(Box::new(decoder.clone())),
-        Model::Mlp(mlp) => Ok(Box::new(mlp.clone())),
-        Model::Cnn(cnn) => Ok(Box::new(cnn.clone())),
-        Model::Custom(own) => registry::built(own, seed),
-        Model::Command(_) => Err(ModelBuildError::Foreign),
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! Outline of a network: sizes for the planner, found by building it and running its parts once.
 
 use super::registry::{build_refused, built, shapes};
-use super::{LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec, Weights};
+use super::{
+    LayerContext, ModelBuildError, ModelInput, ModelParameter, ModelPart, NeuralNetwork, ParameterSpec,
+    Weights, initializer,
+};
 use crate::data::Batch;
-use crate::model::initializer;
+use crate::mesh::ModelParallelGroups;
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::ModelParallelGroups;
-use crate::stage::{ModelInput, ModelParameter};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Region;
 use dtrain_protocol::shuffle::splitmix64;

@@ -59,7 +59,7 @@ pub fn registered() -> Vec<String> {
 }
 
 /// Builds the network of `own`; its random values follow from `seed`, and are equal on every rank.
-pub(super) fn built(own: &CustomModel, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
+pub(crate) fn built(own: &CustomModel, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
     let build = NETWORKS.read().unwrap_or_else(PoisonError::into_inner).get(&own.network).cloned();
     let build = build
         .ok_or_else(|| ModelBuildError::Unknown { wanted: own.network.clone(), registered: registered() })?;

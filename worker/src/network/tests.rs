@@ -1,10 +1,11 @@
 //! Networks of burn modules: checks before training, and refused networks.
 
 use super::*;
+use crate::model::build;
 use burn::module::Module;
 use burn::nn;
 use burn::tensor::{Tensor, activation};
-use dtrain_recipes::{CustomModel, InputSignature, Outline, ParamValue};
+use dtrain_recipes::{CustomModel, InputSignature, Model, Outline, ParamValue};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;

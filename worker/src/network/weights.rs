@@ -1,7 +1,7 @@
 //! Weights of a part, for its forward.
 
+use super::ModelParameter;
 use crate::ops::{DeferredWeightGrads, LinearWeight, VocabRange};
-use crate::stage::ModelParameter;
 use burn::tensor::Tensor;
 use dtrain_protocol::Region;
 

@@ -7,7 +7,7 @@
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::linear::sum_rows;
 use super::{chunks, kernels};
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 

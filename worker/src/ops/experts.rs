@@ -9,8 +9,7 @@
 pub(super) mod fused;
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
-use super::{Arithmetic, gelu, gelu_tanh, kernels, reference, swiglu};
-use crate::parallel::TokenRoutes;
+use super::{Arithmetic, TokenRoutes, gelu, gelu_tanh, kernels, reference, swiglu};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use dtrain_recipes::Activation;

@@ -2,7 +2,7 @@
 
 use super::custom_autograd::{BackwardFn, dense, input, record, shape, slice, vector};
 use super::{DeferredLossFigures, LossFigures, VocabRange, chunks, kernels};
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 

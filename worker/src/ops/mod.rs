@@ -15,12 +15,14 @@ mod linear;
 mod loss;
 mod loss_figures;
 mod norm;
+mod operations;
 mod pointwise;
 pub(crate) mod reference;
 pub(crate) mod ring_attention;
+mod token_routes;
 mod unary;
 
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_recipes::Precision;
 use std::sync::{Arc, OnceLock};
@@ -29,6 +31,7 @@ pub(crate) use deferred_weight_grad::{DeferredWeightGrads, LinearWeight};
 pub(crate) use experts::{ExpertMatrices, combine, dispatch, feed};
 pub(crate) use implementations::Implementation;
 pub use loss_figures::{DeferredLossFigures, LossFigures};
+pub(crate) use token_routes::TokenRoutes;
 
 /// The settings of the operations; the same for all of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

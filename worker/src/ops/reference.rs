@@ -4,7 +4,7 @@
 use super::deferred_weight_grad::WeightLayout;
 use super::loss::largest_of_all;
 use super::{AttentionHeads, DeferredLossFigures, Rotary, VocabRange, collective};
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
 

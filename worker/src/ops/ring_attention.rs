@@ -16,7 +16,7 @@ use super::attention::{HeadGradients, OutputGradient, QueryKeyView, attend, atte
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::kernels::{self, Accumulate, MatrixMut};
 use crate::comm::{Incoming, Outgoing};
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 

@@ -1,8 +1,8 @@
 //! Host and device optimizers against the formulas in f64.
 
 use super::*;
+use crate::mesh::ModelParallelGroups;
 use crate::ops::kernels::UpdateCoefficients;
-use crate::parallel::ModelParallelGroups;
 use crate::stage::ModelShard;
 use burn::tensor::Device;
 use dtrain_protocol::{Arrangement, Layout, Rank, Region};

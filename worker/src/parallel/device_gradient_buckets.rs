@@ -4,9 +4,9 @@
 //! connected: a bucket is whole parameters, joined into one tensor on the device. Kernels and collectives
 //! have a fixed cost there, so buckets are larger.
 
-use super::CommQueue;
 use crate::gradients::Gradients;
-use crate::stage::ModelParameter;
+use crate::mesh::CommQueue;
+use crate::network::ModelParameter;
 use burn::tensor::Tensor;
 use dtrain_protocol::Failure;
 use std::collections::VecDeque;

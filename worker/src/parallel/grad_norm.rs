@@ -1,6 +1,7 @@
 //! Gradient norm of the whole model, for gradient clipping.
 
-use super::{Mesh, StepTotals, step_totals};
+use super::{StepTotals, step_totals};
+use crate::mesh::Mesh;
 use crate::stage::Stage;
 use dtrain_protocol::Failure;
 

@@ -8,10 +8,10 @@
 //! be in flight, one after another. Parameters that other ranks hold, those of distributed experts, are a
 //! vector of their own, with buckets of its own.
 
-use super::CommQueue;
 use super::sync::VectorCompressor;
 use crate::gradients::Gradients;
-use crate::stage::ModelParameter;
+use crate::mesh::CommQueue;
+use crate::network::ModelParameter;
 use dtrain_protocol::Failure;
 use dtrain_recipes::Compression;
 use std::ops::Range;

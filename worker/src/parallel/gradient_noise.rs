@@ -5,8 +5,8 @@
 //! the squared norms of both follow those of the gradient without chance, and of the chance that each
 //! sample adds.
 
-use super::Mesh;
 use crate::gradients::Gradients;
+use crate::mesh::Mesh;
 use dtrain_protocol::{Arrangement, GradientNoise, Hyperparameters};
 use dtrain_recipes::Compression;
 

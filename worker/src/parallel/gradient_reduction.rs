@@ -2,8 +2,9 @@
 
 use super::reduce_scatter::ReduceScatter;
 use super::sync::PowerSgdCompressor;
-use super::{DeviceGradientBuckets, GradientBuckets, Mesh};
+use super::{DeviceGradientBuckets, GradientBuckets};
 use crate::gradients::Gradients;
+use crate::mesh::Mesh;
 use crate::stage::Stage;
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};
@@ -188,6 +189,44 @@ impl GradientReduction {
             Self::Buckets { common, experts } => common.bytes() + experts.bytes(),
             Self::DeviceBuckets { common, experts } => common.bytes() + experts.bytes(),
             Self::ReduceScatter(_) => 0,
+        }
+    }
+
+    /// Records the begin of a batch whose gradients are multiplied by `scale`, a power of two.
+    pub fn begin_batch(&mut self, scale: f32) {
+        match self {
+            Self::LowRank(low_rank) => low_rank.begin(scale),
+            Self::Buckets { common, experts } => {
+                let largest =
+                    [common, experts].into_iter().filter_map(|buckets| buckets.wire_mut().largest_mut());
+                largest.for_each(|largest| largest.begin(scale));
+            }
+            Self::DeviceBuckets { .. } | Self::ReduceScatter(_) => {}
+        }
+    }
+
+    /// Settles the oldest batch that began. Unless its sums are `finite`, error feedback is restored to its
+    /// state without that batch. Does nothing if no batch began.
+    pub fn resolve_batch(&mut self, finite: bool) {
+        match self {
+            Self::LowRank(low_rank) => low_rank.resolve(finite),
+            Self::Buckets { common, experts } => {
+                let largest =
+                    [common, experts].into_iter().filter_map(|buckets| buckets.wire_mut().largest_mut());
+                largest.for_each(|largest| largest.resolve(finite));
+            }
+            Self::DeviceBuckets { .. } | Self::ReduceScatter(_) => {}
+        }
+    }
+
+    /// Divides the residual by `scale`: older versions stored it in checkpoints multiplied by the loss scale.
+    /// Values that are not finite, left by an overflow, become zero.
+    pub fn unscale_residual(&mut self, scale: f32) {
+        for value in self.residual_mut().into_iter().flatten() {
+            *value = if value.is_finite() { *value / scale } else { 0.0 };
+        }
+        if let Some(low_rank) = self.low_rank_mut() {
+            low_rank.replace_lost_factors();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Pipeline messages between neighbouring stages: activations to the next, their gradients to the previous.
 
-use super::Peers;
 use crate::comm::{Incoming, Outgoing};
+use crate::mesh::Peers;
 use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Neighbor, Pass};
 use std::collections::BTreeMap;

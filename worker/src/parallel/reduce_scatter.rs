@@ -6,10 +6,9 @@
 //! costs `N (n - 1) / n` bytes among the `n` ranks of the group. Groups that hold the same shards then sum
 //! them by an all-reduce, once a step.
 
-use super::Mesh;
-use super::mesh::ShardGroups;
-use super::zero::ZeroShards;
 use crate::gradients::Gradients;
+use crate::mesh::{Mesh, ShardGroups};
+use crate::zero::ZeroShards;
 use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -97,8 +96,10 @@ impl ReduceScatter {
 #[cfg(test)]
 mod tests {
     use crate::comm::loopback;
-    use crate::parallel::{GradientReduction, Mesh};
-    use crate::stage::{ModelInput, ModelShard, Stage};
+    use crate::mesh::Mesh;
+    use crate::network::ModelInput;
+    use crate::parallel::GradientReduction;
+    use crate::stage::{ModelShard, Stage};
     use burn::tensor::Device;
     use dtrain_protocol::{Arrangement, Layout, Pass, Rank};
     use dtrain_recipes::{Mlp, MlpActivation, Model, Recompute, ZeroStage};

@@ -3,7 +3,7 @@
 //! Every rank's row is gathered by all and added in rank order in `f64`, so that all of them compute the
 //! same sums to the last bit, and with them the same decision.
 
-use super::CommQueue;
+use crate::mesh::CommQueue;
 use crate::ops::LossFigures;
 use dtrain_protocol::Failure;
 use dtrain_protocol::communication_volume::ROW_VALUES;

@@ -1,9 +1,11 @@
 //! Weight update: every rank updates the weights that it owns, and a rank with whole weights all-gathers
 //! the others.
 
-use super::{Mesh, ZeroShards, step_totals};
+use super::step_totals;
+use crate::mesh::Mesh;
 use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::stage::Stage;
+use crate::zero::ZeroShards;
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};
 

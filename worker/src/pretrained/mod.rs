@@ -10,6 +10,7 @@ mod export;
 mod folder;
 mod onnx;
 mod peft;
+mod safetensors_file;
 mod tensor_names;
 
 #[cfg(test)]

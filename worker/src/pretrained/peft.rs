@@ -1,7 +1,7 @@
 //! LoRA adapters in the layout of Hugging Face peft.
 
-use super::export::{ExportedTensor, read_whole, write};
 use super::folder::parameters;
+use super::safetensors_file::{ExportedTensor, read_whole, write};
 use super::tensor_names::{ValueOrder, prefix, theirs};
 use super::{ModelFamily, PretrainedError, io_error};
 use crate::checkpoint::TensorReader;

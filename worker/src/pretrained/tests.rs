@@ -17,20 +17,8 @@ fn gpt2() -> Decoder {
         ffn: 12,
         vocab: 11,
         context: 5,
-        positions: Positions::Learned,
-        norm: Norm::Layer,
         activation: Activation::GeluTanh,
-        tied: true,
-        bias: true,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_gpt2()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Full-step benchmark: whole steps, run by the training loop's executor on all ranks.
 
+use super::PassBench;
 use super::synthetic::SyntheticSamples;
-use super::{PassBench, median};
-use crate::data::{Batch, DataError, SampleSource};
+use crate::data::{Batch, DataError, MicroBatchLoader, SampleSource};
+use crate::median::median;
 use crate::parallel::StepTotals;
-use crate::session::MicroBatchLoader;
 use crate::train_step;
 use dtrain_protocol::{Action, Failure, Hyperparameters, Pass, StepId, WholeStep};
 use dtrain_recipes::{Model, Schedule};

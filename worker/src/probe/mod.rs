@@ -11,10 +11,12 @@ pub(crate) mod synthetic;
 use crate::comm::{self, CommError, DeviceLinks, RankId, WaitPolicy};
 use crate::device;
 use crate::loss_scale::LossScale;
+use crate::median::{median, spread};
 use crate::memory;
+use crate::mesh::{CommQueue, Mesh};
 use crate::optimizer::StageOptimizer;
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::{CommQueue, GradientReduction, Mesh, NoiseGauge};
+use crate::parallel::{GradientReduction, NoiseGauge};
 use crate::stage::Stage;
 use crate::step_timer::{DeviceClock, Slowdown};
 use crate::train_step::Replica;
@@ -22,7 +24,7 @@ use bench::{PassBench, PassTimes};
 use dtrain_protocol::{
     Arrangement, AttemptId, Failure, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId, WaitLimits,
 };
-use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Recompute};
+use dtrain_recipes::{Decoder, Model, Optimizer as Rule, Recompute};
 use std::time::Instant;
 use synthetic::SyntheticSamples;
 
@@ -278,8 +280,7 @@ fn affordable(
 const WHOLE_PARAMETERS: u64 = 64 << 20;
 
 /// The measured optimizer; its learning rate is so small that the synthetic samples change little.
-const RULE: Rule =
-    Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+const RULE: Rule = Rule::ADAMW;
 
 /// Returns the median seconds of all-reduces by length; empty for one rank.
 fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
@@ -300,24 +301,6 @@ fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
         table.push((*bytes, median(&seconds)));
     }
     Ok(table)
-}
-
-/// Returns the median; the mean of the two middle values if their number is even; 0 of none.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => 0.0,
-        length if length.is_multiple_of(2) => f64::midpoint(sorted[middle - 1], sorted[middle]),
-        _ => sorted[middle],
-    }
-}
-
-/// Returns the median absolute deviation divided by the median.
-fn spread(values: &[f64]) -> f64 {
-    let middle = median(values);
-    median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>()) / middle
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Synthetic samples of the right shape.
 
 use crate::data::Batch;
-use crate::stage::ModelInput;
+use crate::network::ModelInput;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{CustomModel, Decoder, InputSignature, Model};
 use std::time::Instant;

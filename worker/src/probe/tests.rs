@@ -3,7 +3,7 @@ use crate::comm::loopback;
 use crate::train_step;
 use burn::tensor::Device;
 use dtrain_protocol::{DeviceKind, Layout, Placement, Rank, RankTransport};
-use dtrain_recipes::{Activation, Decoder, Mlp, MlpActivation, Model, Norm, Positions, Precision};
+use dtrain_recipes::{Decoder, Mlp, MlpActivation, Model, Precision};
 use std::cell::Cell;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -32,20 +32,7 @@ fn decoder() -> Model {
         ffn: 64,
         vocab: 64,
         context: 32,
-        positions: Positions::Learned,
-        norm: Norm::Layer,
-        activation: Activation::Gelu,
-        tied: true,
-        bias: true,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_gpt2()
     })
 }
 
@@ -143,11 +130,4 @@ fn larger_micro_batches_are_left_out_when_there_is_no_time() {
         Model::Mlp(Mlp { inputs: 8, hidden: vec![16, 16], classes: 3, activation: MlpActivation::Relu });
     let rates = rates(&request(model, vec![2, 1 << 20], 0.05), |_| unreachable!("it is alone")).unwrap();
     assert_eq!(rates.profile.len(), 1, "a million samples do not fit into 50 ms");
-}
-
-#[test]
-fn the_middle_is_the_middle() {
-    assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
-    assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-12);
-    assert!((spread(&[1.0, 2.0, 3.0]) - 0.5).abs() < 1e-12);
 }

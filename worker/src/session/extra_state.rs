@@ -4,12 +4,13 @@
 //! The state of one replica is restored to it. With another number of replicas each starts with the state
 //! of the first, and with an empty residual.
 
-use super::load_checkpoint::read;
-use super::save_checkpoint::TensorSnapshot;
+use super::read_parameter::read;
+use super::tensor_snapshot::TensorSnapshot;
 use crate::checkpoint::{CheckpointError, TensorReader};
+use crate::network::ModelParameter;
 use crate::parallel::sync::put;
 use crate::snapshot::Snapshot;
-use crate::stage::{ModelParameter, Stage};
+use crate::stage::Stage;
 use crate::train_step::Replica;
 use dtrain_protocol::{Region, ReplicaState, Slice, TensorKind};
 

@@ -2,15 +2,16 @@
 //! part that its optimizer holds.
 
 use super::extra_state;
+use super::read_parameter::read;
 use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::data::DataSet;
+use crate::network::ModelParameter;
 use crate::optimizer::StageOptimizer;
-use crate::stage::{ModelParameter, Stage};
+use crate::stage::Stage;
 use crate::train_step::Replica;
 use dtrain_protocol::checkpoint::FETCHED;
 use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
-use dtrain_protocol::{Assignment, Failure, InputManifest, Manifest, ResumePoint, Slice, StepId, TensorKind};
-use std::ops::Range;
+use dtrain_protocol::{Assignment, Failure, InputManifest, Manifest, ResumePoint, StepId, TensorKind};
 use std::path::{Path, PathBuf};
 
 /// Opens the checkpoint at `point`.
@@ -163,23 +164,6 @@ fn moments(
         optimizer.set_moments(index, first, second);
     }
     Ok(())
-}
-
-/// Reads elements `range` of this rank's region of `parameter`, or of one of its moments.
-pub(super) fn read(
-    reader: &TensorReader,
-    parameter: &ModelParameter,
-    kind: TensorKind,
-    range: Range<usize>,
-) -> Result<Vec<f32>, CheckpointError> {
-    let mut values = vec![0.0; range.len()];
-    let slice = Slice::of(parameter.region.clone(), range.start as u64..range.end as u64);
-    reader.read(&parameter.name, kind, &slice, &mut values)?;
-    if kind == TensorKind::Parameter && values.iter().any(|value| !value.is_finite()) {
-        let detail = format!("tensor {} has a weight that is not finite", parameter.name);
-        return Err(CheckpointError::Unusable { folder: reader.folder().to_owned(), detail });
-    }
-    Ok(values)
 }
 
 #[cfg(test)]

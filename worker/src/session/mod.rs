@@ -6,10 +6,11 @@
 mod agent_orders;
 mod extra_state;
 mod load_checkpoint;
-mod micro_batch_loader;
 mod pending_updates;
+mod read_parameter;
 mod replica_check;
 mod save_checkpoint;
+mod tensor_snapshot;
 mod time_limit;
 mod validate;
 
@@ -18,21 +19,20 @@ mod tests;
 
 pub use agent_orders::AgentOrders;
 pub(crate) use load_checkpoint::weights;
-pub(crate) use micro_batch_loader::MicroBatchLoader;
-pub(crate) use save_checkpoint::CopyCompletion;
 #[cfg(test)]
 pub(crate) use tests::world::assignment as assignment_of_tests;
 
 use crate::checkpoint::TensorReader;
 use crate::comm::{self, DeviceLinks, ProcessGroup, RankId, WaitPolicy, WorkCounter};
-use crate::data::{self, DataSet, SampleSource};
+use crate::data::{self, DataSet, MicroBatchLoader, SampleSource};
 use crate::device;
 use crate::loss_scale::LossScale;
 use crate::memory;
+use crate::mesh::Mesh;
 use crate::optimizer::StageOptimizer;
 use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::OuterOptimizer;
-use crate::parallel::{GradientReduction, Mesh, NoiseGauge, StepTotals};
+use crate::parallel::{GradientReduction, NoiseGauge, StepTotals};
 use crate::stage::{ModelShard, Stage};
 use crate::step_timer::{DeviceClock, Slowdown};
 use crate::train_step::{self, Replica, StepOutcome};

@@ -9,11 +9,12 @@
 //! Hashing and writing bypass the page cache. Memory is bounded by one copy, which the planner counts.
 //! State on a GPU, and that of approximate synchronization, is copied at once.
 
+use super::tensor_snapshot::TensorSnapshot;
 use super::{AgentOrders, EventSink, extra_state};
 use crate::checkpoint::{self, CheckpointError, NamedPiece, TensorShard};
 use crate::data::DataSet;
-use crate::snapshot::Snapshot;
-use crate::stage::ModelParameter;
+use crate::network::ModelParameter;
+use crate::snapshot::{CopyCompletion, CopyEndGuard, Snapshot};
 use crate::train_step::Replica;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::input_manifest::{INPUTS, PREPROCESSING, TOKENIZER};
@@ -22,7 +23,7 @@ use dtrain_protocol::{
     Arrangement, Assignment, Event, Failure, Rank, SavedFile, Slice, StepId, StopReason, TensorKind,
 };
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -66,15 +67,6 @@ impl OnFailure {
             Self::RetrySilently => None,
         }
     }
-}
-
-/// Some elements of one tensor, as they were after a step.
-#[derive(Clone, Debug)]
-pub(super) struct TensorSnapshot {
-    pub(super) name: String,
-    pub(super) kind: TensorKind,
-    pub(super) slice: Slice,
-    pub(super) values: Snapshot,
 }
 
 impl CheckpointSaver {
@@ -201,13 +193,6 @@ fn write_files(
     Ok(std::iter::once(tensors).chain(others).collect())
 }
 
-impl TensorSnapshot {
-    fn piece(&self) -> NamedPiece<'_> {
-        let Self { name, kind, slice, values } = self;
-        NamedPiece { name, kind: *kind, slice, values: values.as_slice() }
-    }
-}
-
 /// Copies the snapshots, into the memory of an earlier save.
 fn copies(taken: Vec<TensorSnapshot>, room: Vec<Vec<f32>>) -> Vec<TensorSnapshot> {
     let mut room = room.into_iter();
@@ -216,54 +201,6 @@ fn copies(taken: Vec<TensorSnapshot>, room: Vec<Vec<f32>>) -> Vec<TensorSnapshot
         TensorSnapshot { values, ..taken }
     };
     taken.into_iter().map(copy).collect()
-}
-
-/// Tells the owner of a state when it was copied.
-#[derive(Debug, Default)]
-pub(crate) struct CopyCompletion {
-    progress: Mutex<CopyState>,
-    ended: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct CopyState {
-    has_ended: bool,
-    /// Start of the owner's wait.
-    waits_since: Option<Instant>,
-    /// Time that the owner waited.
-    stalled: Duration,
-}
-
-impl CopyCompletion {
-    /// Waits until everything is copied: the state may change from then on.
-    pub(crate) fn wait(&self) {
-        let mut progress = self.progress();
-        if !progress.has_ended {
-            progress.waits_since = Some(Instant::now());
-        }
-        drop(self.ended.wait_while(progress, |progress| !progress.has_ended));
-    }
-
-    /// Returns the time that the owner waited, once the copying has ended.
-    fn stalled(&self) -> Duration {
-        self.progress().stalled
-    }
-
-    fn progress(&self) -> MutexGuard<'_, CopyState> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Ends the copying when it is dropped, in a panic too.
-struct CopyEndGuard<'a>(&'a CopyCompletion);
-
-impl Drop for CopyEndGuard<'_> {
-    fn drop(&mut self) {
-        let mut progress = self.0.progress();
-        progress.has_ended = true;
-        progress.stalled = progress.waits_since.map_or(Duration::ZERO, |since| since.elapsed());
-        self.0.ended.notify_all();
-    }
 }
 
 /// Returns snapshots of this rank's share of weights and moments. A tied embedding is written by the first

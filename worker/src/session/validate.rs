@@ -7,10 +7,11 @@
 use super::time_limit::RunClock;
 use super::{AgentOrders, EventSink};
 use crate::data::{Batch, SampleSource};
+use crate::network::{ModelInput, context_parallel};
 use crate::ops::DeferredLossFigures;
 use crate::parallel::sync::put;
-use crate::parallel::{StepTotals, context, step_totals};
-use crate::stage::{ForwardOutput, ModelInput};
+use crate::parallel::{StepTotals, step_totals};
+use crate::stage::ForwardOutput;
 use crate::train_step::Replica;
 use dtrain_protocol::{Event, Failure, Neighbor, Pass, StepId};
 use std::ops::Range;
@@ -110,7 +111,7 @@ fn figures(
         let is_over = begin >= end;
         let numbers = if is_over { vec![0] } else { (begin..end).collect() };
         let batch = valid.read(&numbers).map_err(|error| Failure::Data(error.to_string()))?;
-        let batch = context::cut(batch, &replica.mesh.partners().context);
+        let batch = context_parallel::cut(batch, &replica.mesh.partners().context);
         let pass_began = Instant::now();
         if let ForwardOutput::Loss(figures) = through(replica, &batch)
             && replica.mesh.reports_loss()

@@ -14,14 +14,16 @@ mod pass;
 mod sharded;
 mod values;
 
-use crate::data::Batch;
 use crate::device;
 use crate::gradients::Gradients;
-use crate::model::initializer;
-use crate::network::{self, LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec};
+use crate::mesh::ModelParallelGroups;
+use crate::model;
+use crate::network::{
+    LayerContext, ModelBuildError, ModelParameter, ModelPart, NeuralNetwork, ParameterSpec, initializer,
+};
 use crate::ops::{Arithmetic, DeferredWeightGrads, Implementation};
-use crate::parallel::{ModelParallelGroups, ZeroShards};
-use burn::tensor::{Device, Tensor};
+use crate::zero::ZeroShards;
+use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::{Arrangement, Neighbor, Pass, Rank};
 use dtrain_recipes::{Model, PipelineSchedule, Precision, Recompute, ZeroStage};
 use std::collections::BTreeMap;
@@ -29,77 +31,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use crate::ops::{DeferredLossFigures, LossFigures};
-pub use parameters::ModelParameter;
 use parameters::{ChunkParameters, FlatParameters, ParameterGroup, assemble};
 use pass::SavedForBackward;
 use sharded::ShardedWeights;
-use values::tensor;
-
-/// The samples of a forward pass.
-#[derive(Clone, Copy, Debug)]
-pub enum ModelInput<'a> {
-    /// Token sequences with the next token of each token; `samples · length` each.
-    Tokens {
-        /// Input tokens.
-        inputs: &'a [u32],
-        /// Next token of each input.
-        targets: &'a [u32],
-        /// Number of sequences.
-        samples: usize,
-        /// Tokens of a sequence.
-        length: usize,
-    },
-    /// Rows of a table, or images as `[channels, height, width]`, with their classes.
-    Rows {
-        /// `samples · width` values.
-        values: &'a [f32],
-        /// Class of each row.
-        classes: &'a [u32],
-        /// Number of rows.
-        samples: usize,
-        /// Values of a row.
-        width: usize,
-    },
-}
-
-impl ModelInput<'static> {
-    /// The input of a chunk in the middle of the model, which reads no samples.
-    pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
-}
-
-impl<'a> ModelInput<'a> {
-    /// Borrows the samples of `batch`.
-    pub(crate) fn of(batch: &'a Batch) -> Self {
-        match batch {
-            Batch::Tokens { inputs, targets, samples, length } => {
-                Self::Tokens { inputs, targets, samples: *samples, length: *length }
-            }
-            Batch::Rows { values, classes, samples, width } => {
-                Self::Rows { values, classes, samples: *samples, width: *width }
-            }
-        }
-    }
-
-    /// Copies the inputs, without the targets.
-    fn inputs(&self) -> Batch {
-        match *self {
-            Self::Tokens { inputs, samples, length, .. } => {
-                Batch::Tokens { inputs: inputs.to_vec(), targets: Vec::new(), samples, length }
-            }
-            Self::Rows { values, samples, width, .. } => {
-                Batch::Rows { values: values.to_vec(), classes: Vec::new(), samples, width }
-            }
-        }
-    }
-
-    /// Returns the targets: next tokens or classes.
-    fn targets(&self) -> &'a [u32] {
-        match self {
-            Self::Tokens { targets, .. } => targets,
-            Self::Rows { classes, .. } => classes,
-        }
-    }
-}
 
 /// The output of a stage for a micro-batch.
 #[derive(Clone, Debug)]
@@ -211,7 +145,7 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, StageError> {
         let ModelShard { model, chunks, seed, arrangement, rank, partners } = holding;
-        let mut network = network::build(model, *seed)?;
+        let mut network = model::build(model, *seed)?;
         for Range { start, end } in chunks.iter().cloned() {
             if start > end || end > network.blocks() {
                 return Err(StageError::Blocks { start, end, found: network.blocks() });
@@ -354,6 +288,12 @@ impl Stage {
     pub fn gradients(&mut self) -> &mut Gradients {
         &mut self.gradients
     }
+}
+
+/// Returns `values` on `device`.
+fn tensor(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let len = values.len();
+    Tensor::from_data(TensorData::new(values, [len]), device)
 }
 
 /// Returns the parts of `blocks` with their parameters, first to last.

@@ -1,10 +1,10 @@
 //! Passes through the chunks of a stage: forward, backward, recompute, and inference.
 
 use super::parameters::ParameterGroup;
-use super::{ForwardOutput, ModelInput, Stage};
+use super::{ForwardOutput, Stage};
 use crate::data::Batch;
 use crate::gradients::Gradients;
-use crate::network::{KvCache, ModelPart, Weights};
+use crate::network::{KvCache, ModelInput, ModelPart, Weights};
 use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;

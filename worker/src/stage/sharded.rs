@@ -4,11 +4,11 @@
 //! [`Stage::unshard`] gathers them just before, and starts to gather those of the unit that computes next;
 //! [`Stage::reshard`] frees them. A tied embedding is gathered for every unit that uses it.
 
-use super::Stage;
 use super::parameters::ParameterGroup;
-use super::values::tensor;
-use crate::parallel::{AllGatherQueue, ModelParallelGroups, ZeroShards};
+use super::{Stage, tensor};
+use crate::mesh::{AllGatherQueue, ModelParallelGroups};
 use crate::snapshot::Snapshot;
+use crate::zero::ZeroShards;
 use dtrain_protocol::Channel;
 use std::collections::VecDeque;
 use std::ops::Range;

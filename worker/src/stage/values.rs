@@ -1,10 +1,11 @@
 //! Reading and updating the values of a stage.
 
 use super::sharded::ShardedWeights;
-use super::{ModelParameter, Stage};
+use super::{Stage, tensor};
+use crate::network::ModelParameter;
 use crate::snapshot::Snapshot;
 use burn::backend::Flex;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -137,11 +138,6 @@ fn changed(values: Tensor<1>, host: bool, change: impl FnOnce(&mut [f32])) -> Te
     let mut all: Vec<f32> = values.into_data().try_to_vec().expect("weights are f32");
     change(&mut all);
     tensor(all, &device)
-}
-
-pub(super) fn tensor(values: Vec<f32>, device: &Device) -> Tensor<1> {
-    let len = values.len();
-    Tensor::from_data(TensorData::new(values, [len]), device)
 }
 
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {

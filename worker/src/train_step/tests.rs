@@ -5,9 +5,7 @@ use crate::comm::loopback;
 use crate::data::{Batch, DataError, SampleSource};
 use burn::tensor::Device;
 use dtrain_protocol::{Arrangement, Rank};
-use dtrain_recipes::{
-    Mlp, MlpActivation, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute, Schedule,
-};
+use dtrain_recipes::{Mlp, MlpActivation, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute};
 use std::sync::Arc;
 
 mod overflow;
@@ -26,24 +24,11 @@ impl SampleSource for Row {
 
 fn training() -> Hyperparameters {
     Hyperparameters {
-        batch: 1,
-        share: 0..1,
-        micro_batch: 1,
-        micro_batches: 1,
-        optimizer: Rule {
-            kind: OptimizerKind::Sgd,
-            beta1: 0.0,
-            beta2: 0.0,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-        },
+        optimizer: Rule { kind: OptimizerKind::Sgd, beta1: 0.0, beta2: 0.0, ..Rule::ADAMW },
         learning_rate: 0.25,
-        warmup_steps: 0,
-        schedule_steps: 1,
-        schedule: Schedule::Constant,
-        final_fraction: 1.0,
         clip: Some(0.125),
         seed: 0,
+        ..Hyperparameters::example()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::place::HostEnvironment;
 use super::{Finding, cuda};
+use crate::kernel_gpus::{BuiltBackends, GpuVendor, KernelGpus};
 use dtrain_protocol::{DeviceKind, Gpu};
-use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Returns all checks of GPUs; a single one if there is no GPU.
 pub(super) fn checks() -> Vec<Finding> {
@@ -19,102 +19,6 @@ pub(super) fn checks() -> Vec<Finding> {
         checks.extend(cuda::checks(&place));
     }
     checks
-}
-
-/// Returns an NVIDIA GPU of this machine that this build has no backend for; `None` if there is none. GPUs of
-/// other vendors may be integrated, and not faster than the processor.
-pub(crate) fn unused_gpu() -> Option<GpuVendor> {
-    KernelGpus::at(&HostEnvironment::current())
-        .unused(BuiltBackends::HERE)
-        .filter(|maker| *maker == GpuVendor::Nvidia)
-}
-
-/// Vendor of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GpuVendor {
-    Nvidia,
-    Amd,
-    Intel,
-    /// Unknown vendor.
-    Unknown,
-}
-
-impl GpuVendor {
-    /// Returns the build command with the backend for its GPUs.
-    pub(crate) fn build(self) -> &'static str {
-        match self {
-            Self::Nvidia => "cargo build --release --features cuda",
-            Self::Amd | Self::Intel | Self::Unknown => "cargo build --release --features wgpu",
-        }
-    }
-}
-
-impl fmt::Display for GpuVendor {
-    /// Formats `an AMD GPU`, for example.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nvidia => "an NVIDIA GPU",
-            Self::Amd => "an AMD GPU",
-            Self::Intel => "an Intel GPU",
-            Self::Unknown => "a GPU",
-        })
-    }
-}
-
-/// GPU backends of a build.
-#[derive(Clone, Copy, Debug)]
-struct BuiltBackends {
-    cuda: bool,
-    wgpu: bool,
-}
-
-impl BuiltBackends {
-    const HERE: Self = Self { cuda: cfg!(feature = "cuda"), wgpu: cfg!(feature = "wgpu") };
-}
-
-/// GPUs that the kernel reports, with or without a driver for programs.
-#[derive(Debug)]
-struct KernelGpus {
-    nvidia: bool,
-    /// GPUs of other vendors, with their device files.
-    others: Vec<(GpuVendor, PathBuf)>,
-}
-
-impl KernelGpus {
-    fn at(place: &HostEnvironment) -> Self {
-        let is_numbered = |name: &String| name["nvidia".len()..].parse::<u32>().is_ok();
-        // A container may have any one of these.
-        let has_node = HostEnvironment::names(&place.at("/dev"), "nvidia").iter().any(is_numbered);
-        let in_windows = place.at("/dev/dxg").exists() && place.at("/usr/lib/wsl/lib/libcuda.so").exists();
-        let mut seen = Self { nvidia: has_node || in_windows, others: Vec::new() };
-        for name in HostEnvironment::names(&place.at("/dev/dri"), "renderD") {
-            let vendor = place.at(format!("/sys/class/drm/{name}/device/vendor"));
-            let maker = match fs::read_to_string(vendor).unwrap_or_default().trim() {
-                "0x10de" => {
-                    seen.nvidia = true;
-                    continue;
-                }
-                // GPUs of virtual machines (virtio, VMware) can only draw.
-                "0x1af4" | "0x15ad" => continue,
-                "0x1002" => GpuVendor::Amd,
-                "0x8086" => GpuVendor::Intel,
-                _ => GpuVendor::Unknown,
-            };
-            seen.others.push((maker, place.at("/dev/dri").join(name)));
-        }
-        seen
-    }
-
-    /// Returns a GPU that no backend of the build supports; `None` if another one is supported, which is used
-    /// alone.
-    fn unused(&self, built: BuiltBackends) -> Option<GpuVendor> {
-        let other = self.others.first().map(|(maker, _)| *maker);
-        match (self.nvidia, built) {
-            (_, BuiltBackends { wgpu: true, .. }) | (true, BuiltBackends { cuda: true, .. }) => None,
-            (true, _) => Some(GpuVendor::Nvidia),
-            (false, _) => other,
-        }
-    }
 }
 
 /// Checks the GPUs: those `usable` by this build, or only `seen` by the kernel.
@@ -245,20 +149,6 @@ mod tests {
             assert!(words.starts_with(maker) && words.ends_with(&build), "{file} {vendor}: {words}");
             assert_eq!(verdict, CheckStatus::Poor);
         }
-    }
-
-    #[test]
-    fn a_run_mentions_a_gpu_only_where_no_backend_reaches_it() {
-        let seen = |nvidia, other: Option<GpuVendor>| KernelGpus {
-            nvidia,
-            others: other.into_iter().map(|maker| (maker, PathBuf::new())).collect(),
-        };
-        assert_eq!(seen(true, Some(GpuVendor::Intel)).unused(NONE), Some(GpuVendor::Nvidia));
-        assert_eq!(seen(true, Some(GpuVendor::Intel)).unused(CUDA), None);
-        assert_eq!(seen(true, None).unused(WGPU), None, "wgpu reaches it, too");
-        assert_eq!(seen(false, Some(GpuVendor::Amd)).unused(CUDA), Some(GpuVendor::Amd));
-        assert_eq!(seen(false, Some(GpuVendor::Amd)).unused(BOTH), None);
-        assert_eq!(seen(false, None).unused(NONE), None);
     }
 
     #[test]

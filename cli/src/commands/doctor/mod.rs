@@ -8,11 +8,10 @@ mod host;
 mod machine;
 mod place;
 
-pub(crate) use gpu::unused_gpu;
-
 use crate::args::DoctorArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::Output;
 use crate::render::number::counted;
 use dtrain_runner::cuda::{RejectedComponent, ToolkitComponent};

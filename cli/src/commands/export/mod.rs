@@ -4,18 +4,19 @@ mod metrics_collector;
 mod serve;
 
 use crate::args::{AttemptChoice, ExportArgs, ExportFormat};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::render::number::counted;
 use crate::run_trial::record_finished_trials;
+use crate::series::matching_keys;
 use crate::trials::{self, history_failure};
 use dtrain_recipes::name::file_name;
 use dtrain_runner::export::{
     self, AttemptSelection, ExportError, OutputFormat, TrialSelection, WriteProgress, WrittenFiles,
 };
 use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialRow};
-use glob::Pattern;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -30,7 +31,7 @@ pub(crate) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
     let trials = selected_trials(context, &history, args)?;
-    let keys = keys(&history, &trials, &args.keys)?;
+    let keys = matching_keys(&history, &trials, &args.keys)?;
     let attempts = args.attempt.map_or(format.attempts(), |which| match which {
         AttemptChoice::All => AttemptSelection::All,
         AttemptChoice::Last => AttemptSelection::Last,
@@ -108,37 +109,6 @@ fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<V
     let is_alive = |id: &_| trials::is_alive(context, id);
     let rows = history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
     rows.map_err(|error| history_failure(&error))
-}
-
-/// Returns the keys that match the patterns; `None` for all. `Err` for a pattern without a match.
-pub(super) fn keys(
-    history: &History,
-    trials: &[TrialRow],
-    patterns: &[String],
-) -> Result<Option<BTreeSet<String>>, CommandError> {
-    if patterns.is_empty() {
-        return Ok(None);
-    }
-    let all = export::keys(history, trials).map_err(|error| history_failure(&error))?;
-    let mut wanted = BTreeSet::new();
-    for text in patterns {
-        let pattern = Pattern::new(text).map_err(|error| {
-            CommandError::new(ExitReason::Usage, format!("`{text}` is not a pattern of keys"))
-                .cause(error.to_string())
-        })?;
-        let mut found = all.iter().filter(|key| pattern.matches(key)).cloned().peekable();
-        if found.peek().is_none() {
-            let has = all.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            return Err(CommandError::new(ExitReason::Usage, format!("no series has the key `{text}`"))
-                .hint(if has.is_empty() {
-                    "nothing was measured".to_owned()
-                } else {
-                    format!("there are {has}")
-                }));
-        }
-        wanted.extend(found);
-    }
-    Ok(Some(wanted))
 }
 
 /// Returns the default output path of a format.

@@ -3,11 +3,11 @@
 use super::export_failed;
 use super::metrics_collector::MetricsCollector;
 use crate::args::ExportArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::run_trial::record_finished_trials;
-use crate::signals;
-use crate::trials;
+use crate::{signals, trials};
 use dtrain_runner::export::{self, prometheus::CONTENT_TYPE};
 use serde::Serialize;
 use std::io::{self, ErrorKind, Read, Write};

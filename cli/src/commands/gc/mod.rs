@@ -4,9 +4,10 @@ mod report;
 mod tokens;
 
 use crate::args::GcArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::confirm::confirm;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_recipes::Bytes;
@@ -93,7 +94,7 @@ fn sent_programs() -> PathBuf {
 }
 
 fn own_digest() -> Result<String, CommandError> {
-    let program = crate::hosts::program()?;
+    let program = crate::this_host::program()?;
     let digest = ProgramDigest::of(&program).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", program.display()))
             .cause(error.to_string())

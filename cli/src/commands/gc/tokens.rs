@@ -1,10 +1,8 @@
 //! Cached tokens in the state folder that no trial needs any more.
 
 use crate::command_error::CommandError;
-use crate::commands::model::recipe;
-use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::trials::history_failure;
+use crate::trials::{history_failure, plan_of_trial, recipe_of_trial};
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_recipes::{Data, DataFormat, Tokenizer};
 use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialDetails};
@@ -55,7 +53,8 @@ pub(super) fn leftovers(
 /// Returns a trial's data, its folder, and the tokenizer of its newest checkpoint; `None` if it reads no
 /// text. `Err` if its recipe or plan cannot be parsed.
 fn reading(trial: &TrialDetails) -> Result<Option<TokenizedInput>, CommandError> {
-    let Some(data) = recipe(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))
+    let Some(data) =
+        recipe_of_trial(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))
     else {
         return Ok(None);
     };

@@ -1,8 +1,9 @@
 //! `dtrain history export` and `dtrain history import`: exchange of histories between machines.
 
 use crate::args::{HistoryExportArgs, HistoryImportArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::render::number::counted;
 use crate::run_trial::record_finished_trials;

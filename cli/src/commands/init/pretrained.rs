@@ -2,8 +2,9 @@
 
 use super::{default_name, write};
 use crate::args::InitArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::pretrained::{WeightsFolder, failure};
 use dtrain_protocol::input_manifest::TOKENIZER;

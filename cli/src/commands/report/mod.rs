@@ -3,8 +3,9 @@
 mod study;
 
 use crate::args::ReportArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::plan_file::save;
 use crate::render::html::{

@@ -1,7 +1,8 @@
 //! Reads a study for its report.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::render::html::{PlottedTrial, PosteriorEstimate, StudyPage};
 use crate::render::show::verdict_text;
 use crate::trials::{self, history_failure};

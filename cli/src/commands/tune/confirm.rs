@@ -4,10 +4,11 @@
 //! The confirming trials form a study `STUDY-confirm`, so that they are recorded, shown and resumed like any
 //! other.
 
-use super::study_config::StudyConfig;
+use super::study_config::{StudyConfig, dimension_title};
 use super::{Invocation, SearchResult, search};
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::render::number::counted;
 use crate::trials::history_failure;
@@ -75,8 +76,7 @@ pub(super) fn confirm(
     let (kept, confirming) = study(history, recipe, kept, name, (&best, &other))?;
     let words = |one: &Recommendation| -> String {
         let named = kept.study.space.dimensions().iter().zip(&one.values);
-        let words =
-            named.map(|(dimension, value)| format!("{} {value}", super::report::short(&dimension.name)));
+        let words = named.map(|(dimension, value)| format!("{} {value}", dimension_title(&dimension.name)));
         words.collect::<Vec<_>>().join(", ")
     };
     context.out.say(&format!(

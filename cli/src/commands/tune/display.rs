@@ -1,12 +1,13 @@
 //! Live display of a study, for people or as JSON Lines.
 
 use super::report;
-use super::study_config::StudyConfig;
+use super::study_config::{StudyConfig, dimension_title};
 use crate::output::Output;
 use crate::render::figures::TrainingProgress;
 use crate::render::number::{counted, plain};
 use crate::render::progress_bar::TrainingBar;
-use dtrain_planner::tune::{ProposalSource, StudyEvent, TrialFailure, TrialOutcome, TrialValue};
+use crate::render::proposal::proposal_reason;
+use dtrain_planner::tune::{StudyEvent, TrialFailure, TrialOutcome, TrialValue};
 use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -56,7 +57,7 @@ impl<'a> StudyDisplay<'a> {
                 .space
                 .dimensions()
                 .iter()
-                .map(|one| report::short(&one.name).to_owned())
+                .map(|one| dimension_title(&one.name).to_owned())
                 .collect(),
             metric: objective.metric.name().to_owned(),
             goal: objective.goal(),
@@ -217,20 +218,5 @@ impl<'a> StudyDisplay<'a> {
             Some(bar) => bar.suspend(|| self.out.say(line)),
             None => self.out.say(line),
         }
-    }
-}
-
-/// Describes the source of a proposal.
-pub(crate) fn proposal_reason(source: &ProposalSource) -> String {
-    match source {
-        ProposalSource::Given => "given".to_owned(),
-        ProposalSource::Grid => "grid".to_owned(),
-        ProposalSource::Random => "random".to_owned(),
-        ProposalSource::Sobol => "space-filling".to_owned(),
-        ProposalSource::Model { improvement } => format!("expected improvement {}", plain(*improvement)),
-        ProposalSource::Tpe { .. } => "like the best trials".to_owned(),
-        ProposalSource::CmaEs { .. } => "CMA-ES".to_owned(),
-        ProposalSource::Swarm { particle } => format!("particle {}", particle + 1),
-        ProposalSource::Mutated { parent } => format!("trial {} with one change", parent + 1),
     }
 }

@@ -1,12 +1,13 @@
 //! Measures a few layouts before the search; all trials of a study use the fastest.
 
+use crate::begin_trial::{new_trial, value_sources, write_plan_file};
 use crate::command_error::CommandError;
-use crate::commands::run;
 use crate::context::Context;
 use crate::load_recipe::LoadedRecipe;
 use crate::rates;
 use crate::render::number::{counted, seconds};
-use crate::run_trial::{RunMode, TrialRun, run_with_progress};
+use crate::run_mode::{RunMode, TrialRun};
+use crate::run_trial::run_with_progress;
 use crate::trials::{self, history_failure};
 use dtrain_planner::tune::{limited_to_steps, pinned_to_candidate};
 use dtrain_planner::{Plan, RankedCandidate};
@@ -97,12 +98,11 @@ fn step_seconds(
 ) -> Result<StepMeasurement, CommandError> {
     let recipe = limited_to_steps(&pinned_to_candidate(&loaded.checked.recipe, &choice.candidate), STEPS);
     let plan = rates::plan_derived_recipe(context, history, loaded, &recipe)?;
-    let mut new =
-        run::new_trial(&plan, run::value_sources(loaded), &loaded.folder, crate::audit::recipe_owner(loaded));
+    let mut new = new_trial(&plan, value_sources(loaded), &loaded.folder, crate::audit::recipe_owner(loaded));
     new.study = Some(name.to_owned());
     let created = trials::wait_for_history(context, || history.create_trial(&new))
         .map_err(|error| history_failure(&error))?;
-    run::write_plan_file(context, &created.id, &plan)?;
+    write_plan_file(context, &created.id, &plan)?;
     let task = TrialRun {
         trial: &created.id,
         label: &created.label,

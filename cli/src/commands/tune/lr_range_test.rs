@@ -5,8 +5,9 @@
 use super::study_config::StudyConfig;
 use super::{Invocation, SearchResult, search};
 use crate::args::TuneArgs;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::render::number::{counted, plain};
 use crate::trials::history_failure;

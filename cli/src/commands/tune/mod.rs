@@ -12,23 +12,23 @@ mod lr_range_test;
 mod recipe;
 mod report;
 mod runner;
-mod slots;
 mod study_config;
 mod tracked_trial;
 mod trial;
 
 use crate::args::TuneArgs;
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, load};
 use crate::names::refuse_unusable;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::number::counted;
+use crate::slots::SlotPool;
 use crate::trials::history_failure;
 use crate::{rates, signals, slurm_job, trials};
 use confirm::{Confirmation, PairedComparison};
-pub(crate) use display::proposal_reason;
 use dtrain_planner::tune::{
     Asha, FinishReason, Hyperband, Median, Pruner, RecipeSearchSpace, Sampler, SearchSpace, Study,
     StudyEvent, StudySolver, Threshold, TrialValue, pinned_to_candidate,
@@ -39,8 +39,6 @@ use dtrain_runner::ledger::History;
 use insights::StudyInsights;
 use report::StudyReport;
 use runner::Runner;
-use slots::SlotPool;
-pub(crate) use slots::recipe_of_one_slot;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use study_config::StudyConfig;

@@ -5,7 +5,8 @@
 
 use super::report::StudyReport;
 use crate::args::TuneArgs;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, find};
 use crate::render::number::plain;
 use dtrain_recipes::{ConfigLayer, Model};

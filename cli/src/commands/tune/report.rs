@@ -2,7 +2,7 @@
 
 use super::confirm::PairedComparison;
 use super::insights::StudyInsights;
-use super::study_config::StudyConfig;
+use super::study_config::{StudyConfig, dimension_title};
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::plan_file::StoredPlan;
@@ -83,7 +83,9 @@ pub(super) fn print_study(context: &Context, told: &StudyReport<'_>) -> Result<(
     }
     let dimensions = kept.study.space.dimensions();
     let mut columns = vec![column("", false), column("TRIAL", true)];
-    columns.extend(dimensions.iter().map(|dimension| column(short(&dimension.name).to_uppercase(), true)));
+    columns.extend(
+        dimensions.iter().map(|dimension| column(dimension_title(&dimension.name).to_uppercase(), true)),
+    );
     columns.push(column(
         match metric {
             Metric::ValidLoss => "LOSS".to_owned(),
@@ -201,11 +203,6 @@ fn with_original_sign(goal: Goal, best: &Recommendation) -> Recommendation {
         high: ends[0].max(ends[1]),
         ..best.clone()
     }
-}
-
-/// Returns the title of a dimension: its last word.
-pub(super) fn short(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// Describes why a trial has no value.

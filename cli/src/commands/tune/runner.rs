@@ -1,16 +1,17 @@
 //! Runs the trials that a study proposes, in parallel up to the number of slots.
 
 use super::display::StudyDisplay;
-use super::slots::SlotPool;
 use super::study_config::StudyConfig;
 use super::tracked_trial::{
     EndRequest, FAILURES_MOST, RunnerContext, RunningTrial, TrackedTrial, is_done, no_results, replay_events,
     source_json,
 };
 use super::trial::{TrialEnd, TrialJob, TrialMessage, record_pruned};
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
+use crate::slots::SlotPool;
 use crate::trials::history_failure;
 use dtrain_planner::tune::{Proposal, PruneDecision, StudyEvent, TrialFailure, TrialOutcome, TrialRunner};
 use dtrain_recipes::Recipe;
@@ -206,15 +207,13 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let was_away = running.is_some_and(|running| running.away.is_some());
         let lost = StudyEvent::Ended { trial, outcome: TrialOutcome::Failed { reason: TrialFailure::Lost } };
         let event = match over {
-            Err(failure) if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure) => {
-                // Its hosts are unreachable; others may answer.
-                if self.lose_host_of(trial) {
-                    self.show.print_host_failure(trial, &failure.render(crate::output::ColourMode::plain()));
-                    Some(lost)
-                } else {
-                    self.failure.get_or_insert(failure);
-                    None
-                }
+            // Its hosts are unreachable; others may answer.
+            Err(failure)
+                if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure)
+                    && self.lose_host_of(trial) =>
+            {
+                self.show.print_host_failure(trial, &failure.render(crate::colour::ColourMode::plain()));
+                Some(lost)
             }
             Err(failure) => {
                 self.failure.get_or_insert(failure);

@@ -1,7 +1,8 @@
 //! Stored settings of a study, and conversion of verdicts to outcomes.
 
-use crate::command_error::{CommandError, ExitReason};
-use crate::fork::differences;
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
+use crate::recipe_diff::differences;
 use crate::render::number::counted;
 use crate::trials::history_failure;
 use dtrain_planner::tune::{
@@ -198,4 +199,9 @@ pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Opt
 fn value(trial: &TrialDetails) -> Option<f64> {
     let figure = trial.figure(&trial.row.objective)?;
     Some(trial.row.goal.cost(figure.last.unwrap_or(f64::NAN)))
+}
+
+/// Returns the title of a dimension: its last word.
+pub(super) fn dimension_title(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }

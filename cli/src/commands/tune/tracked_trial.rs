@@ -1,8 +1,9 @@
 //! State that a runner keeps about a study's trials.
 
 use super::study_config::StudyConfig;
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::load_recipe::LoadedRecipe;
 use crate::output::Output;
 use crate::render::number::counted;

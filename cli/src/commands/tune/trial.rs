@@ -1,16 +1,19 @@
 //! One trial of a study, supervised in its own thread.
 
-use super::slots::HostShare;
 use super::study_config::{StudyConfig, outcome_of_verdict};
-use crate::command_error::{CommandError, ExitReason};
-use crate::commands::{resume, run};
+use crate::begin_trial::{new_trial, value_sources, write_plan_file};
+use crate::colour::ColourMode;
+use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::exit_code::ExitReason;
+use crate::initial_checkpoint::{import_weights, import_weights_again};
 use crate::load_recipe::LoadedRecipe;
-use crate::output::ColourMode;
-use crate::pretrained::{WeightsFolder, take_in_again};
-use crate::run_trial::{RunMode, TrialRun, run_quietly};
-use crate::trials::{self, history_failure};
-use crate::{audit, rates, unreported_metrics};
+use crate::pretrained::WeightsFolder;
+use crate::run_mode::{RunMode, TrialRun};
+use crate::run_trial::run_quietly;
+use crate::slots::HostShare;
+use crate::trials::history_failure;
+use crate::{audit, rates, trials, unreported_metrics};
 use dtrain_planner::Plan;
 use dtrain_planner::tune::{TrialFailure, TrialOutcome, TrialValue};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
@@ -136,9 +139,9 @@ impl TrialJob<'_> {
             .trial(&id, &|id: &TrialId| trials::is_alive(self.context, id))
             .map_err(|error| history_failure(&error))?;
         let how = if trial.row.status == TrialStatus::Created { RunMode::Start } else { RunMode::Resume };
-        let plan = resume::plan_of_trial(&trial)?;
+        let plan = trials::plan_of_trial(&trial)?;
         if trial.checkpoints.is_empty() {
-            take_in_again(self.context, history, &trial, &plan.recipe)?;
+            import_weights_again(self.context, history, &trial, &plan.recipe)?;
         }
         Ok(Some(RecordedTrial { id, label: trial.row.label.clone(), plan, how }))
     }
@@ -160,7 +163,7 @@ impl TrialJob<'_> {
         };
         let plan = self.share.limited(Plan { settings: self.settings(&plan), ..plan });
         let recipe = audit::recipe_owner(self.loaded);
-        let mut new = run::new_trial(&plan, run::value_sources(self.loaded), &self.loaded.folder, recipe);
+        let mut new = new_trial(&plan, value_sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
         new.sources.extend(self.kept.search_space.param_names().map(|path| (path, ValueSource::Search)));
         let weights = WeightsFolder::of_recipe(&plan.recipe, &plan.data_root)?;
@@ -172,9 +175,9 @@ impl TrialJob<'_> {
         history
             .record_study_trial(self.name, &tried(Some(created.id.clone()), None))
             .map_err(|error| history_failure(&error))?;
-        run::write_plan_file(self.context, &created.id, &plan)?;
+        write_plan_file(self.context, &created.id, &plan)?;
         if let Some(weights) = &weights {
-            weights.take_in(self.context, history, &created.id, &plan.recipe)?;
+            import_weights(weights, self.context, history, &created.id, &plan.recipe)?;
         }
         Ok(Ok(RecordedTrial { id: created.id, label: created.label, plan, how: RunMode::Start }))
     }

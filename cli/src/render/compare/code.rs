@@ -1,6 +1,6 @@
 //! Code versions of the compared trials.
 
-use crate::render::table::PageStyle;
+use crate::output::PageStyle;
 use dtrain_runner::compare::{CodeVersions, Revision};
 
 /// Formats, part by part, whether the code was the same.

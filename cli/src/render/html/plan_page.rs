@@ -5,8 +5,8 @@ use super::{
 };
 use crate::render::number::{count, thousands};
 use crate::render::plan::unit;
-use dtrain_planner::choice::explain::{self, choice, device, subject};
-use dtrain_planner::choice::tradeoffs::amount;
+use dtrain_planner::planning::explain::{self, choice, device, subject};
+use dtrain_planner::text::amount;
 use dtrain_planner::{Alternative, MemoryBreakdown, Plan, StepProfile};
 
 /// Builds the page of a plan, with the simulated timeline of its best candidate.

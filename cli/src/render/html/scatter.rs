@@ -4,7 +4,7 @@ use super::bars::axis;
 use super::svg::{Anchor, AxisScale, Svg, escaped};
 use super::{Dot, ParetoChart, WIDTH, bytes};
 use crate::render::number::seconds;
-use dtrain_planner::choice::tradeoffs::amount;
+use dtrain_planner::text::amount;
 use std::fmt::Write as _;
 
 /// Ratio of the longest to the shortest step from which the scale is logarithmic.

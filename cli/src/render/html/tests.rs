@@ -1,15 +1,14 @@
 use super::svg::AxisScale;
 use super::{page, plan_page, step_timeline, what_if_page};
-use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::engine::MEGATRON;
+use dtrain_planner::hardware::gpu;
 use dtrain_planner::step::timeline::{Activity, Span, Timeline};
 use dtrain_planner::what_if::{DatasheetPlanRequest, NEXT, plan_from_datasheets};
 use dtrain_planner::{Plan, PlanRequest, StepProfile, plan, step_profile};
 use dtrain_protocol::HostFacts;
 use dtrain_recipes::{CheckContext, ConfigLayer, Document, Recipe, Source, check};
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::path::Path;
 
 /// Name and attributes of an element.
@@ -78,27 +77,14 @@ fn recipe(name: &str, layout: &str) -> Recipe {
 
 fn planned(layout: &str) -> (Plan, StepProfile) {
     let recipe = recipe("page", layout);
-    let host = HostFacts {
-        name: "<host> & \"friends\"".into(),
-        hosts: NonZeroU32::MIN,
-        processor: "a processor".into(),
-        cores: 4,
-        memory_bytes: 8 << 30,
-        gpus: Vec::new(),
-        links: None,
-    };
+    let host = HostFacts { name: "<host> & \"friends\"".into(), cores: 4, ..HostFacts::example() };
     let request = PlanRequest {
-        recipe: &recipe,
-        host: &host,
-        engine: None,
-        rates: None,
-        observations: &[],
-        corrections: &[],
         data_root: "/data".into(),
         train_samples: Some(10_000),
         valid_samples: Some(100),
         seed: 1,
         program: "0.1.0",
+        ..PlanRequest::new(&recipe, &host)
     };
     let plan = plan(&request).expect("it fits");
     let picture = step_profile(&plan, &plan.best().candidate, None).expect("it ends");

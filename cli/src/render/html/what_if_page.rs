@@ -4,8 +4,8 @@ use super::{
     AlternativeRow, ParetoChart, PlanPage, StageMemoryBar, StepTimeShares, bytes, categories, causes,
 };
 use crate::render::number::{count, seconds, thousands};
-use dtrain_planner::choice::explain;
-use dtrain_planner::choice::tradeoffs::amount;
+use dtrain_planner::planning::explain;
+use dtrain_planner::text::amount;
 use dtrain_planner::what_if::{AxisAlternative, DatasheetPlan, constants_source, describe_layout, subject};
 use dtrain_recipes::Bytes;
 

@@ -1,19 +1,19 @@
 //! Data source of a trial's page: the spools on this machine, the history, and logs.
 
 use super::Feed;
-use crate::command_error::{CommandError, ExitReason};
-use crate::commands::resume::plan_of_trial;
-use crate::run_trial::planned_training;
-use crate::trials::{self, history_failure};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
+use crate::render::plan::planned_training;
+use crate::trials::{self, history_failure, plan_of_trial};
 use crate::viewer::RecordedProgress;
 use crate::watch::app::{OpenPage, TrialViewState};
 use crate::watch::model::trial::TrialModel;
 use dtrain_planner::{AttemptSpec, Plan, lower};
 use dtrain_protocol::{Assignment, AttemptId, TrialId};
-use dtrain_runner::agent::Log;
-use dtrain_runner::driver::{self, AnomalyDetector, Viewer};
+use dtrain_runner::driver::{AnomalyDetector, Viewer};
 use dtrain_runner::launch::slurm;
 use dtrain_runner::ledger::{self as stored, Summary, TrialStatus};
+use dtrain_runner::logs::{self, Log};
 use dtrain_runner::{Ledger, TrialEvent, files};
 use std::io::{Read, Seek, SeekFrom};
 use std::time::Instant;
@@ -150,7 +150,7 @@ impl Feed<'_> {
         let homes = std::iter::once(self.context.home.clone()).chain(nodes);
         let mut logs: Vec<Log> = homes
             .filter(|home| home.trial(&source.id).logs().exists())
-            .filter_map(|home| driver::logs(&home, &source.id).ok())
+            .filter_map(|home| logs::logs(&home, &source.id).ok())
             .flatten()
             .collect();
         // Logs of the newest attempt come first.

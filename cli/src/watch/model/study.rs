@@ -1,6 +1,6 @@
 //! State of a study: its trials, and the best one.
 
-use crate::commands::tune::proposal_reason;
+use crate::render::proposal::proposal_reason;
 use dtrain_planner::tune::{ProposalSource, StudyEvent};
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::{StudyTrialRow, TrialRow, TrialStatus};

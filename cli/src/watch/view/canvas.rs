@@ -1,7 +1,8 @@
 //! Drawing within an area of the screen: colours, characters, text.
 
-use crate::output::ColourMode;
-use crate::render::table::{PageStyle, StyledText, TextRole, truncate};
+use crate::colour::ColourMode;
+use crate::output::PageStyle;
+use crate::render::table::{StyledText, TextRole, truncate};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};

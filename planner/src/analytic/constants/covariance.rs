@@ -2,8 +2,8 @@
 
 use super::Constants;
 use super::fitted::{FittedConstant, with_constants};
-use crate::analytic::hardware::GpuSpec;
 use crate::analytic::{StepInputs, StepTimes};
+use crate::hardware::GpuSpec;
 use serde::{Deserialize, Serialize};
 
 /// Covariance of the logarithms of the fitted constants, as estimated by the fit (`data/covariance.toml`).

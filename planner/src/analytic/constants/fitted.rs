@@ -1,9 +1,10 @@
 //! Access by name to the constants that the fit may change, and cost inputs under changed constants.
 
 use super::{Constants, GeneralConstants};
-use crate::analytic::engine::{SoftwareProfile, SoftwareStyle};
-use crate::analytic::hardware::{GpuGeneration, GpuSpec};
+use crate::analytic::software_profile::SoftwareProfile;
 use crate::analytic::{DeviceThroughput, StepInputs};
+use crate::engine::SoftwareStyle;
+use crate::hardware::{self, GpuGeneration, GpuSpec};
 
 /// A constant that can be fitted.
 #[derive(Clone, Debug)]
@@ -65,7 +66,7 @@ impl FittedConstant {
         } else if let Some(style) = STYLES.into_iter().find(|style| style.name() == table) {
             ConstantSlot::Profile(style, field(PROFILE, key)?)
         } else {
-            super::generations().get(table)?;
+            hardware::generations().get(table)?;
             ConstantSlot::Generation(table.to_owned(), field(GENERATION, key)?)
         };
         Some(Self { name: name.to_owned(), place })
@@ -146,7 +147,7 @@ mod tests {
         let constants = Constants::shipped();
         let mut case = crate::analytic::uncertainty::tests::case(8);
         case.engine.profile.hidden_tensor = 0.5;
-        let gpu = crate::analytic::hardware::gpu("H100").expect("it is in the table");
+        let gpu = crate::hardware::gpu("H100").expect("it is in the table");
         let same = with_constants(&case, gpu, constants);
         assert_eq!((same.device, same.links), (case.device, case.links));
         assert_eq!(same.engine.profile.hidden_tensor.to_bits(), 0.5f64.to_bits());

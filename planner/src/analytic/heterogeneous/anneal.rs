@@ -1,14 +1,13 @@
 //! Simulated annealing over the layouts of a heterogeneous cluster; layers are partitioned exactly for each.
 
 use super::best_n::{BestN, GroupedSearchResult};
-use super::exhaustive::single_rank_layout;
-use super::grouped_layout::{GroupStages, GroupedLayout};
+use super::grouped_layout::{GroupStages, GroupedLayout, single_rank_layout};
 use super::moves::LayoutMove;
 use super::price::Pricer;
 use super::space::{GroupedProblem, SharedDegree};
 use crate::analytic::StepConfig;
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest};
-use crate::planning::rng::SearchRng;
+use crate::rng::SearchRng;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
 use dtrain_protocol::shuffle::splitmix64;

@@ -1,10 +1,9 @@
 //! Prices every layout of a small heterogeneous cluster, with a lower bound; also checks the annealing.
 
 use super::best_n::{BestN, GroupedSearchResult};
-use super::grouped_layout::GroupedLayout;
+use super::grouped_layout::{GroupedLayout, single_rank_layout};
 use super::price::Pricer;
 use super::space::{GroupedProblem, SharedDegree};
-use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
 /// Returns the best `keep` of all layouts.
 pub fn search_exhaustively(grouped: &GroupedProblem, keep: usize) -> GroupedSearchResult {
@@ -87,21 +86,4 @@ fn units(
         }
     }
     true
-}
-
-/// Returns a layout of one rank, to be filled in.
-pub(super) fn single_rank_layout() -> GroupedLayout {
-    GroupedLayout {
-        tensor: 1,
-        context: 1,
-        expert: 1,
-        data: 1,
-        micro: 1,
-        is_sequence_parallel: false,
-        recompute: (Recompute::None, 1),
-        zero: ZeroStage::Zero0,
-        schedule: PipelineSchedule::OneForwardOneBackward,
-        chunks: 1,
-        runs: Vec::new(),
-    }
 }

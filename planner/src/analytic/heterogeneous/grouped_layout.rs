@@ -96,3 +96,20 @@ impl GroupedLayout {
         config
     }
 }
+
+/// Returns a layout of one rank, to be filled in.
+pub(super) fn single_rank_layout() -> GroupedLayout {
+    GroupedLayout {
+        tensor: 1,
+        context: 1,
+        expert: 1,
+        data: 1,
+        micro: 1,
+        is_sequence_parallel: false,
+        recompute: (Recompute::None, 1),
+        zero: ZeroStage::Zero0,
+        schedule: PipelineSchedule::OneForwardOneBackward,
+        chunks: 1,
+        runs: Vec::new(),
+    }
+}

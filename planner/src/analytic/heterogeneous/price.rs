@@ -1,7 +1,6 @@
 //! Prices steps whose stages are on different groups of hosts, with the cost formulas of equal devices.
 
-use super::exhaustive;
-use super::grouped_layout::{GroupStages, GroupedLayout};
+use super::grouped_layout::{GroupStages, GroupedLayout, single_rank_layout};
 use super::partition::{StageCapacity, even, partition};
 use super::space::GroupedProblem;
 use crate::analytic::memory::in_flight;
@@ -52,11 +51,9 @@ impl<'a> Pricer<'a> {
     /// Creates a pricer for `grouped`.
     pub fn new(grouped: &'a GroupedProblem) -> Self {
         let cases = {
-            let one = GroupedLayout {
-                runs: vec![GroupStages { group: 0, stages: 1 }],
-                ..exhaustive::single_rank_layout()
-            }
-            .config(1);
+            let one =
+                GroupedLayout { runs: vec![GroupStages { group: 0, stages: 1 }], ..single_rank_layout() }
+                    .config(1);
             grouped.problems().iter().map(|problem| problem.at(&one)).collect()
         };
         Self { grouped, cases, units: RefCell::default() }

@@ -1,10 +1,9 @@
 use super::*;
-use crate::analytic::hardware::gpu;
 use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, search as search_equal};
-use crate::analytic::{
-    AttentionKernel, Constants, MatmulPrecision, PeakMemory, Software, SoftwareStyle, StepTimes, Transformer,
-};
-use crate::planning::rng::SearchRng;
+use crate::analytic::{Constants, MatmulPrecision, PeakMemory, Software, StepTimes, Transformer};
+use crate::engine::{AttentionKernel, SoftwareStyle};
+use crate::hardware::gpu;
+use crate::rng::SearchRng;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
 

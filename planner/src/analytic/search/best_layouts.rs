@@ -2,7 +2,8 @@
 
 use super::space::{SearchProblem, to_count};
 use crate::analytic::StepConfig;
-use crate::choice::pareto_front::{CandidateCost, ParetoFront, ParetoPoint};
+use crate::choice::pareto_front::{ParetoFront, ParetoPoint};
+use crate::price::candidate_cost::CandidateCost;
 #[cfg(doc)]
 use dtrain_protocol::{ContextExchange, RankOrder};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};

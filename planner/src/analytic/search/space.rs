@@ -1,10 +1,11 @@
 //! The search space of a cluster of equal devices: all divisors along every axis.
 
 use crate::analytic::{
-    AttentionKernel, Constants, Degrees, DeviceThroughput, GpuSpec, Interconnect, MatmulPrecision, Software,
-    StepConfig, StepInputs, Transformer,
+    Constants, Degrees, DeviceThroughput, Interconnect, MatmulPrecision, Software, StepConfig, StepInputs,
+    Transformer,
 };
-use crate::engine::{self, UnsupportedLayout};
+use crate::engine::{AttentionKernel, EngineSupport, UnsupportedLayout};
+use crate::hardware::GpuSpec;
 use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
 use dtrain_recipes::{LayoutPins, Precision, Recompute, ZeroStage};
@@ -49,15 +50,6 @@ pub struct SearchProblem {
     pub pins: LayoutPins,
     /// Constants of the cost model.
     pub constants: &'static Constants,
-}
-
-/// An engine with the training it is to run.
-#[derive(Clone, Debug)]
-pub struct EngineSupport {
-    /// The engine.
-    pub engine: &'static dyn engine::Engine,
-    /// The training, for the engine's checks.
-    pub training: engine::TrainingSpec,
 }
 
 #[expect(

@@ -1,10 +1,9 @@
 use super::*;
-use crate::analytic::hardware::gpu;
-use crate::analytic::{
-    AttentionKernel, Constants, ExpertDims, MatmulPrecision, MicroBatchTimes, Software, SoftwareStyle,
-    Transformer,
-};
-use crate::choice::pareto_front::{CandidateCost, pareto_front};
+use crate::analytic::{Constants, ExpertDims, MatmulPrecision, MicroBatchTimes, Software, Transformer};
+use crate::choice::pareto_front::pareto_front;
+use crate::engine::{AttentionKernel, EngineSupport, SoftwareStyle};
+use crate::hardware::gpu;
+use crate::price::candidate_cost::CandidateCost;
 use crate::{engine, fixtures, what_if};
 use dtrain_recipes::{Decoder, LayoutPins, Model, PipelineSchedule, Recompute, ZeroStage};
 use proptest::prelude::*;

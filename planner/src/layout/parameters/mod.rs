@@ -3,7 +3,7 @@
 
 mod shapes;
 
-use crate::step::schedule::chunks_of;
+use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Coord, Layout, communication_volume, sharding};
 use dtrain_recipes::{Decoder, Model};
 use shapes::{

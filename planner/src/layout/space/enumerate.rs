@@ -1,8 +1,8 @@
 //! Enumerates the arrangements of a number of ranks that the recipe leaves open.
 
-use crate::Rejection;
 use crate::layout::batch_split::divisors;
-use crate::step::schedule::{PipelineShape, chunks_of, is_possible};
+use crate::layout::rejection::Rejection;
+use crate::pipeline_schedule::{PipelineShape, chunks_of, is_possible};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
 use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, Tunable, ZeroStage};
 use std::num::NonZeroU32;
@@ -91,7 +91,7 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
     decoder.or(too_deep).or_else(|| check("the number of replicas", replicas, shard))
 }
 
-/// Returns the number that micro-batches must be a multiple of, see [`crate::step::schedule::is_possible`].
+/// Returns the number that micro-batches must be a multiple of, see [`crate::pipeline_schedule::is_possible`].
 pub(super) fn round(arrangement: &Arrangement) -> u32 {
     let stages = arrangement.layout.pipeline.get();
     let shape = PipelineShape { stages, chunks: arrangement.chunks, micros: 1 };

@@ -6,18 +6,19 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
-use crate::analytic::search::EngineSupport;
-use crate::engine::{Engine, TrainingSpec, UnsupportedLayout};
-use crate::layout::batch_split::divisors;
-use crate::layout::candidate::layout_with_devices;
-use crate::planning::precheck::MICRO_BATCHES;
-use crate::{BatchSplit, Candidate, Rejection};
+use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout};
+use crate::layout::batch_split::{BatchSplit, divisors};
+use crate::layout::candidate::{Candidate, layout_with_devices};
+use crate::layout::rejection::Rejection;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 pub use rejections::RejectionTally;
 use std::num::{NonZeroU32, NonZeroU64};
+
+/// Most micro-batches of a step on one rank. Each is sent to the rank as a list of actions.
+pub const MICRO_BATCHES: u64 = 16_384;
 
 /// A number of equal ranks on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

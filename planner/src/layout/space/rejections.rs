@@ -1,7 +1,6 @@
 //! Tally of rejected candidates, by reason.
 
-use crate::Rejection;
-use crate::layout::candidate::RejectedGroup;
+use crate::layout::rejection::{RejectedGroup, Rejection};
 use std::collections::BTreeMap;
 
 /// Rejected candidates, counted by heading, with the one of each that came nearest to fitting.

@@ -169,12 +169,12 @@ fn chunks_and_schedules_are_those_that_are_possible() {
         let space = space(recipe, 2, 24, everything);
         for id in space.candidate_ids() {
             let (option, passes) = (space.options[id.option as usize], space.micro_batches(id));
-            let shape = crate::step::schedule::PipelineShape {
+            let shape = crate::pipeline_schedule::PipelineShape {
                 stages: 2,
                 chunks: option.arrangement.chunks,
                 micros: passes,
             };
-            assert!(crate::step::schedule::is_possible(option.arrangement.schedule, shape));
+            assert!(crate::pipeline_schedule::is_possible(option.arrangement.schedule, shape));
         }
         let mut all: Vec<_> = space
             .options

@@ -2,8 +2,8 @@
 
 use super::Ranking;
 use crate::layout::space::{CandidateId, CandidateSpace};
-use crate::planning::rng::SearchRng;
 use crate::price::cost_model::{CostModel, Feasibility};
+use crate::rng::SearchRng;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
 use dtrain_protocol::shuffle::splitmix64;

@@ -1,7 +1,7 @@
 //! Plans from measurements on a GPU.
 
 use super::*;
-use crate::choice::explain::DetailLevel;
+use crate::planning::explain::DetailLevel;
 use dtrain_protocol::Rates;
 
 /// Returns rates of one GPU, measured in `precision`.

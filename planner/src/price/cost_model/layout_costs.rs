@@ -1,13 +1,13 @@
 //! Costs shared by all candidates of one layout option: computed once for all micro-batches.
 
 use super::{CostModel, Feasibility, weight_cuts};
-use crate::choice::pareto_front::CandidateCost;
 use crate::layout::parameters::ModelParameters;
 use crate::layout::space::LayoutOption;
+use crate::price::candidate_cost::CandidateCost;
 use crate::price::estimate::{Causes, TimeBreakdown};
 use crate::price::memory::{self, LargestTensor, MemoryBreakdown, MemoryInputs};
+use crate::price::step_profile::StepProfile;
 use crate::price::timing::{self, BatchCost, TimingInputs};
-use crate::step::timeline::StepProfile;
 use dtrain_recipes::Bytes;
 use std::cell::OnceCell;
 use std::num::NonZeroU32;

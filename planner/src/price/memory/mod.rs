@@ -10,7 +10,7 @@ mod largest_tensor;
 mod tests;
 
 use crate::layout::parameters::{ModelParameters, ParameterCounts};
-use crate::step::schedule::{self, PipelineShape, chunks_of};
+use crate::pipeline_schedule::{self, PipelineShape, chunks_of};
 use activations::{ActivationSharding, OpBackend, SavedActivations, factor_bytes, saved_activations};
 use dtrain_protocol::shared_memory_layout::{MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Arrangement, DeviceKind};
@@ -139,7 +139,7 @@ impl<'a> PipelineMemory<'a> {
         let StageMemory { held, copies: [of_pass, at_work], stored, working, logits } =
             self.stages[index as usize];
         let shape = PipelineShape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
-        let alive = u64::from(schedule::alive(schedule, shape, index));
+        let alive = u64::from(pipeline_schedule::alive(schedule, shape, index));
         // Backward starts right after its forward in the last stage, but GPipe ends all forwards before the
         // first backward, and a zero bubble delays the weight gradients of the head.
         let heads = match schedule {

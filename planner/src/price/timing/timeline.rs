@@ -1,8 +1,8 @@
 //! The timeline of a step: the activities of each stage, from the simulated pipeline.
 
 use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes};
-use crate::step::schedule::{PipelineShape, passes};
-use crate::step::simulate::{PassCost, SimulatedPipeline, simulate_pipeline};
+use crate::pipeline_schedule::simulate::{PassCost, SimulatedPipeline, simulate_pipeline};
+use crate::pipeline_schedule::{PipelineShape, passes};
 use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 use dtrain_protocol::Arrangement;
 

@@ -1,8 +1,8 @@
 //! Simulates the passes of a step action by action, as one track for each stage.
 
 use super::{Activity, StageTrack};
-use crate::step::schedule::{PipelineShape, passes};
-use crate::step::simulate::{PassCost, simulate_pipeline};
+use crate::pipeline_schedule::simulate::{PassCost, simulate_pipeline};
+use crate::pipeline_schedule::{PipelineShape, passes};
 use dtrain_protocol::Action;
 use dtrain_recipes::PipelineSchedule;
 

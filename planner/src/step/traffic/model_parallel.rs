@@ -3,7 +3,7 @@
 use super::{
     BlockCounts, CollectiveKind, CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase, skip_empty,
 };
-use crate::step::schedule::chunks_of;
+use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
 use dtrain_recipes::{Decoder, Experts, Model, Precision, Recompute, ZeroStage};
 use std::ops::Range;

@@ -5,8 +5,9 @@
 //! may turn out to be among the best and is resumed. So no trial waits for another. The best trial of a rung
 //! always goes on.
 
+use super::rungs::Rungs;
 use crate::tune::event::PruneDecision;
-use crate::tune::study_state::StudyState;
+use crate::tune::study_trial::StudyTrial;
 use serde::{Deserialize, Serialize};
 
 /// Spacing of the rungs, and the fraction of trials that pass them.
@@ -43,11 +44,11 @@ impl Asha {
     /// the best there.
     pub(in crate::tune) fn prune_decision(
         &self,
-        study_state: &StudyState,
         trial: u64,
+        seen: &StudyTrial,
+        rungs: &Rungs,
         bracket: u32,
     ) -> PruneDecision {
-        let seen = study_state.trial(trial);
         let Some((_, value)) = seen.reports.last() else { return PruneDecision::Continue };
         if !value.is_finite() {
             return PruneDecision::Stop;
@@ -57,7 +58,7 @@ impl Asha {
         if seen.rungs == before || seen.rungs == 0 {
             return PruneDecision::Continue;
         }
-        let rung = study_state.rung(bracket, seen.rungs - 1);
+        let rung = rungs.at(bracket, seen.rungs - 1);
         let is_best = rung.iter().take(self.promoted(rung.len())).any(|(_, other)| *other == trial);
         if is_best { PruneDecision::Continue } else { PruneDecision::Pause }
     }

@@ -3,7 +3,7 @@
 
 use crate::tune::event::PruneDecision;
 use crate::tune::outcome::median;
-use crate::tune::study_state::StudyState;
+use crate::tune::study_trial::StudyTrial;
 use serde::{Deserialize, Serialize};
 
 /// Conditions for the first decision.
@@ -18,8 +18,8 @@ pub struct Median {
 impl Median {
     /// Returns the decision on a trial. Compares at equal training: other trials count with their last report
     /// up to there.
-    pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
-        let seen = study_state.trial(trial);
+    pub(in crate::tune) fn prune_decision(&self, trial: u64, trials: &[StudyTrial]) -> PruneDecision {
+        let seen = &trials[usize::try_from(trial).expect("it was launched")];
         let Some((at, value)) = seen.reports.last() else { return PruneDecision::Continue };
         if !value.is_finite() {
             return PruneDecision::Stop;
@@ -27,7 +27,7 @@ impl Median {
         if *at < self.warmup {
             return PruneDecision::Continue;
         }
-        let others = study_state.trials().iter().zip(0..).filter(|(_, number)| *number != trial);
+        let others = trials.iter().zip(0..).filter(|(_, number)| *number != trial);
         let values: Vec<f64> = others.filter_map(|(other, _)| other.value_at(*at)).collect();
         if values.len() < self.startup_trials.max(1) {
             return PruneDecision::Continue;

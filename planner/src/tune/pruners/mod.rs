@@ -3,7 +3,10 @@
 pub(super) mod asha;
 pub(super) mod hyperband;
 pub(super) mod median;
+mod rungs;
 pub(super) mod threshold;
+
+pub(super) use rungs::Rungs;
 
 #[cfg(test)]
 mod tests;

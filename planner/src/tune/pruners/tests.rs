@@ -174,7 +174,7 @@ proptest! {
         for paused in study_state.paused() {
             let (bracket, _) = study.pruner.rungs(paused).expect("there are rungs");
             let rung = study_state.trial(paused).rungs - 1;
-            prop_assert!(study_state.rung(bracket, rung)[0].1 != paused, "the best of a rung goes on");
+            prop_assert!(study_state.rungs.at(bracket, rung)[0].1 != paused, "the best of a rung goes on");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Threshold rule: stops a trial that reports a value above a bound, or not a number; it has diverged.
 
 use crate::tune::event::PruneDecision;
-use crate::tune::study_state::StudyState;
+use crate::tune::study_trial::StudyTrial;
 use serde::{Deserialize, Serialize};
 
 /// Bound on the reported values.
@@ -14,8 +14,8 @@ pub struct Threshold {
 }
 
 impl Threshold {
-    pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
-        let Some((at, value)) = study_state.trial(trial).reports.last() else {
+    pub(in crate::tune) fn prune_decision(&self, seen: &StudyTrial) -> PruneDecision {
+        let Some((at, value)) = seen.reports.last() else {
             return PruneDecision::Continue;
         };
         let is_above = *at >= self.warmup && *value > self.limit;

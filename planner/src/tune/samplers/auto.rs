@@ -1,9 +1,10 @@
 //! Default sampler: a Gaussian process mixed with TPE, or TPE alone where the process is too slow or does not
 //! suit the space.
 
+use super::ask_context::AskContext;
 use super::{gaussian, tpe};
 use crate::tune::event::ProposalSource;
-use crate::tune::sampler::AskContext;
+use crate::tune::sampler::initial_trials;
 use crate::tune::value::TrialValue;
 
 /// Number of trials beyond which TPE is used: a process sees only some of so many.
@@ -13,7 +14,7 @@ const TRIALS_MOST: u64 = 300;
 const DIMENSIONS_MOST: usize = 20;
 
 /// Returns the proposal of the better suited of the two samplers.
-pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let conditional =
         context.space.dimensions().iter().filter(|dimension| !dimension.when.is_empty()).count();
     // A process puts inactive dimensions in the middle and learns little from them.
@@ -21,5 +22,5 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
     if context.trial >= TRIALS_MOST || context.size() > DIMENSIONS_MOST || is_conditional {
         return tpe::next(context);
     }
-    gaussian::next_mixed(context, gaussian::initial_trials(context.space))
+    gaussian::next_mixed(context, initial_trials(context.space))
 }

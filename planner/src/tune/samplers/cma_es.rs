@@ -6,12 +6,12 @@
 //! Points too far from the mean to have been drawn are pulled in (Hansen 2011). The evolution path uses the
 //! Cholesky factor in place of the matrix root.
 
+use super::ask_context::AskContext;
 use super::sobol;
+use crate::linear_algebra::{Cholesky, dot};
 use crate::tune::event::ProposalSource;
-use crate::tune::linear::{Cholesky, dot};
 use crate::tune::observations::StudyObservations;
 use crate::tune::rng::TrialRng;
-use crate::tune::sampler::AskContext;
 use crate::tune::scale::Dimension;
 use crate::tune::space::{Coordinates, fill_inactive};
 use crate::tune::value::TrialValue;
@@ -33,7 +33,7 @@ const ODD: f64 = 0.1;
 const TRIES: usize = 64;
 
 /// Draws untried values from the distribution.
-pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let tries = StudyObservations::of(context.study_state).tries;
     let mut rng = TrialRng::new(context.seed, context.trial);
     let Some(state) = State::of(context, &tries) else { return sobol::next(context) };

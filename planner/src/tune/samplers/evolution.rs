@@ -3,11 +3,11 @@
 //!
 //! Only the newest trials may be parents, so that a lucky trial is not copied for ever.
 
+use super::ask_context::AskContext;
 use super::sobol;
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
 use crate::tune::rng::TrialRng;
-use crate::tune::sampler::AskContext;
 use crate::tune::scale::{cell, middle};
 use crate::tune::value::TrialValue;
 
@@ -24,7 +24,7 @@ const REACH: f64 = 0.1;
 const TRIES: usize = 64;
 
 /// Returns untried values: those of a parent with one value changed.
-pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let tries = StudyObservations::of(context.study_state).tries;
     if tries.len() < POPULATION / 2 || context.size() == 0 {
         return sobol::next(context);

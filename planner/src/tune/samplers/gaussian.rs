@@ -1,11 +1,10 @@
 //! Sampler that maximizes the expected improvement under a Gaussian process.
 
+use super::ask_context::AskContext;
 use super::{sobol, tpe};
 use crate::tune::acquisition::{self, AcquisitionGoal, AcquisitionMaximum};
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
-use crate::tune::sampler::AskContext;
-use crate::tune::space::SearchSpace;
 use crate::tune::surrogate::Surrogate;
 use crate::tune::value::TrialValue;
 use dtrain_protocol::shuffle::splitmix64;
@@ -24,15 +23,8 @@ const TPE_NOISY: u64 = 12;
 /// of several dimensions it often does so after few trials.
 const TPE_ROUGH: u64 = 30;
 
-/// Returns the size of the initial design: with more of it in six dimensions, a study of 30 has too few
-/// trials left.
-pub(in crate::tune) fn initial_trials(space: &SearchSpace) -> u32 {
-    let dimensions = u32::try_from(space.dimensions().len()).expect("a few dimensions");
-    1 + dimensions
-}
-
 /// Returns the untried values of highest acquisition. Running trials count with their expected cost.
-pub(in crate::tune) fn next(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     if context.trial < u64::from(start) {
         return initial_design(context);
     }
@@ -43,10 +35,7 @@ pub(in crate::tune) fn next(context: &AskContext, start: u32) -> Option<(Vec<Tri
 
 /// Like [`next`], but mixed with TPE where the process explains part of the costs as noise: either they are
 /// noisy, or the function is too rough for the kernel. TPE assumes neither smoothness nor noise of one size.
-pub(in crate::tune) fn next_mixed(
-    context: &AskContext,
-    start: u32,
-) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next_mixed(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     if context.trial < u64::from(start) {
         return initial_design(context);
     }

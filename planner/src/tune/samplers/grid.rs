@@ -1,7 +1,7 @@
 //! Grid search: all combinations of a few values of each dimension, in order.
 
+use super::ask_context::AskContext;
 use crate::tune::event::ProposalSource;
-use crate::tune::sampler::AskContext;
 use crate::tune::scale::{Dimension, Scale, middle};
 use crate::tune::value::TrialValue;
 
@@ -10,7 +10,7 @@ const LOOKED_AT: u64 = 100_000;
 
 /// Returns the next untried combination. A dimension of too many values has `levels` of them, its bounds
 /// included.
-pub(in crate::tune) fn next(context: &AskContext, levels: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext, levels: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let dimensions = context.space.dimensions();
     let sizes: Vec<usize> = dimensions.iter().map(|dimension| size(dimension, levels)).collect();
     let count = sizes.iter().fold(1u64, |count, size| count.saturating_mul(*size as u64));

@@ -1,12 +1,36 @@
 //! The samplers, one in each file.
 
-pub(super) mod auto;
-pub(super) mod cma_es;
-pub(super) mod evolution;
-pub(super) mod gaussian;
-pub(super) mod grid;
+mod ask_context;
+mod auto;
+mod cma_es;
+mod evolution;
+mod gaussian;
+mod grid;
 mod parzen;
-pub(super) mod random;
-pub(super) mod sobol;
-pub(super) mod swarm;
-pub(super) mod tpe;
+mod random;
+mod sobol;
+mod swarm;
+mod tpe;
+
+pub(super) use ask_context::AskContext;
+
+use super::event::ProposalSource;
+use super::sampler::Sampler;
+use super::value::TrialValue;
+
+impl Sampler {
+    /// Returns the next values and their origin; `None` when everything has been tried. Deterministic.
+    pub(super) fn next(self, context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+        match self {
+            Self::Random => random::next(context),
+            Self::Sobol => sobol::next(context),
+            Self::Gaussian { start } => gaussian::next(context, start),
+            Self::Auto => auto::next(context),
+            Self::Grid { levels } => grid::next(context, levels),
+            Self::Tpe => tpe::next(context),
+            Self::CmaEs => cma_es::next(context),
+            Self::Swarm => swarm::next(context),
+            Self::Evolution => evolution::next(context),
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! Sampler that follows a Sobol sequence, which covers the space evenly.
 
+use super::ask_context::AskContext;
 use crate::tune::event::ProposalSource;
-use crate::tune::sampler::AskContext;
 use crate::tune::sobol::Sobol;
 use crate::tune::value::TrialValue;
 
 /// Returns the next point of the sequence with untried values.
-pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let sobol = Sobol::new(context.size(), context.seed);
     let number = u32::try_from(context.trial).expect("trials are counted in 32 bits");
     let values = context.first_untried(|k| sobol.point(number.wrapping_add(k)))?;

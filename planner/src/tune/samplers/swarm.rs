@@ -4,11 +4,11 @@
 //! from the log: a velocity is the difference of a particle's last two positions. argmin's `ParticleSwarm`
 //! does not fit: it moves all particles at once, waits for all their costs, and keeps velocities of its own.
 
+use super::ask_context::AskContext;
 use super::sobol;
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
 use crate::tune::rng::TrialRng;
-use crate::tune::sampler::AskContext;
 use crate::tune::space::{Coordinates, fill_inactive};
 use crate::tune::value::TrialValue;
 
@@ -29,7 +29,7 @@ const TRIES: usize = 64;
 
 /// Returns the next position of the particle whose turn it is. A particle whose trial still runs moves on
 /// from there.
-pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let particle = context.trial % SWARM;
     let places: Vec<&Coordinates> = (particle..context.trial)
         .step_by(usize::try_from(SWARM).expect("a few"))

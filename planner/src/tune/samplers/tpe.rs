@@ -3,12 +3,12 @@
 //!
 //! Failed trials and running ones without a cost count as not good, so the next trial keeps away from them.
 
+use super::ask_context::AskContext;
 use super::parzen::ParzenEstimator;
 use super::sobol;
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
 use crate::tune::rng::TrialRng;
-use crate::tune::sampler::AskContext;
 use crate::tune::space::Coordinates;
 use crate::tune::value::TrialValue;
 
@@ -22,7 +22,7 @@ const DRAWN: usize = 48;
 const GOOD_MOST: usize = 25;
 
 /// Returns the untried values with the largest ratio of the good density to the other one.
-pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let observations = StudyObservations::of(context.study_state);
     if observations.tries.len() < START || observations.costs.is_empty() {
         return sobol::next(context);

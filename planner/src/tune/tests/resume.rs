@@ -2,7 +2,8 @@
 
 use super::runs::Runs;
 use super::toys::{self, Toy, dimension};
-use crate::tune::solver::{FinishReason, SolverState};
+use crate::tune::ask::FinishReason;
+use crate::tune::solver::SolverState;
 use crate::tune::{
     Asha, Hyperband, Median, Proposal, ProposalSource, Pruner, Sampler, Scale, SearchSpace, SlotAction,
     Study, StudyEvent, StudySolver, StudyState, TrialFailure, TrialOutcome, TrialResult, TrialValue,

@@ -1,9 +1,8 @@
 //! Explains the plan of a heterogeneous cluster as text.
 
-use super::super::explain::describe_layout;
+use super::super::describe_layout::describe_layout;
 use super::{GIB, GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
-use crate::choice::explain::{row, whole};
-use crate::choice::tradeoffs::amount;
+use crate::text::{amount, row, whole};
 use crate::what_if::explain::{slower, unmeasured};
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::{count, thousands};

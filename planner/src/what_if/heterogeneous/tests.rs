@@ -1,8 +1,8 @@
 use super::*;
-use crate::analytic::hardware::gpu;
-use crate::choice::explain::{WIDTH, wrapped};
 use crate::engine::Engine as _;
 use crate::fixtures;
+use crate::hardware::gpu;
+use crate::text::{WIDTH, wrapped};
 use dtrain_recipes::{Activation, Decoder, Model, Samples, Tunable};
 
 /// Returns a recipe of a 70B Llama.

@@ -1,8 +1,8 @@
 //! Tests plans for dtrain's own worker, which has no measured GPU runs, and for power-limited GPUs.
 
 use super::*;
-use crate::choice::explain::{WIDTH, wrapped};
 use crate::engine::{ALL, DTRAIN};
+use crate::text::{WIDTH, wrapped};
 use dtrain_protocol::ContextExchange;
 use dtrain_recipes::{OptimizerKind, SlidingWindow};
 

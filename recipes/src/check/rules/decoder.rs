@@ -1,8 +1,8 @@
 //! Contradictions within a decoder.
 
 use super::Rules;
+use crate::architecture::Positions;
 use crate::decoder::AdaptedLayers;
-use crate::model::Positions;
 
 impl Rules<'_> {
     pub(super) fn decoder(&mut self) {

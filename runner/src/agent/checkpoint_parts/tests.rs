@@ -1,15 +1,17 @@
 //! Hosts with listeners, and one that fetches what its rank reads.
 
 use super::*;
+use crate::agent::fixtures;
 use crate::agent::peers::TrialAttempt;
-use crate::agent::{AgentIdentity, agent_certificates, fixtures};
+use crate::certificates::agent_certificates;
 use crate::checkpoints::{self, commit};
+use crate::control_protocol::AgentIdentity;
 use dtrain_protocol::checkpoint::header::{TensorInfo, encode};
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, SavedFile, Slice, folder_name, merge};
 use dtrain_protocol::{
     AttemptId, Layout, Rank, StepId, StoredSlice, Tensor, TensorKind, TlsIdentity, TrialId,
 };
-use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions};
+use dtrain_recipes::{Activation, Decoder, Model};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -26,20 +28,9 @@ fn decoder() -> Model {
         ffn: 1024,
         vocab: 256,
         context: 16,
-        positions: Positions::Rotary,
-        norm: Norm::Rms,
         activation: Activation::Gelu,
         tied: true,
-        bias: false,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_llama()
     })
 }
 

@@ -4,7 +4,7 @@
 
 use super::foreign::Rendezvous;
 use super::messages::{Heartbeat, HostMessage, LeaderMessage, RankExit};
-use super::peers::PeerAddress;
+use crate::control_protocol::PeerAddress;
 use crate::machine::Millis;
 use dtrain_protocol::{Event, Failure, FileEntry, Order, Rank, SavedFile, StepId};
 use std::ops::Range;

@@ -1,8 +1,10 @@
 //! Tests of the orders that a follower carries out and those that it refuses.
 
-use super::super::peers::{AgentIdentity, Greeting, PeerAddress, connect};
+use super::super::peers::{Greeting, connect};
 use super::*;
-use crate::agent::{Program, agent_certificates, fixtures};
+use crate::agent::fixtures;
+use crate::certificates::agent_certificates;
+use crate::control_protocol::{AgentIdentity, PeerAddress, Program};
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{Assignment, AttemptId, Rank, TrialId};
 use dtrain_recipes::{ForeignCommand, Framework, Model};

@@ -19,7 +19,7 @@ mod step_tracker;
 pub(super) use rendezvous::{Rendezvous, free_ports, rendezvous_port};
 
 use super::InboxMessage;
-use super::rank_process::SpawnContext;
+use super::spawn_context::SpawnContext;
 use crate::files;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::Assignment;

@@ -1,11 +1,11 @@
 //! Two-phase commit of checkpoints: every host prepares, then every host commits, the leader's last.
 
-use super::super::control_protocol::SpoolRecord;
 use super::super::messages::LeaderMessage;
-use super::super::peers::PeerAddress;
 use super::{AttemptEffect, LEADER_HOST, Leader, WORK_STALL_MS};
 use crate::checkpoints::commit;
+use crate::control_protocol::PeerAddress;
 use crate::machine::Millis;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{FileEntry, Rank, SavedFile, StepId};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,10 +1,9 @@
 //! The leader's configuration, inputs and effects.
 
-use super::super::control_protocol::SpoolRecord;
 use super::super::messages::{Heartbeat, HostMessage, LeaderMessage};
-use super::super::peers::PeerAddress;
-use crate::launch::LaunchError;
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::{Assignment, AttemptId};
 use std::ops::Range;
 use std::path::PathBuf;

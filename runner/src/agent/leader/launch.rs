@@ -3,9 +3,8 @@
 
 use super::super::foreign::Rendezvous;
 use super::super::messages::{FetchRefusal, FetchSummary, HostMessage, LeaderMessage};
-use super::super::peers::PeerAddress;
 use super::{ANSWER_TIMEOUT_MS, AttemptEffect, AttemptPhase, LEADER_HOST, Leader, WORK_STALL_MS};
-use crate::launch::LaunchError;
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
 use dtrain_protocol::{FileEntry, Manifest};
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,9 +14,10 @@ mod tests;
 
 pub(super) use io::{AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST};
 
-use super::control_protocol::SpoolRecord;
 use super::messages::{Heartbeat, HostMessage, LeaderMessage};
+use crate::control_protocol::STOP_GRACE_MS;
 use crate::machine::{Millis, more_severe};
+use crate::spool::SpoolRecord;
 use commit::PendingCommit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, StampedEvent, StepId, StopReason};
 use launch::PendingLaunch;
@@ -31,11 +32,6 @@ const RANK_LOSS_GRACE_MS: u64 = 2_000;
 
 /// Milliseconds for ranks to end after a whole host was lost: no rank can tell more than that.
 const HOST_LOSS_GRACE_MS: u64 = 200;
-
-/// Time for ranks to stop before they are killed: ranks of a foreign program always, others if the system
-/// ends an agent.
-pub const STOP_GRACE_PERIOD: Duration = Duration::from_millis(STOP_GRACE_MS);
-const STOP_GRACE_MS: u64 = 30_000;
 
 /// Milliseconds for a host to answer a request that needs no checkpoint work.
 const ANSWER_TIMEOUT_MS: u64 = 60_000;

@@ -1,12 +1,12 @@
 //! The end of an attempt: once no rank is alive, the mirror of the spool is flushed to a second disk, and all
 //! hosts are dismissed.
 
-use super::super::control_protocol::SpoolRecord;
 use super::super::messages::LeaderMessage;
 use super::rank_state::RankState;
 use super::{AttemptEffect, AttemptPhase, HostState, LEADER_HOST, Leader};
+use crate::control_protocol::LaunchError;
 use crate::fact::AttemptEnd;
-use crate::launch::LaunchError;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::StopReason;
 
 impl Leader {

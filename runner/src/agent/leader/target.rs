@@ -3,8 +3,8 @@
 
 use super::rank_state::RankState;
 use super::{AttemptEffect, Leader};
-use crate::agent::SpoolRecord;
 use crate::reporters::Reporters;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::{Event, Rank, StampedEvent, StepId, StopReason};
 
 /// Reports of a target's metric so far.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::agent::fixtures;
 use crate::agent::messages::RankExit;
-use crate::agent::peers::PeerAddress;
+use crate::control_protocol::PeerAddress;
 use crate::fact::AttemptEnd;
 use dtrain_protocol::{
     AttemptId, MetricTarget, NamedFigure, PhaseTimes, ResidentBytes, StepFigures, TrialId,

@@ -3,13 +3,13 @@
 //! The longer test takes its number of hosts from `DTRAIN_FLEET=1000`.
 
 use super::super::InboxMessage;
-use super::super::control_protocol::{AgentOrder, LinkChoice, OtherHost, Program};
 use super::super::messages::{HostMessage, LeaderMessage};
+use super::super::peers::TrialAttempt;
 use super::super::peers::link::{LinkEvent, PeerLink};
 use super::super::peers::listener::PeerListener;
-use super::super::peers::{AgentIdentity, PeerAddress, TrialAttempt};
 use super::connect_followers;
-use crate::agent::agent_certificates;
+use crate::certificates::agent_certificates;
+use crate::control_protocol::{AgentIdentity, AgentOrder, LinkChoice, OtherHost, PeerAddress, Program};
 use crate::home::TrialFolder;
 use crate::open_file_limit;
 use dtrain_protocol::{AttemptId, TrialId};

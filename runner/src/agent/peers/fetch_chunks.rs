@@ -3,8 +3,8 @@
 use super::fetch_file::{BUSY_RETRY_INTERVAL, BUSY_TIMEOUT, FetchError, has_length};
 use super::link::LoopCounters;
 use super::listener::PeerListener;
-use super::{ChunkRequest, Greeting, PeerAddress, connect};
-use crate::launch::LaunchError;
+use super::{ChunkRequest, Greeting, connect};
+use crate::control_protocol::{LaunchError, PeerAddress};
 use dtrain_protocol::{FileEntry, frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

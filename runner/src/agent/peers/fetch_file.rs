@@ -2,10 +2,10 @@
 
 use super::link::LoopCounters;
 use super::listener::{BUSY, PeerListener, file_path};
-use super::{Greeting, PeerAddress, connect};
+use super::{Greeting, connect};
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::files;
 use crate::home::TrialFolder;
-use crate::launch::LaunchError;
 use dtrain_protocol::FileEntry;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
 use std::fs::{self, File, OpenOptions};

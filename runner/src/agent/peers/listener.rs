@@ -1,9 +1,9 @@
 //! The listener of an agent: accepts agents of the same attempt, and sends them checkpoint files.
 
 use super::{
-    AgentIdentity, ChunkRequest, Greeting, MutualTlsStream, TrialAttempt, with_handshake_deadline,
-    with_io_timeouts,
+    ChunkRequest, Greeting, MutualTlsStream, TrialAttempt, with_handshake_deadline, with_io_timeouts,
 };
+use crate::control_protocol::AgentIdentity;
 use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, is_file_name, parse_folder_name};

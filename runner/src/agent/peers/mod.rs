@@ -9,6 +9,7 @@ pub(super) mod fetch_file;
 pub(super) mod link;
 pub(super) mod listener;
 
+use crate::control_protocol::PeerAddress;
 use dtrain_protocol::pending_peers::DeadlineStream;
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
@@ -55,31 +56,6 @@ impl Write for MutualTlsStream {
         }
         Ok(())
     }
-}
-
-/// Identity and address of an agent within its attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentIdentity {
-    /// Index of its host in the attempt; the leader's is 0.
-    pub host: u32,
-    /// Address to bind, without a port: the one under which other hosts reach this one.
-    pub bind: String,
-    /// Its certificate and key.
-    pub identity: TlsIdentity,
-    /// True if all hosts share the folder of the trial's checkpoints.
-    #[serde(default)]
-    pub is_shared: bool,
-}
-
-/// Address of an agent's listener.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerAddress {
-    /// Index of its host.
-    pub host: u32,
-    /// Name of the host in messages.
-    pub name: String,
-    /// Address and port.
-    pub address: String,
 }
 
 /// The first frame on a connection, from the side that connects.

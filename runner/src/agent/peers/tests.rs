@@ -2,7 +2,8 @@
 
 use super::listener::PeerListener;
 use super::*;
-use crate::agent::{agent_certificates, rank_certificates};
+use crate::certificates::{agent_certificates, rank_certificates};
+use crate::control_protocol::AgentIdentity;
 use crate::home::TrialFolder;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};

@@ -6,14 +6,13 @@ use super::grid::AttemptOnMachine;
 use super::network::FollowerConnection;
 use super::ranks::{RankActor, assignment};
 use super::{KEEP, World};
-use crate::agent::SpoolRecord;
 use crate::agent::follower::{self, Follower, HostTask};
 use crate::agent::leader::{self, AttemptEffect, ClockReading, HostState, LEADER_HOST, Leader};
 use crate::agent::messages::{FetchRefusal, FetchSummary, Heartbeat, HostMessage, RankExit};
-use crate::agent::peers::PeerAddress;
-use crate::checkpoints::commit;
-use crate::launch::LaunchError;
+use crate::checkpoints::retention;
+use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::AttemptId;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -315,7 +314,7 @@ impl World<'_> {
                 let disk = &mut self.places[machine].disk;
                 let resumed = resumed.as_deref().and_then(parse_folder_name).map(|(step, of)| (of, step));
                 let all: Vec<_> = disk.committed().collect();
-                for name in commit::beyond_retention(&all, keep, attempt, resumed) {
+                for name in retention::beyond_retention(&all, keep, attempt, resumed) {
                     disk.remove(name);
                 }
                 disk.parts.clear();

@@ -3,9 +3,9 @@
 use super::World;
 use super::bugs::Bug;
 use super::network::Endpoint;
-use crate::agent::SpoolRecord;
-use crate::launch::LaunchError;
+use crate::control_protocol::LaunchError;
 use crate::machine::TrialInput;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure};
 

@@ -1,9 +1,9 @@
 //! Deliberate bugs, one at a time: an agent's effects are changed as if its code were wrong.
 
-use crate::agent::SpoolRecord;
 use crate::agent::follower::{self, HostTask};
 use crate::agent::leader::{AttemptEffect, LEADER_HOST};
 use crate::agent::messages::{HostMessage, LeaderMessage};
+use crate::spool::SpoolRecord;
 use dtrain_protocol::Event;
 
 /// A deliberate bug.

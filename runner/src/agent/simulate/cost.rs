@@ -1,8 +1,8 @@
 //! The real cost of a simulated run: bytes of the real frames, connections, threads, and flushes to disk.
 
-use crate::agent::SpoolRecord;
 use crate::agent::follower::HostTask;
 use crate::agent::messages::{HostMessage, LeaderMessage};
+use crate::spool::SpoolRecord;
 use dtrain_protocol::frame;
 
 /// Threads of an agent: its loop, one for checkpoint work, and one each to accept hosts and controllers.

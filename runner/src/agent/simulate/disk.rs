@@ -1,6 +1,6 @@
 //! The simulated disk of a machine: checkpoints and spools, whose unflushed data is lost in a power failure.
 
-use crate::agent::SpoolRecord;
+use crate::spool::SpoolRecord;
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, StepId};
 use std::collections::BTreeMap;

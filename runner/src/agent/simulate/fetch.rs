@@ -4,7 +4,7 @@ use super::World;
 use super::disk::{CheckpointId, RankFileSet};
 use super::network::Endpoint;
 use crate::agent::messages::FetchRefusal;
-use crate::agent::peers::PeerAddress;
+use crate::control_protocol::PeerAddress;
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, FileEntry};
 

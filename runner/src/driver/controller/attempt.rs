@@ -2,13 +2,13 @@
 
 use super::fault_attribution::FailureReports;
 use super::{BEAT, TrialController};
-use crate::agent::spool::SpoolEnd;
-use crate::agent::{AgentOrder, SpoolRecord};
 use crate::audit::AuditedAction;
+use crate::control_protocol::{AgentOrder, LaunchError};
 use crate::driver::anomaly::AnomalyDetector;
 use crate::driver::{DriveError, LaunchContext};
-use crate::launch::{AgentContact, AvailableHosts, LaunchError};
+use crate::launch::{AgentContact, AvailableHosts};
 use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, TrialInput};
+use crate::spool::{SpoolEnd, SpoolRecord};
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
@@ -31,7 +31,7 @@ impl TrialController<'_> {
         let (usable, found, missing) = self.with_launcher(move |launcher| {
             let missing: Vec<PathBuf> =
                 known.into_iter().filter(|folder| launcher.is_missing(folder)).collect();
-            (launcher.available_hosts(), launcher.complete_checkpoints(&is_wanted), missing)
+            (AvailableHosts::of(launcher), launcher.complete_checkpoints(&is_wanted), missing)
         })?;
         let found = found.into_iter();
         let found =
@@ -67,7 +67,7 @@ impl TrialController<'_> {
         let step = from.as_ref().map(|point| point.step);
         let usable = match self.usable.take() {
             Some(usable) => usable,
-            None => self.with_launcher(|launcher| launcher.available_hosts())?,
+            None => self.with_launcher(AvailableHosts::of)?,
         };
         let (names, mut left_out) = self.choose_hosts(&usable)?;
         let AvailableHosts { hosts, away, .. } = usable;

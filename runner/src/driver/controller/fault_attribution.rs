@@ -98,7 +98,9 @@ impl TrialController<'_> {
         let strikes = self.drive.ledger.strikes()?;
         let gone = hosts_to_exclude(&excluded_hosts(&strikes, now_ms()), &names);
         let last: Vec<String> = gone.iter().rev().map(|one| one.host.clone()).collect();
-        self.launcher.as_mut().expect("no wait is under way").deprioritize(&last);
+        if let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool() {
+            pool.deprioritize(&last);
+        }
         names.retain(|name| !last.contains(name));
         names.extend(last);
         Ok((names, gone))

@@ -2,8 +2,9 @@
 //! know of it.
 
 use super::{BEAT, TrialController};
-use crate::agent::{STOP_GRACE_PERIOD, SpoolRecord};
+use crate::control_protocol::STOP_GRACE_PERIOD;
 use crate::driver::DriveError;
+use crate::spool::SpoolRecord;
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;

@@ -16,7 +16,6 @@ use crate::fact::{AttemptEnd, Fact, TrialUpdate, Verdict};
 use crate::home::TrialFolder;
 use crate::launch::{AvailableHosts, FencedAgent, Launcher, LocalLauncher};
 use crate::machine::{Blame, Millis, TrialEffect, TrialInput, TrialMachine};
-use crate::store;
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use fault_attribution::FailureReports;
@@ -80,7 +79,7 @@ impl<'a> TrialController<'a> {
         let path = folder.path().to_owned();
         folder.create().map_err(|source| DriveError::Folder { doing: "create", path, source })?;
         let lock = lock::acquire(&folder, drive.trial)?;
-        if store::is_emptied(&folder) {
+        if folder.is_emptied() {
             return Err(DriveError::Removed(drive.trial.clone()));
         }
         let here =
@@ -197,7 +196,8 @@ impl<'a> TrialController<'a> {
     /// Fences hosts that were lost and came back: ends what they still run of older attempts.
     fn fence_returned(&mut self) -> Result<(), DriveError> {
         let (Some(launcher), Some(link)) = (&mut self.launcher, &self.link) else { return Ok(()) };
-        for FencedAgent { host, attempt } in launcher.fence_returned(link.attempt) {
+        let Some(pool) = launcher.pool() else { return Ok(()) };
+        for FencedAgent { host, attempt } in pool.fence_returned(link.attempt) {
             self.show(ControllerStatus::Fenced { host, attempt })?;
         }
         Ok(())
@@ -266,8 +266,10 @@ impl<'a> TrialController<'a> {
                         self.add_strike(&lost);
                         failure = Some(lost);
                     }
-                    if let Some(Failure::HostLost { host, .. }) = &failure {
-                        self.launcher.as_mut().expect("no wait is under way").suspect(host);
+                    if let Some(Failure::HostLost { host, .. }) = &failure
+                        && let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool()
+                    {
+                        pool.suspect(host);
                     }
                     self.news.facts.push(fact.clone());
                     self.queue_event(TrialEvent::Record(fact));

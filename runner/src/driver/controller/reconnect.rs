@@ -2,12 +2,12 @@
 
 use super::attempt::launch_failure;
 use super::{SILENCE, TrialController};
-use crate::agent::SpoolRecord;
-use crate::agent::spool::{SpoolEnd, SpoolReader};
+use crate::control_protocol::LaunchError;
 use crate::driver::DriveError;
 use crate::driver::agent_connection::AgentConnection;
-use crate::launch::{AgentContact, LaunchError, SpoolUnreadable};
+use crate::launch::{AgentContact, SpoolUnreadable};
 use crate::machine::TrialInput;
+use crate::spool::{SpoolEnd, SpoolReader, SpoolRecord};
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure};
@@ -102,7 +102,7 @@ impl TrialController<'_> {
         if is_at_work {
             search.away_since = None;
         } else if self.may_give_up && since.elapsed() >= lost_after {
-            if self.with_launcher(|launcher| launcher.give_up(attempt))? {
+            if self.with_launcher(|launcher| launcher.pool().is_some_and(|pool| pool.give_up(attempt)))? {
                 self.show(ControllerStatus::HostLost { attempt, reason, seconds: lost_after.as_secs_f64() })?;
                 return Ok(());
             }
@@ -139,7 +139,8 @@ impl TrialController<'_> {
         // Another host may have more of the spool than one that is gone, or that came back without its disk.
         let read = self.read;
         if self.machine.open_attempt() == Some(attempt)
-            && let Some(mirror) = self.with_launcher(|launcher| launcher.mirrored_spool(attempt, read))?
+            && let Some(mirror) =
+                self.with_launcher(|launcher| launcher.pool()?.mirrored_spool(attempt, read))?
         {
             // A damaged mirror is not worth waiting for.
             drop(self.read_leftover(attempt, mirror)?);

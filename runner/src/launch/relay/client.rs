@@ -1,9 +1,9 @@
 //! The client of the relay: the controller's side of the connection to a host.
 
-use super::super::{AgentContact, ConnectedAgent, LaunchError};
+use super::super::{AgentContact, ConnectedAgent};
 use super::spool_remainder::{STALL_TIMEOUT, SpoolRemainder};
 use super::{Reply, Request};
-use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
+use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder, LaunchError};
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use dtrain_recipes::Subnet;
 use std::io::{self, Read};
@@ -319,7 +319,7 @@ pub(super) fn unexpected_reply(reply: &Reply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::{LinkChoice, Program};
+    use crate::control_protocol::{LinkChoice, Program};
     use std::path::PathBuf;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,23 +1,21 @@
 //! The relay: the controller's program on a host, which does there what the controller cannot do remotely.
+//! Its server is [`crate::relay_server`].
 //!
 //! The stream carries requests and replies in turn, as frames. After `Reply::Connected` it belongs to the
 //! agent.
 
-mod address;
 mod client;
 mod push;
 mod remote_store;
-mod server;
 mod spool_remainder;
 
 pub use client::{Connector, RemoteHost};
 pub use remote_store::RemoteStore;
-pub use server::serve;
 
 pub(super) use client::Disconnect;
 
-use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use crate::checkpoints::FolderListing;
+use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder};
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId};
 use dtrain_recipes::Subnet;
 use serde::{Deserialize, Serialize};
@@ -25,7 +23,7 @@ use serde::{Deserialize, Serialize};
 /// A request to the relay's server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Request {
+pub(crate) enum Request {
     /// Report the address under which others reach the host, on `network` if given.
     Address { network: Option<Subnet> },
     /// Start the leader. Folders and programs of the order are those of the host.
@@ -74,7 +72,7 @@ enum Request {
 /// A reply of the relay's server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Reply {
+pub(crate) enum Reply {
     Address(String),
     /// The launch continues; its answer follows.
     Launching,

@@ -1,7 +1,7 @@
 //! Merge of a bundle into a history.
 
 use super::super::running_summary::RunningSummary;
-use super::super::{BoxError, chunk, create, open_points, points, stored, unstored, writer};
+use super::super::{BoxError, chunk, interned, open_points, points, stored, unstored, writer};
 use super::History;
 use super::check::{self, ValidatingReader};
 use super::study::{put_study, study_here};
@@ -242,7 +242,7 @@ fn put_trial(
             .prepare_cached(
                 "INSERT OR REPLACE INTO param(trial, key, value, number, source) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
-            .execute(params![row, create::key_id(transaction, path)?, value, number, source])?;
+            .execute(params![row, interned::key_id(transaction, path)?, value, number, source])?;
     }
     put_series(transaction, row, whole)?;
     for (seq, (at_ms, fact)) in check::facts(trial)?.iter().enumerate() {
@@ -265,7 +265,7 @@ fn put_row(
 ) -> Result<i64, BoxError> {
     let keep = |table, column, hash: &Option<String>| -> Result<Option<String>, BoxError> {
         let Some(text) = hash.as_ref().and_then(|hash| texts.get(hash)) else { return Ok(None) };
-        Ok(Some(create::insert_text(transaction, table, column, text)?))
+        Ok(Some(interned::insert_text(transaction, table, column, text)?))
     };
     let patch = keep("patch", "text", &trial.patch)?;
     let environment = keep("environment", "json", &trial.environment)?;
@@ -322,7 +322,7 @@ fn put_series(transaction: &Transaction<'_>, row: i64, whole: &TrialWithPoints) 
         open_points::add_chunks(transaction, id, &chunk::cut(samples, true).0)?;
         let last = samples.iter().map(|sample| stored(sample.step)).max().unwrap_or(-1);
         transaction.execute("UPDATE series SET last_step = ?2 WHERE id = ?1", [id, last])?;
-        let key = create::key_id(transaction, &series.key)?;
+        let key = interned::key_id(transaction, &series.key)?;
         folds.entry((key, series.rank)).or_default().add(attempt, samples);
     }
     folds.iter().try_for_each(|((key, rank), fold)| fold.write(transaction, row, *key, *rank))

@@ -1,6 +1,6 @@
 //! Merge of the studies of a bundle into a history.
 
-use super::super::{BoxError, stored, writer};
+use super::super::{BoxError, lookup, stored};
 use super::study_name;
 use dtrain_protocol::bundle::{StudyName, StudyRecord};
 use rusqlite::{Connection, Transaction, params};
@@ -28,7 +28,7 @@ pub(super) fn put_study(transaction: &Transaction<'_>, study: &StudyRecord) -> R
         )?;
     }
     for tried in &study.trials {
-        let trial = tried.trial.as_ref().and_then(|trial| writer::row_of(transaction, trial).ok());
+        let trial = tried.trial.as_ref().and_then(|trial| lookup::row_of(transaction, trial).ok());
         transaction.execute(
             "INSERT INTO study_trial(study, number, json, trial, rejection) VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT DO UPDATE SET trial = coalesce(trial, excluded.trial)",

@@ -1,6 +1,6 @@
 //! Outline of a trial for exports. Plans are large, so they are not read for thousands of trials.
 
-use super::super::{BoxError, History, TrialParameter, TrialRow, writer};
+use super::super::{BoxError, History, TrialParameter, TrialRow, lookup};
 use super::{Attempt, Note, attempts, document, notes, parameters, tags};
 use crate::fact::{LedgerError, Verdict};
 use crate::provenance::Provenance;
@@ -30,7 +30,7 @@ impl History {
     /// Returns the outline of the trial in a row of the list.
     pub fn outline(&self, row: &TrialRow) -> Result<TrialOutline, LedgerError> {
         self.read("read a trial from", |database| {
-            let trial = writer::row_of(database, &row.id)?;
+            let trial = lookup::row_of(database, &row.id)?;
             let provenance: Provenance = serde_json::from_value(document(database, trial, "provenance")?)?;
             Ok(TrialOutline {
                 row: row.clone(),

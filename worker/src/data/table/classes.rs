@@ -1,7 +1,8 @@
 //! Classes of a table.
 
 use super::cell::RawCell;
-use super::file::{RowLocation, TableFile};
+use super::file::TableFile;
+use super::row::RowLocation;
 use crate::data::DataError;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! CSV tables: a header, and fields separated by commas, semicolons, tabs or vertical bars.
 
 use super::cell::RawCell;
-use super::file::{RowLocation, RowVisitor};
+use super::row::{RowLocation, RowVisitor};
 use crate::data::DataError;
 use crate::data::files::DataFile;
 use std::io::Read;

@@ -1,38 +1,13 @@
 //! A table file of any format.
 
-use super::cell::RawCell;
+use super::row::{RowLocation, RowVisitor};
 use super::{csv, parquet};
 use crate::data::DataError;
 use crate::data::files::DataFile;
 use crate::data::parquet_file::ParquetFile;
 use dtrain_recipes::Columns;
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
-
-/// The place of a problem in a table file.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::data) enum RowLocation {
-    /// A line, counted from 1.
-    Line(u64),
-    /// The schema of a Parquet file: names and types of its columns.
-    Schema,
-    /// A row of a row group of a Parquet file, both counted from 0.
-    Row { group: usize, row: u64 },
-}
-
-impl fmt::Display for RowLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Line(line) => write!(f, "line {line}"),
-            Self::Schema => f.write_str("the schema"),
-            Self::Row { group, row } => write!(f, "row group {group}, row {row}"),
-        }
-    }
-}
-
-/// A callback for each row, with its place and the requested cells.
-pub(super) type RowVisitor<'a> = dyn FnMut(RowLocation, &[RawCell<'_>]) -> Result<(), DataError> + 'a;
 
 /// The format of the files of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,12 @@ mod file;
 mod numeric_rows;
 mod parquet;
 mod profile;
+mod row;
 
 pub(super) use facts::facts;
 pub use facts::{ColumnFacts, ColumnKind, TableFacts};
-pub(super) use file::{RowLocation, TabularFormat};
+pub(super) use file::TabularFormat;
+pub(super) use row::RowLocation;
 
 use super::files::{self, DataFile};
 use super::split::{Subset, TrainValidationSplit, one_sided};

@@ -1,7 +1,7 @@
 //! Parquet tables.
 
 use super::cell::RawCell;
-use super::file::{RowLocation, RowVisitor};
+use super::row::{RowLocation, RowVisitor};
 use crate::data::DataError;
 use crate::data::parquet_file::{CellType, GroupColumn, ParquetFile};
 use ::parquet::column::reader::ColumnReader;

@@ -2,7 +2,8 @@
 
 use super::cell::{CellValue, RawCell, is_other_date, with_comma};
 use super::classes::{ClassEncoding, LabelCounts};
-use super::file::{RowLocation, TableFile};
+use super::file::TableFile;
+use super::row::RowLocation;
 use crate::data::DataError;
 use dtrain_recipes::Columns;
 use std::collections::BTreeSet;

@@ -14,8 +14,7 @@ mod text;
 
 use super::*;
 use dtrain_recipes::{
-    Activation, Cnn, Columns, Decoder, Documents, Mlp, MlpActivation, Norm, Positions, Separator, Tokenizer,
-    ValidationSource,
+    Cnn, Columns, Decoder, Documents, Mlp, MlpActivation, Separator, Tokenizer, ValidationSource,
 };
 use std::fs;
 use std::sync::Arc;
@@ -29,20 +28,7 @@ fn decoder(context: u32, vocab: u32) -> Model {
         ffn: 8,
         vocab,
         context,
-        positions: Positions::Rotary,
-        norm: Norm::Rms,
-        activation: Activation::Swiglu,
-        tied: false,
-        bias: false,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_llama()
     })
 }
 

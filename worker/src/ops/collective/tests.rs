@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::mesh::{Mesh, ModelParallelGroups};
+use crate::network::tensor_parallel;
 use crate::ops::Implementation;
 use crate::ops::{
     Arithmetic, LossFigures, VocabRange, add_positions, cross_entropy, cross_entropy_of_part, embed, gelu,
     project,
 };
-use crate::parallel::{Mesh, ModelParallelGroups, tensor};
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::sharding::shard_range;
 use dtrain_protocol::shuffle::splitmix64;
@@ -94,10 +95,10 @@ fn feed_forward(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> Vec<V
     let up_bias = leaf(narrow(made(4, [F]), 0, &columns));
     let down = leaf(narrow(made(5, [F, W]), 0, &columns));
     let down_bias = leaf(made::<1>(6, [W]));
-    let entered = tensor::enter(partners, x.clone());
+    let entered = tensor_parallel::enter(partners, x.clone());
     let wide = gelu(arithmetic, project(arithmetic, entered, vec![up.clone()], vec![up_bias.clone()], None));
     let partial = project(arithmetic, wide, vec![down.clone()], Vec::new(), None);
-    let y = tensor::leave(partners, partial, Some(down_bias.clone()), Some(residual.clone()));
+    let y = tensor_parallel::leave(partners, partial, Some(down_bias.clone()), Some(residual.clone()));
     let upstream = narrow(made(7, [B, T, W]), 1, &tokens).autodiff();
     let mut found = (y.clone() * upstream).sum().backward();
     vec![
@@ -164,9 +165,14 @@ fn tied(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> (f32, LossFig
     let share = VocabRange { begin: rows.start, of: V };
     let found = embed(arithmetic, table.clone(), share, &words(13), [B, T]);
     let places: Vec<_> = (1..=T).collect();
-    let places = tensor::part_of(partners, &places);
-    let x = add_positions(arithmetic, tensor::leave(partners, found, None, None), positions.clone(), places);
-    let x = tensor::enter(partners, x);
+    let places = tensor_parallel::part_of(partners, &places);
+    let x = add_positions(
+        arithmetic,
+        tensor_parallel::leave(partners, found, None, None),
+        positions.clone(),
+        places,
+    );
+    let x = tensor_parallel::enter(partners, x);
     let logits =
         project(arithmetic, x, vec![table.clone().transpose()], Vec::new(), None).flatten(0, 1) * 3.0;
     let targets = words(16);

@@ -2,8 +2,8 @@
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
 use super::{CubeValues, record, values};
+use crate::mesh::Peers;
 use crate::ops::custom_autograd::input;
-use crate::parallel::Peers;
 use burn::backend::Cube;
 use burn::tensor::Tensor;
 

@@ -6,9 +6,9 @@ use super::{
     CubeBackwardFn, CubeValues, buffer, dense, empty, empty_of, indices, numbers, of_each, of_each_row,
     owned_rows, record, shape, values,
 };
+use crate::mesh::Peers;
 use crate::ops::custom_autograd::input;
 use crate::ops::{DeferredLossFigures, VocabRange};
-use crate::parallel::Peers;
 use burn::backend::Cube;
 use burn::tensor::{DType, Int, Tensor};
 use cubecl::prelude::*;

@@ -16,9 +16,9 @@ mod optimizer_step;
 mod pointwise;
 
 use super::custom_autograd::{self, INPUTS, OpArgument, input};
-use super::implementations::Ops;
+use super::operations::Ops;
 use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange, reference};
-use crate::parallel::Peers;
+use crate::mesh::Peers;
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::mesh::{Mesh, ModelParallelGroups};
 use crate::ops::Implementation;
-use crate::parallel::{Mesh, ModelParallelGroups};
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Arrangement, Layout, Rank};

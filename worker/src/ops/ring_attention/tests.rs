@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::mesh::Mesh;
+use crate::network::context_parallel;
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::{Mesh, context};
 use burn::tensor::{Device, TensorData};
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Arrangement, Layout, Rank};
@@ -85,10 +86,10 @@ fn check(arithmetic: Arithmetic, ranks: u32, length: usize, heads: AttentionHead
     let whole =
         trace(packed.clone(), upstream.clone(), length, |x| crate::ops::attention(REFERENCE, x, heads));
     let found = on_ranks(ranks, |peers| {
-        let pieces = context::pieces(length, peers);
+        let pieces = context_parallel::pieces(length, peers);
         let own = |values: &[f32]| part(values, &pieces, length);
         let found = trace(own(&packed), own(&upstream), length / ranks as usize, |x| {
-            context::attention(arithmetic, x, heads, peers)
+            context_parallel::attention(arithmetic, x, heads, peers)
         });
         (found, whole.each_ref().map(|whole| own(whole)))
     });
@@ -127,7 +128,7 @@ fn the_same_ring_gives_the_same_bits() {
         let traces = on_ranks(3, |peers| {
             let seed = u64::from(peers.rank());
             let [packed, upstream] = [(seed, 48), (seed + 9, 24)].map(|(s, width)| values(s, B * 20 * width));
-            trace(packed, upstream, 20, |x| context::attention(HOST, x, heads, peers))
+            trace(packed, upstream, 20, |x| context_parallel::attention(HOST, x, heads, peers))
         });
         traces.into_iter().map(|(trace, _)| trace).collect::<Vec<_>>()
     };
@@ -138,7 +139,8 @@ fn the_same_ring_gives_the_same_bits() {
 fn what_is_seen_is_what_comes_before_and_is_the_same_for_all() {
     for ranks in [2, 3, 4, 8] {
         let length = 2 * ranks as usize * 5;
-        let held = on_ranks(ranks, |peers| context::pieces(length, peers).into_iter().flatten().collect());
+        let held =
+            on_ranks(ranks, |peers| context_parallel::pieces(length, peers).into_iter().flatten().collect());
         let held: Vec<Vec<usize>> = held.into_iter().map(|(positions, _)| positions).collect();
         let t = length / ranks as usize;
         let pairs = held.iter().enumerate().map(|(rank, queries)| {
@@ -176,7 +178,7 @@ fn no_piece_travels_to_where_nobody_sees_it() {
         let piece = 4 * (B * t / 2 * 2 * heads.key * heads.width) as u64;
         let sent = on_ranks(ranks, |peers| {
             let (packed, upstream) = (values(1, B * t * 48), values(2, B * t * 24));
-            drop(trace(packed, upstream, t, |x| context::attention(HOST, x, heads, peers)));
+            drop(trace(packed, upstream, t, |x| context_parallel::attention(HOST, x, heads, peers)));
         });
         let sent: Vec<_> = sent.into_iter().map(|(_, sent)| sent / piece).collect();
         let pieces = |rank: u64| {

@@ -1,7 +1,7 @@
 //! Compression of gradient buckets.
 
-use super::{HalfFormat, TopKCompressor};
-use crate::parallel::CommQueue;
+use super::TopKCompressor;
+use crate::mesh::{CommQueue, HalfFormat};
 use dtrain_recipes::Compression;
 use std::ops::Range;
 

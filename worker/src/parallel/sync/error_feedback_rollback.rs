@@ -6,50 +6,11 @@
 //! under a loss scale. The norm is the same on all ranks, so either all of them roll back a batch or none,
 //! without a message.
 
-use crate::parallel::GradientReduction;
 use std::collections::VecDeque;
-
-/// Records the begin of a batch whose gradients are multiplied by `scale`, a power of two.
-pub fn begin(reduction: &mut GradientReduction, scale: f32) {
-    match reduction {
-        GradientReduction::LowRank(low_rank) => low_rank.begin(scale),
-        GradientReduction::Buckets { common, experts } => {
-            let largest =
-                [common, experts].into_iter().filter_map(|buckets| buckets.wire_mut().largest_mut());
-            largest.for_each(|largest| largest.begin(scale));
-        }
-        GradientReduction::DeviceBuckets { .. } | GradientReduction::ReduceScatter(_) => {}
-    }
-}
-
-/// Settles the oldest batch that began. Unless its sums are `finite`, error feedback is restored to its
-/// state without that batch. Does nothing if no batch began.
-pub fn resolve(reduction: &mut GradientReduction, finite: bool) {
-    match reduction {
-        GradientReduction::LowRank(low_rank) => low_rank.resolve(finite),
-        GradientReduction::Buckets { common, experts } => {
-            let largest =
-                [common, experts].into_iter().filter_map(|buckets| buckets.wire_mut().largest_mut());
-            largest.for_each(|largest| largest.resolve(finite));
-        }
-        GradientReduction::DeviceBuckets { .. } | GradientReduction::ReduceScatter(_) => {}
-    }
-}
-
-/// Divides the residual by `scale`: older versions stored it in checkpoints multiplied by the loss scale.
-/// Values that are not finite, left by an overflow, become zero.
-pub fn unscale(reduction: &mut GradientReduction, scale: f32) {
-    for value in reduction.residual_mut().into_iter().flatten() {
-        *value = if value.is_finite() { *value / scale } else { 0.0 };
-    }
-    if let Some(low_rank) = reduction.low_rank_mut() {
-        low_rank.replace_lost_factors();
-    }
-}
 
 /// The residuals of one rank before each batch whose sums are not known to be finite.
 #[derive(Debug, Default)]
-pub struct ErrorFeedbackRollback {
+pub(super) struct ErrorFeedbackRollback {
     /// Saved residuals, oldest first.
     before: VecDeque<Vec<f32>>,
     /// Memory of a settled batch, for reuse.
@@ -58,7 +19,7 @@ pub struct ErrorFeedbackRollback {
 
 impl ErrorFeedbackRollback {
     /// Saves `residual`, to which the gradients of a batch will be added.
-    pub fn begin(&mut self, residual: &[f32]) {
+    pub(super) fn begin(&mut self, residual: &[f32]) {
         let mut before = std::mem::take(&mut self.spare);
         before.clear();
         before.extend_from_slice(residual);
@@ -66,7 +27,7 @@ impl ErrorFeedbackRollback {
     }
 
     /// Returns the residual before the newest batch.
-    pub fn newest(&self) -> Option<&[f32]> {
+    pub(super) fn newest(&self) -> Option<&[f32]> {
         self.before.back().map(Vec::as_slice)
     }
 
@@ -75,7 +36,7 @@ impl ErrorFeedbackRollback {
     ///
     /// Without later batches `residual` is restored to the last bit. Later batches sent some of the removed
     /// additions; that is subtracted here, so a later batch makes up for it.
-    pub fn resolve(&mut self, residual: &mut Vec<f32>, finite: bool) -> bool {
+    pub(super) fn resolve(&mut self, residual: &mut Vec<f32>, finite: bool) -> bool {
         let Some(mut before) = self.before.pop_front() else { return false };
         if !finite {
             let mut later = self.before.iter_mut();
@@ -95,7 +56,7 @@ impl ErrorFeedbackRollback {
     }
 
     /// Returns the bytes that it stores.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let values: usize = self.before.iter().map(Vec::len).sum();
         4 * (values + self.spare.len()) as u64
     }

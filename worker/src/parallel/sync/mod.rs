@@ -10,15 +10,12 @@
 //! (`error_feedback_rollback`).
 
 mod compression;
-pub mod error_feedback_rollback;
-mod half_precision;
+mod error_feedback_rollback;
 mod outer_optimizer;
 mod power_sgd;
 mod top_k;
 
 pub use compression::VectorCompressor;
-pub use half_precision::HalfFormat;
-pub(super) use half_precision::sum;
 pub use outer_optimizer::{OuterOptimizer, norms_squared, put};
 pub use power_sgd::PowerSgdCompressor;
 pub use top_k::TopKCompressor;

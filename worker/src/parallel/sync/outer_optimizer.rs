@@ -5,8 +5,10 @@
 //! one is used as a gradient, with which the last synchronized weights make a step with Nesterov momentum
 //! (1983). All replicas continue from there, each with its own moments.
 
-use crate::parallel::{GradientReduction, Mesh, StepTotals, step_totals};
-use crate::stage::{ModelParameter, Stage};
+use crate::mesh::Mesh;
+use crate::network::ModelParameter;
+use crate::parallel::{GradientReduction, StepTotals, step_totals};
+use crate::stage::Stage;
 use dtrain_protocol::{Arrangement, Failure, StepId};
 use dtrain_recipes::DiLoCo;
 

@@ -6,9 +6,9 @@
 //! Vectors and small matrices are sent whole. Factors and residuals are unscaled.
 
 use super::error_feedback_rollback::ErrorFeedbackRollback;
+use crate::mesh::CommQueue;
+use crate::network::ModelParameter;
 use crate::ops::kernels::{Matrix, matmul_to_vec};
-use crate::parallel::CommQueue;
-use crate::stage::ModelParameter;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Failure, communication_volume};
 use std::ops::Range;

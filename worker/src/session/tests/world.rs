@@ -5,13 +5,12 @@ use crate::session::{AgentOrders, EventSink, attempt, attempt_anyway};
 use crate::step_timer::Slowdown;
 use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
-    Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Hyperparameters, Layout,
-    Manifest, Order, Pass, Placement, Rank, RankTransport, ResumePoint, RunUntil, StepFigures, StepId,
-    StopReason, TrialId, WaitLimits, frame, shared_memory_layout,
+    Action, Arrangement, Assignment, AttemptId, Event, Failure, Hyperparameters, Layout, Manifest, Order,
+    Pass, Rank, RankTransport, ResumePoint, StepFigures, StepId, StopReason, frame, shared_memory_layout,
 };
 use dtrain_recipes::{
-    Activation, Data, DataFormat, Decoder, Documents, Model, Norm, Optimizer, OptimizerKind, Positions,
-    Recompute, Schedule, Tokenizer, ValidationSource, ZeroStage,
+    Data, DataFormat, Decoder, Documents, Model, OptimizerKind, Recompute, Schedule, Tokenizer,
+    ValidationSource, ZeroStage,
 };
 use std::num::NonZeroU32;
 use std::os::fd::IntoRawFd;
@@ -270,8 +269,6 @@ pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
     }
     step.extend([Action::ReduceGradients, Action::UpdateWeights]);
     Assignment {
-        trial: TrialId("01TEST".into()),
-        attempt: AttemptId(1),
         rank: Rank(rank),
         arrangement: Arrangement { layout: Layout::replicas(replicas), ..Arrangement::SINGLE },
         model: Model::Decoder(decoder()),
@@ -289,16 +286,12 @@ pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
         }),
         data_root: folder.to_owned(),
         training: training(batch, rank, micro_batch, micro_batches),
-        until: RunUntil::default(),
         step,
-        placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
-        link: RankTransport::Alone,
-        waits: WaitLimits::for_steps_of(None),
         validate_every: 0,
         validate_samples: 7,
         save_every: 0,
         checkpoints: folder.join("checkpoints"),
-        resume: None,
+        ..Assignment::example()
     }
 }
 
@@ -311,20 +304,8 @@ fn decoder() -> Decoder {
         ffn: 64,
         vocab: 256,
         context: 16,
-        positions: Positions::Rotary,
-        norm: Norm::Rms,
-        activation: Activation::Swiglu,
         tied: true,
-        bias: false,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_llama()
     }
 }
 
@@ -335,13 +316,6 @@ fn training(batch: u64, rank: u32, micro_batch: u32, micro_batches: u32) -> Hype
         share: each * u64::from(rank)..each * u64::from(rank + 1),
         micro_batch,
         micro_batches,
-        optimizer: Optimizer {
-            kind: OptimizerKind::Adamw,
-            beta1: 0.9,
-            beta2: 0.95,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-        },
         learning_rate: 3e-3,
         warmup_steps: 10,
         schedule_steps: 200,
@@ -349,5 +323,6 @@ fn training(batch: u64, rank: u32, micro_batch: u32, micro_batches: u32) -> Hype
         final_fraction: 0.1,
         clip: Some(1.0),
         seed: 3,
+        ..Hyperparameters::example()
     }
 }

@@ -2,8 +2,8 @@
 
 use super::farthest;
 use super::world::{World, commit, losses, norms};
-use crate::parallel::ZeroShards;
 use crate::stage::Stage;
+use crate::zero::ZeroShards;
 use burn::tensor::Device;
 use dtrain_protocol::communication_volume::ROW_VALUES;
 use dtrain_protocol::{Assignment, Event, Rank, StepId};

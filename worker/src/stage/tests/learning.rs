@@ -2,10 +2,9 @@
 
 use super::*;
 use crate::optimizer::StageOptimizer;
-use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
+use dtrain_recipes::Optimizer as Rule;
 
-const ADAMW: Rule =
-    Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.01 };
+const ADAMW: Rule = Rule { beta2: 0.99, weight_decay: 0.01, ..Rule::ADAMW };
 
 #[test]
 fn training_is_the_same_to_the_last_bit_on_any_number_of_threads() {

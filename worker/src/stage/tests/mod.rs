@@ -7,6 +7,7 @@ mod reads;
 mod values;
 
 use super::*;
+use crate::network::{self, ModelInput};
 use dtrain_recipes::{
     Activation, AdaptedLayers, Cnn, Decoder, Experts, InputSignature, Lora, Mlp, MlpActivation, Norm,
     Positions,
@@ -21,20 +22,7 @@ fn gpt() -> Decoder {
         ffn: 20,
         vocab: 17,
         context: 9,
-        positions: Positions::Learned,
-        norm: Norm::Layer,
-        activation: Activation::Gelu,
-        tied: true,
-        bias: true,
-        experts: None,
-        head_width: None,
-        rotary_base: None,
-        norm_epsilon: None,
-        qkv_bias: None,
-        latent: None,
-        window: None,
-        mtp_layers: 0,
-        lora: None,
+        ..Decoder::small_gpt2()
     }
 }
 

@@ -13,9 +13,8 @@ const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, 
 /// Returns the manifest of a checkpoint of all parameters of `model`, in one file.
 fn manifest(model: &Model) -> Manifest {
     let mut tensors: Vec<Tensor> = Vec::new();
-    let specs = parts(&*network::build(model, 0).unwrap(), 0..model.blocks())
-        .into_iter()
-        .flat_map(|(_, specs)| specs);
+    let specs =
+        parts(&*model::build(model, 0).unwrap(), 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
     for spec in specs {
         if tensors.iter().any(|tensor| tensor.name == spec.name) {
             continue;
@@ -80,7 +79,7 @@ proptest! {
             (name.clone(), *kind, reading.slice)
         }).collect();
 
-        let parts = chunks.iter().map(|chunk| parts(&*network::build(&model, 0).unwrap(), chunk.clone())).collect();
+        let parts = chunks.iter().map(|chunk| parts(&*model::build(&model, 0).unwrap(), chunk.clone())).collect();
         let ChunkParameters { trained, frozen, .. } = assemble(parts, &layout, layout.coord(rank));
         let parameters = trained.parameters;
         let shards = ZeroShards::of(&arrangement, rank, &parameters);

@@ -1,7 +1,8 @@
 //! Conversion of `dtrain doctor --device` arguments into a request.
 
 use crate::args::{DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use dtrain_protocol::device_check::{DeviceTest, StepsModel, StepsRequest};
 use dtrain_recipes::Precision;
 

@@ -4,6 +4,7 @@
 //! Only a child process opens the device, as in training: if the driver crashes the process, earlier findings
 //! survive.
 
+mod columns;
 mod device_request;
 mod page;
 mod probe_process;
@@ -11,12 +12,13 @@ mod series;
 
 use super::gpu;
 use crate::args::{DeviceChoice, DoctorArgs};
-use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::exit_code::ExitReason;
 use crate::output::{document, shell_quoted};
 use crate::plan_file::save;
-use crate::rates::PROGRAM;
 use crate::render::number::counted;
+use crate::this_host::PROGRAM;
 use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, HostFacts, Placement};
 use dtrain_runner::probe::host_facts;
 use dtrain_worker::device::{self, DeviceError};
@@ -223,7 +225,7 @@ fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use dtrain_protocol::device_check::{DeviceTest, MeasurementError, NcclCall, Parity};
     use dtrain_recipes::Precision;
 

@@ -1,12 +1,13 @@
 //! Text of a device report.
 
+use super::columns::{left, right};
 use super::series;
+use crate::output::PageStyle;
 use crate::render::number::{count, counted, seconds, whole};
-use crate::render::table::{PageStyle, StyledText, TableColumn, TextRole, table};
+use crate::render::table::{StyledText, TableColumn, TextRole, table};
 use dtrain_protocol::DeviceFindings;
 use dtrain_protocol::device_check::{AttentionSpeed, KernelTuning, Parity, ProductSpeed, TrainingSpeed};
 use dtrain_recipes::{Bytes, Precision};
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -48,7 +49,7 @@ fn head(found: &DeviceFindings) -> String {
         target.unwrap_or_default(),
         driver.unwrap_or_default(),
         precisions.join(", "),
-        crate::rates::PROGRAM,
+        crate::this_host::PROGRAM,
     )
 }
 
@@ -77,14 +78,6 @@ pub(super) fn difference(parity: &Parity) -> String {
 /// Formats a relative difference.
 fn share(value: f64) -> String {
     if value >= f64::MAX { "not a number".to_owned() } else { format!("{value:.1e}") }
-}
-
-pub(super) fn left(title: &'static str) -> TableColumn {
-    TableColumn { title: Cow::Borrowed(title), is_right: false, rank: 9, least: None }
-}
-
-pub(super) fn right(title: impl Into<Cow<'static, str>>) -> TableColumn {
-    TableColumn { title: title.into(), is_right: true, rank: 9, least: None }
 }
 
 fn parity(all: &[Parity], style: PageStyle) -> String {
@@ -251,7 +244,7 @@ fn copies(found: &DeviceFindings, style: PageStyle) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use dtrain_protocol::DeviceKind;
     use dtrain_protocol::device_check::{CopySpeed, DeviceTest, LinkSpeed};
 

@@ -1,6 +1,7 @@
 //! Child process that opens the device: its messages and its exit.
 
-use crate::command_error::{CommandError, ExitReason};
+use crate::command_error::CommandError;
+use crate::exit_code::ExitReason;
 use crate::output::Output;
 use crate::signals;
 use dtrain_protocol::{DeviceFindings, DeviceRequest, DeviceResponse, frame};

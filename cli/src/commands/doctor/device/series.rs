@@ -1,8 +1,9 @@
 //! Tables of the optional parts: training steps, and NCCL with one rank.
 
-use super::page::{left, right};
+use super::columns::{left, right};
+use crate::output::PageStyle;
 use crate::render::number::{count, counted, loss, seconds, whole};
-use crate::render::table::{PageStyle, StyledText, TextRole, table};
+use crate::render::table::{StyledText, TextRole, table};
 use dtrain_protocol::device_check::{MeasuredStep, NcclCall, StepSeries};
 use dtrain_recipes::Bytes;
 
@@ -61,9 +62,9 @@ pub(super) fn difference(call: &NcclCall) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::ColourMode;
+    use crate::colour::ColourMode;
     use dtrain_protocol::device_check::StepsModel;
-    use dtrain_recipes::{Activation, Decoder, Norm, Positions, Precision};
+    use dtrain_recipes::{Decoder, Precision};
 
     #[test]
     fn steps_and_calls_have_a_row_each() {
@@ -76,20 +77,7 @@ mod tests {
             ffn: 8,
             vocab: 8,
             context: 1024,
-            positions: Positions::Rotary,
-            norm: Norm::Rms,
-            activation: Activation::Swiglu,
-            tied: false,
-            bias: false,
-            experts: None,
-            head_width: None,
-            rotary_base: None,
-            norm_epsilon: None,
-            qkv_bias: None,
-            latent: None,
-            window: None,
-            mtp_layers: 0,
-            lora: None,
+            ..Decoder::small_llama()
         };
         let step = MeasuredStep {
             loss: 10.5,

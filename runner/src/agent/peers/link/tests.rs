@@ -2,9 +2,10 @@
 
 use super::super::super::messages::{HostMessage, LeaderMessage};
 use super::super::listener::PeerListener;
-use super::super::{AgentIdentity, Greeting, PeerAddress, TrialAttempt, connect};
+use super::super::{Greeting, TrialAttempt, connect};
 use super::{HEARTBEAT_TIMEOUT, LinkEvent, LoopCounters, PeerLink};
-use crate::agent::agent_certificates;
+use crate::certificates::agent_certificates;
+use crate::control_protocol::{AgentIdentity, PeerAddress};
 use crate::home::TrialFolder;
 use dtrain_protocol::{AttemptId, TrialId};
 use std::io::{Read, Write};

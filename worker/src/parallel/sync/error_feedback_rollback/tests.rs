@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::comm::loopback;
+use crate::mesh::CommQueue;
+use crate::network::ModelParameter;
 use crate::parallel::sync::PowerSgdCompressor;
-use crate::parallel::{CommQueue, GradientBuckets};
-use crate::stage::ModelParameter;
+use crate::parallel::{GradientBuckets, GradientReduction};
 use dtrain_protocol::Region;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::Compression;
@@ -77,7 +78,7 @@ fn reduction(compress: Compression) -> GradientReduction {
 
 /// Begins a batch, and sends the data that can be sent before another begins.
 fn leave(reduction: &mut GradientReduction, batch: Batch, queue: &CommQueue) -> Vec<f32> {
-    begin(reduction, batch.scale);
+    reduction.begin_batch(batch.scale);
     let values = batch.gradients(queue.rank());
     if let GradientReduction::Buckets { common, .. } = reduction {
         common.start_remaining(&values, queue);
@@ -97,7 +98,7 @@ fn arrive(reduction: &mut GradientReduction, batch: Batch, values: &mut [f32], q
     arrived.expect("all are there");
     let finite = values.iter().all(|value| value.is_finite());
     assert_eq!(finite, batch.is_finite(), "every rank sees in the sums whether one overflowed");
-    resolve(reduction, finite);
+    reduction.resolve_batch(finite);
     values.iter_mut().for_each(|value| *value /= batch.scale);
 }
 
@@ -208,7 +209,7 @@ fn what_an_older_checkpoint_owes_loses_its_scale_and_what_is_not_finite() {
         residual[7] = f32::INFINITY;
         let factors = found.low_rank_mut().into_iter().flat_map(|low_rank| low_rank.factors_mut());
         factors.for_each(|(_, _, values)| values.fill(f32::NAN));
-        unscale(&mut found, 1024.0);
+        found.unscale_residual(1024.0);
         let mut wanted = seen(&reduction(compress), Vec::new());
         wanted.residual.fill(2.0);
         wanted.residual[5] = 0.0;

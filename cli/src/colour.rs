@@ -1,0 +1,163 @@
+//! Colours of dtrain's own text, and removal of control sequences from other text.
+
+use dtrain_recipes::sanitize::{INSTEAD, printable};
+use std::borrow::Cow;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::LazyLock;
+
+/// First character of a terminal control sequence.
+const ESCAPE: char = '\u{1b}';
+
+/// Random number of this process. It marks the sequences of [`ColourMode`] until [`sanitize`] writes them, so
+/// that text from other programs cannot imitate them.
+static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+
+/// Colours of [`ColourMode`]; no other sequence reaches the terminal.
+const CODES: [&str; 7] = [RED, GREEN, YELLOW, CYAN, BLUE, BOLD, DIM];
+const RED: &str = "1;31";
+const GREEN: &str = "1;32";
+const YELLOW: &str = "33";
+const CYAN: &str = "36";
+const BLUE: &str = "1;34";
+const BOLD: &str = "1";
+const DIM: &str = "2";
+
+/// Code that ends a colour.
+const RESET: &str = "0";
+
+/// Switch for colours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColourMode(bool);
+
+impl ColourMode {
+    /// Enables colours if `is_wanted`.
+    pub(crate) fn when(is_wanted: bool) -> Self {
+        Self(is_wanted)
+    }
+
+    /// Disables colours.
+    pub(crate) fn plain() -> Self {
+        Self(false)
+    }
+
+    pub(crate) fn is_coloured(self) -> bool {
+        self.0
+    }
+
+    pub(crate) fn red(self, text: &str) -> String {
+        self.with(RED, text)
+    }
+
+    pub(crate) fn green(self, text: &str) -> String {
+        self.with(GREEN, text)
+    }
+
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.with(YELLOW, text)
+    }
+
+    pub(crate) fn cyan(self, text: &str) -> String {
+        self.with(CYAN, text)
+    }
+
+    pub(crate) fn blue(self, text: &str) -> String {
+        self.with(BLUE, text)
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.with(BOLD, text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.with(DIM, text)
+    }
+
+    fn with(self, code: &str, text: &str) -> String {
+        if self.0 {
+            format!("{}{text}{}", marked_sequence(code), marked_sequence(RESET))
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// Marks the colours of a text as dtrain's own. Foreign parts of the text must be [`printable`] already.
+    pub(crate) fn adopt(self, text: &str) -> String {
+        let colours = CODES.iter().chain([&RESET]);
+        colours
+            .fold(text.to_owned(), |text, code| text.replace(&escape_sequence(code), &marked_sequence(code)))
+    }
+}
+
+/// Returns the sequence as a terminal reads it.
+fn escape_sequence(code: &str) -> String {
+    format!("{ESCAPE}[{code}m")
+}
+
+/// Returns the marked sequence for text that is not written yet.
+fn marked_sequence(code: &str) -> String {
+    format!("{ESCAPE}[{};{code}m", *MARK)
+}
+
+/// Makes a text [`printable`], keeping the colours of `paint`. Names of files and the output of hosts and
+/// programs are untrusted, so all output for people passes through here.
+pub(crate) fn sanitize(text: &str, paint: ColourMode) -> Cow<'_, str> {
+    if !paint.0 || !text.contains(ESCAPE) {
+        return printable(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(ESCAPE) {
+        out += &printable(&rest[..at]);
+        let code = CODES.iter().chain([&RESET]).find(|code| rest[at..].starts_with(&marked_sequence(code)));
+        let length = match code {
+            Some(code) => {
+                out += &escape_sequence(code);
+                marked_sequence(code).len()
+            }
+            None => {
+                out.push(INSTEAD);
+                ESCAPE.len_utf8()
+            }
+        };
+        rest = &rest[at + length..];
+    }
+    out += &printable(rest);
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_colours_reach_the_terminal() {
+        let coloured = format!("a\n{}\tc", ColourMode(true).red("b"));
+        assert_eq!(sanitize(&coloured, ColourMode(true)), "a\n\u{1b}[1;31mb\u{1b}[0m\tc");
+        assert!(!sanitize(&coloured, ColourMode(false)).contains(ESCAPE), "without colour, none is ours");
+        for code in CODES {
+            let theirs = format!("{}x{}", escape_sequence(code), escape_sequence(RESET));
+            assert_eq!(sanitize(&theirs, ColourMode(true)), format!("{INSTEAD}[{code}mx{INSTEAD}[0m"));
+            assert_eq!(sanitize(&ColourMode(true).adopt(&theirs), ColourMode(true)), theirs);
+        }
+        assert_eq!(
+            sanitize("\u{1b}]0;title\u{7}\u{1b}[2J\r\u{9b}2J\u{1b}[", ColourMode(true)),
+            "\u{fffd}]0;title\u{fffd}\u{fffd}[2J\u{fffd}\u{fffd}2J\u{fffd}["
+        );
+        for hidden in
+            ["\u{1b}[8mx", "\u{1b}[1;8mx", "\u{1b}[30;40mx", "\u{1b}[38;5;0mx", "\u{202e}x", "a\u{200b}x"]
+        {
+            let shown = sanitize(hidden, ColourMode(true)).into_owned();
+            assert!(
+                shown.contains(INSTEAD) && !shown.contains(dtrain_recipes::sanitize::is_harmful),
+                "{shown:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_colour_no_escape_is_written() {
+        assert_eq!(ColourMode(false).red("x"), "x");
+        assert!(ColourMode(true).red("x").starts_with('\u{1b}'));
+    }
+}

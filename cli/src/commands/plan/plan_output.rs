@@ -1,0 +1,66 @@
+//! Output of a plan: text, JSON, saved files, a page, and files for another engine.
+
+use super::emit;
+use crate::args::PlanArgs;
+use crate::command_error::CommandResult;
+use crate::context::Context;
+use crate::exit_code::ExitReason;
+use crate::plan_file::{StoredPlan, save};
+use dtrain_planner::planning::explain::DetailLevel;
+use serde::Serialize;
+
+/// Default of `--top`: candidates shown; with `--on`, ties and runners-up shown each.
+pub(super) const TOP: usize = 5;
+
+/// Output of a plan, for these or other hosts.
+pub(super) struct PlanOutput<'a, T> {
+    /// Plan for `--out` and `--emit`; `None` if neither is given.
+    pub(super) stored: Option<&'a StoredPlan>,
+    /// Kind and value of the `--json` document.
+    pub(super) document: (&'static str, &'a T),
+    /// Text for the user.
+    pub(super) text: String,
+    /// HTML page of `--html`; `None` without it.
+    pub(super) page: Option<String>,
+    /// The command that trains this plan, if dtrain can.
+    pub(super) next: Option<String>,
+}
+
+/// Saves, draws, exports and prints the plan as the arguments ask.
+pub(super) fn output_plan<T: Serialize>(
+    context: &Context,
+    args: &PlanArgs,
+    made: &PlanOutput<'_, T>,
+) -> CommandResult {
+    if let (Some(path), Some(page)) = (&args.html, &made.page) {
+        save(path, page)?;
+        context.out.say(&format!("drawn in {}", path.display()));
+    }
+    let mut saved = None;
+    if let (Some(path), Some(stored)) = (&args.out, made.stored) {
+        stored.write(path)?;
+        saved = Some(format!("saved as {} (digest {})", path.display(), &stored.digest[..12]));
+    }
+    let say_saved = || saved.iter().for_each(|words| context.out.say(words));
+    if let (Some(format), Some(stored)) = (args.emit, made.stored) {
+        say_saved();
+        emit::run(context, args, &stored.plan, format)?;
+        return Ok(ExitReason::Done);
+    }
+    let (kind, document) = made.document;
+    if context.out.json {
+        context.out.json(kind, document)?;
+    } else {
+        context.out.data(&made.text)?;
+    }
+    say_saved();
+    if let Some(next) = &made.next {
+        context.out.next(next);
+    }
+    Ok(ExitReason::Done)
+}
+
+/// Returns how much detail to print about alternatives that were not chosen.
+pub(super) fn explanation_depth(args: &PlanArgs) -> DetailLevel {
+    if args.explain { DetailLevel::Full } else { DetailLevel::Short }
+}

@@ -1,0 +1,124 @@
+//! `dtrain plan --on`: estimated cost of a recipe on other GPUs.
+
+use super::host_groups::parse_host_groups;
+use super::plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
+use crate::args::{EngineName, PlanArgs};
+use crate::command_error::{CommandError, CommandResult};
+use crate::context::Context;
+use crate::exit_code::ExitReason;
+use crate::load_recipe::load_without_running;
+use crate::plan_file::{PlanOrigin, StoredPlan};
+use crate::render::html::{page, what_if_page};
+use crate::this_host;
+use dtrain_planner::Plan;
+use dtrain_planner::analytic::search::HomogeneousCluster;
+use dtrain_planner::emit::ConfigFormat;
+use dtrain_planner::engine::{self, Engine};
+use dtrain_planner::hardware::AcceleratorKind;
+use dtrain_planner::text::wrapped;
+use dtrain_planner::what_if::{
+    DatasheetPlanError, DatasheetPlanRequest, NEXT, explain, explain_mixed_cluster, plan_from_datasheets,
+    plan_mixed_cluster, to_plan,
+};
+
+/// Searches all layouts on the GPUs that `on` describes, and prints the cost of the best.
+pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult {
+    let loaded = load_without_running(&args.recipe.recipe, &args.recipe.layers, &[])?;
+    loaded.print_notes(context.out);
+    let recipe = &loaded.checked.recipe;
+    let groups = parse_host_groups(on, args.network)?;
+    let engine = engine(args, &groups)?;
+    let [cluster] = groups[..] else {
+        refuse_what_is_for_equal_hosts(args)?;
+        let found = plan_mixed_cluster(recipe, &groups, engine).map_err(|error| refusal(&error))?;
+        if context.out.json {
+            context.out.json("mixed_outlook", &found)?;
+        } else {
+            context.out.data(&wrapped(&explain_mixed_cluster(&found), context.out.style().width))?;
+        }
+        return Ok(ExitReason::Done);
+    };
+    let top = args.top.unwrap_or(TOP);
+    let request = DatasheetPlanRequest { recipe, cluster, engine, next: top.max(NEXT) };
+    let found = plan_from_datasheets(&request).map_err(|error| refusal(&error))?;
+    let mut stored = None;
+    if args.out.is_some() || args.emit.is_some() {
+        let plan = to_plan(&request, &found, (loaded.folder.clone(), this_host::PROGRAM));
+        let plan = plan.map_err(|error| CommandError::of(ExitReason::Usage, &error))?;
+        let plan = Plan { settings: loaded.checked.settings(), ..plan };
+        // The data may be on another machine.
+        stored = Some(StoredPlan::of(plan, Some(PlanOrigin::of(&loaded, &args.recipe.layers, &[], None))));
+    }
+    let made = PlanOutput {
+        stored: stored.as_ref(),
+        document: ("outlook", &found),
+        text: wrapped(&explain(&found, explanation_depth(args), top), context.out.style().width),
+        page: args.html.as_ref().map(|_| page(&what_if_page(&found))),
+        next: None,
+    };
+    output_plan(context, args, &made)
+}
+
+fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
+    let said = [
+        ("--explain", args.explain),
+        ("--html", args.html.is_some()),
+        ("--emit", args.emit.is_some()),
+        ("--out", args.out.is_some()),
+        ("--top", args.top.is_some()),
+    ];
+    match said.into_iter().find(|(_, is_said)| *is_said) {
+        None => Ok(()),
+        Some((flag, _)) => {
+            Err(CommandError::new(ExitReason::Usage, format!("`{flag}` needs identical hosts"))
+                .hint("name one group in `--on`, or omit the flag"))
+        }
+    }
+}
+
+/// Returns the engine that the user named, or the one of `--emit`, or one that supports the GPUs.
+fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn Engine, CommandError> {
+    let of_format = match args.emit {
+        Some(ConfigFormat::Torchtitan) => Some(EngineName::Torchtitan),
+        Some(ConfigFormat::Deepspeed) => Some(EngineName::Deepspeed),
+        Some(ConfigFormat::Fsdp) => Some(EngineName::Fsdp),
+        Some(ConfigFormat::Maxtext) => Some(EngineName::Jax),
+        Some(ConfigFormat::Megatron | ConfigFormat::Slurm | ConfigFormat::Kubernetes) => {
+            Some(EngineName::Megatron)
+        }
+        None => None,
+    };
+    let Some(name) = args.engine.or(of_format) else {
+        let kinds: Vec<AcceleratorKind> = groups.iter().map(|group| group.gpu.kind()).collect();
+        return engine::default_engine(&kinds).ok_or_else(|| {
+            CommandError::new(ExitReason::Usage, "no engine runs on all of these together")
+                .hint("plan each group by itself, with an `--on` of its own")
+        });
+    };
+    match name {
+        EngineName::Dtrain => Ok(&engine::DTRAIN),
+        EngineName::Megatron => Ok(&engine::MEGATRON),
+        EngineName::Fsdp => Ok(&engine::FSDP),
+        EngineName::Deepspeed => Ok(&engine::DEEPSPEED),
+        EngineName::Torchtitan => Ok(&engine::TORCHTITAN),
+        EngineName::Jax => Ok(&engine::JAX),
+        EngineName::MegatronDeepspeed => {
+            let message = "nothing is written for megatron-deepspeed, so nothing is planned for it";
+            let hint = "name megatron or deepspeed; `dtrain estimate` predicts runs of megatron-deepspeed";
+            Err(CommandError::new(ExitReason::Usage, message).hint(hint))
+        }
+    }
+}
+
+fn refusal(error: &DatasheetPlanError) -> CommandError {
+    match error {
+        DatasheetPlanError::NothingFits { .. }
+        | DatasheetPlanError::NoLayout { .. }
+        | DatasheetPlanError::Engine { .. } => CommandError::of(ExitReason::NothingFits, error),
+        DatasheetPlanError::NoDecoder { .. }
+        | DatasheetPlanError::Adapters
+        | DatasheetPlanError::NoBatch
+        | DatasheetPlanError::Part { .. }
+        | DatasheetPlanError::Pin { .. } => CommandError::of(ExitReason::Usage, error),
+    }
+}

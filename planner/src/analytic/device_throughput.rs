@@ -1,0 +1,148 @@
+//! Sustained throughput of one device: the share of a peak that large matrix products and attention reach.
+
+use super::constants::{Constants, GeneralConstants};
+use crate::engine::AttentionKernel;
+use crate::hardware::{GpuGeneration, GpuSpec};
+
+/// Number format of the linear layers of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatmulPrecision {
+    /// f32, or TF32 on devices that have it.
+    Bits32,
+    /// bf16 or f16.
+    Bits16,
+    /// fp8, with a scale for each tensor.
+    Bits8,
+    /// fp8, with a scale for each block.
+    Blocks8,
+    /// fp4, with a scale for each block.
+    Blocks4,
+}
+
+impl MatmulPrecision {
+    /// Bytes per element of an input saved for the backward.
+    pub fn saved_bytes(self) -> f64 {
+        if self.are_small() { 1.0 } else { 2.0 }
+    }
+
+    fn are_small(self) -> bool {
+        matches!(self, Self::Bits8 | Self::Blocks8 | Self::Blocks4)
+    }
+}
+
+/// Sustained throughput of one device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceThroughput {
+    /// FLOP/s of large 16-bit matrix products (32-bit if the model is trained in that).
+    pub products: f64,
+    /// Throughput of fp8 and fp4 products, if linear layers use them.
+    pub small: Option<LowPrecisionThroughput>,
+    /// FLOP/s of the forward of fused attention's core.
+    pub attention: f64,
+    /// Memory bytes per second of element-wise passes.
+    pub stream: f64,
+    /// Number of multiprocessors, which share the tiles of a product.
+    pub multiprocessors: f64,
+    /// Exponent of the wave utilisation of large products.
+    pub wave: f64,
+    /// Efficiency of products whose dimension is a multiple of 8, 4, 2, or 1.
+    pub align: [f64; 4],
+    /// Share of the clock that a power limit leaves.
+    pub power: f64,
+}
+
+/// Throughput of matrix products in 8 bits or fewer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LowPrecisionThroughput {
+    /// FLOP/s of large products.
+    pub products: f64,
+    /// Memory passes over an operand to quantize it.
+    pub passes: f64,
+}
+
+impl DeviceThroughput {
+    /// Computes the throughput of `gpu` for this precision and attention kernel with heads of `head`
+    /// channels. `power` is the share of the clock that a power limit leaves.
+    pub fn of(
+        gpu: &GpuSpec,
+        products: MatmulPrecision,
+        kernel: AttentionKernel,
+        head: f64,
+        power: f64,
+        constants: &Constants,
+    ) -> Self {
+        let (c, generation) = (&constants.general, constants.generation(gpu));
+        let half = gpu.peak() * generation.ceiling_16 * generation.sustained_16 * power;
+        let wide = match products {
+            MatmulPrecision::Bits32 => gpu.dense_32 / gpu.dense_16,
+            MatmulPrecision::Bits16
+            | MatmulPrecision::Bits8
+            | MatmulPrecision::Blocks8
+            | MatmulPrecision::Blocks4 => 1.0,
+        };
+        Self {
+            products: half * wide,
+            small: small(gpu, products, power, constants),
+            attention: gpu.peak() * attention(generation, c, kernel, head) * power,
+            stream: gpu.memory * 1e12 * c.stream,
+            multiprocessors: gpu.multiprocessors,
+            wave: c.wave,
+            align: [c.align_8, c.align_4, c.align_2, c.align_1],
+            power,
+        }
+    }
+}
+
+/// Returns the low-precision throughput, if it is requested and `gpu` has it.
+fn small(
+    gpu: &GpuSpec,
+    products: MatmulPrecision,
+    power: f64,
+    constants: &Constants,
+) -> Option<LowPrecisionThroughput> {
+    let (c, generation) = (&constants.general, constants.generation(gpu));
+    if !products.are_small() || gpu.dense_8 <= 0.0 {
+        return None;
+    }
+    let fourth =
+        if products == MatmulPrecision::Blocks4 && gpu.generation == "blackwell" { 1.5 } else { 1.0 };
+    let scales = if products == MatmulPrecision::Bits8 { 1.0 } else { c.blocks };
+    Some(LowPrecisionThroughput {
+        products: gpu.dense_8 * 1e12 * generation.ceiling_8 * generation.sustained_8 * power * fourth,
+        passes: 0.5 * c.quantise * scales,
+    })
+}
+
+/// Returns the share of the 16-bit peak that the forward of attention's core reaches.
+fn attention(generation: &GpuGeneration, c: &GeneralConstants, kernel: AttentionKernel, head: f64) -> f64 {
+    let share = match kernel {
+        AttentionKernel::Fused => generation.fused * c.fused,
+        AttentionKernel::Flash2 => generation.flash * c.flash_2,
+        AttentionKernel::Flash1 | AttentionKernel::Unfused | AttentionKernel::Plain => {
+            generation.flash * c.flash_1
+        }
+    };
+    // FlashAttention 1 was tuned for heads of 64 channels.
+    let is_narrow = head < 128.0 && matches!(kernel, AttentionKernel::Fused | AttentionKernel::Flash2);
+    if is_narrow { share * c.narrow_head } else { share }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::gpu;
+
+    #[test]
+    fn products_of_32_bits_run_at_the_rate_of_the_data_sheet() {
+        let ratio = |name| {
+            let of = |products| {
+                let part = gpu(name).expect("it is in the table");
+                DeviceThroughput::of(part, products, AttentionKernel::Fused, 128.0, 1.0, Constants::shipped())
+                    .products
+            };
+            of(MatmulPrecision::Bits32) / of(MatmulPrecision::Bits16)
+        };
+        assert!((ratio("T4") - 8.1 / 65.0).abs() < 1e-9, "{}", ratio("T4"));
+        assert!((ratio("H100") - 495.0 / 989.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,77 @@
+//! Profiles of software styles: the cost of an engine's software, and the communication that it hides.
+
+use crate::engine::SoftwareStyle;
+use serde::Deserialize;
+
+/// Software costs of an engine style; `data/engines.toml` gives the meaning and the source of each.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the comments stand beside the figures")]
+pub struct SoftwareProfile {
+    pub passes: f64,
+    pub launch: f64,
+    pub hidden_tensor: f64,
+    pub hidden_data: f64,
+    pub hidden_expert: f64,
+    pub step: f64,
+    pub operations: f64,
+    pub late: f64,
+    pub message: f64,
+    pub message_exposed: f64,
+    pub pads_vocabulary: bool,
+    pub routes_by_host: bool,
+    pub gradient_bytes: f64,
+    pub wire_bytes: f64,
+    #[serde(default)]
+    pub through_host: Option<f64>,
+    pub has_master_copy: bool,
+    pub ties_embeddings: bool,
+    pub logit_bytes: f64,
+    pub context_bytes: f64,
+    pub doubt: f64,
+    pub largest: f64,
+}
+
+/// The profiles of all styles.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "named after the styles")]
+pub struct SoftwareProfiles {
+    pub research: SoftwareProfile,
+    pub megatron: SoftwareProfile,
+    pub modern: SoftwareProfile,
+    pub fsdp: SoftwareProfile,
+    pub compiled: SoftwareProfile,
+    pub xla: SoftwareProfile,
+    pub dtrain: SoftwareProfile,
+}
+
+impl SoftwareProfiles {
+    /// Returns the profile of a style.
+    pub fn of(&self, style: SoftwareStyle) -> SoftwareProfile {
+        match style {
+            SoftwareStyle::Research => self.research,
+            SoftwareStyle::Megatron => self.megatron,
+            SoftwareStyle::Modern => self.modern,
+            SoftwareStyle::Fsdp => self.fsdp,
+            SoftwareStyle::Compiled => self.compiled,
+            SoftwareStyle::Xla => self.xla,
+            SoftwareStyle::Dtrain => self.dtrain,
+        }
+    }
+}
+
+impl SoftwareProfiles {
+    /// Returns the profile of a style for changes.
+    pub(crate) fn of_mut(&mut self, style: SoftwareStyle) -> &mut SoftwareProfile {
+        match style {
+            SoftwareStyle::Research => &mut self.research,
+            SoftwareStyle::Megatron => &mut self.megatron,
+            SoftwareStyle::Modern => &mut self.modern,
+            SoftwareStyle::Fsdp => &mut self.fsdp,
+            SoftwareStyle::Compiled => &mut self.compiled,
+            SoftwareStyle::Xla => &mut self.xla,
+            SoftwareStyle::Dtrain => &mut self.dtrain,
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Emits configuration for other engines, and launch manifests, from a plan's best choice.
+//!
+//! Pure: returns text and writes no files. A setting that an engine cannot express is an error; one that it
+//! expresses differently, or leaves to the user, is a note. Notes are at the head of the file if the format
+//! has comments, and are returned for display. Nothing is dropped silently.
+
+mod deepspeed;
+mod fsdp;
+mod hosts;
+mod hugging_face;
+mod json;
+mod kubernetes;
+mod maxtext;
+mod megatron;
+mod slurm;
+mod source;
+mod torchtitan;
+mod yaml;
+
+use crate::engine::{self, Engine};
+use crate::planning::plan::Plan;
+use serde::Serialize;
+pub use source::DecoderPlan;
+use std::fmt::Write;
+
+/// A target format of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigFormat {
+    /// A Python config registry for torchtitan.
+    Torchtitan,
+    /// A shell script with the arguments of Megatron-LM.
+    Megatron,
+    /// JSON configuration for DeepSpeed, the model for Hugging Face transformers, and a start script.
+    Deepspeed,
+    /// Hugging Face accelerate configuration for PyTorch FSDP2, training arguments and the model.
+    Fsdp,
+    /// MaxText (JAX) configuration, and a start script.
+    Maxtext,
+    /// A batch script for Slurm.
+    Slurm,
+    /// An indexed job for Kubernetes.
+    Kubernetes,
+}
+
+/// An emitted file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConfigFile {
+    /// File name without a folder.
+    pub name: String,
+    /// Contents, with a final newline.
+    pub text: String,
+}
+
+/// The emitted files of one format, with notes on differences from the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConfigFiles {
+    /// At least one file.
+    pub files: Vec<ConfigFile>,
+    /// Notes: sentences without their full stop.
+    pub notes: Vec<String>,
+    /// Command that starts training, in the folder of the files or in the `checkout`.
+    pub start: String,
+    /// Placeholder for the engine's repository, if the command must run in its root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<&'static str>,
+}
+
+impl ConfigFiles {
+    /// Returns the shell line that starts training with the files in `folder`, which must be quoted for a
+    /// shell, and absolute if a checkout is needed.
+    pub fn command(&self, folder: &str) -> String {
+        let Self { files, start, checkout, .. } = self;
+        let Some(checkout) = checkout else { return format!("cd {folder} && {start}") };
+        let in_folder =
+            |start: String, file: &ConfigFile| start.replace(&file.name, &format!("{folder}/{}", file.name));
+        format!("cd {checkout} && {}", files.iter().fold(start.clone(), in_folder))
+    }
+}
+
+/// Reasons why a plan cannot be emitted in a format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EmitError {
+    /// The format is unknown.
+    #[error("unknown format `{name}`; known are {}", ConfigFormat::names())]
+    Unknown {
+        /// The unknown name.
+        name: String,
+    },
+    /// The engine trains only other kinds of models.
+    #[error(
+        "{engine} trains decoders, and model.kind is \"{kind}\"; `slurm` and `kubernetes` launch any program"
+    )]
+    OtherModel {
+        /// Name of the engine.
+        engine: &'static str,
+        /// Kind of the model.
+        kind: &'static str,
+    },
+    /// The engine cannot express a setting that changes the training, or is required.
+    #[error("{engine} does not support the plan: {what}; {instead}")]
+    CannotSay {
+        /// Name of the engine.
+        engine: &'static str,
+        /// The setting in the plan, with its values.
+        what: String,
+        /// Suggested alternative.
+        instead: &'static str,
+    },
+}
+
+impl ConfigFormat {
+    /// All formats, in the order of messages.
+    pub const ALL: [Self; 7] = [
+        Self::Torchtitan,
+        Self::Megatron,
+        Self::Deepspeed,
+        Self::Fsdp,
+        Self::Maxtext,
+        Self::Slurm,
+        Self::Kubernetes,
+    ];
+
+    /// Returns the format's name on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Torchtitan => "torchtitan",
+            Self::Megatron => "megatron",
+            Self::Deepspeed => "deepspeed",
+            Self::Fsdp => "fsdp",
+            Self::Maxtext => "maxtext",
+            Self::Slurm => "slurm",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+
+    /// Returns the engine that reads the format; `None` for launchers of any program.
+    pub fn engine(self) -> Option<&'static dyn Engine> {
+        match self {
+            Self::Torchtitan => Some(&engine::TORCHTITAN),
+            Self::Megatron => Some(&engine::MEGATRON),
+            Self::Deepspeed => Some(&engine::DEEPSPEED),
+            Self::Fsdp => Some(&engine::FSDP),
+            Self::Maxtext => Some(&engine::JAX),
+            Self::Slurm | Self::Kubernetes => None,
+        }
+    }
+
+    /// Parses the name of a format; `Err` lists the known ones.
+    pub fn parse(name: &str) -> Result<Self, EmitError> {
+        let known = Self::ALL.into_iter().find(|format| format.word() == name);
+        known.ok_or_else(|| EmitError::Unknown { name: name.into() })
+    }
+
+    fn names() -> String {
+        Self::ALL.map(Self::word).join(", ")
+    }
+}
+
+/// Emits the best choice of `plan`. `Err` if the engine cannot train it.
+pub fn emit(plan: &Plan, format: ConfigFormat) -> Result<ConfigFiles, EmitError> {
+    Ok(match format {
+        ConfigFormat::Torchtitan => torchtitan::emit(&DecoderPlan::of(plan, &engine::TORCHTITAN)?),
+        ConfigFormat::Megatron => megatron::emit(&DecoderPlan::of(plan, &engine::MEGATRON)?),
+        ConfigFormat::Deepspeed => deepspeed::emit(&DecoderPlan::of(plan, &engine::DEEPSPEED)?),
+        ConfigFormat::Fsdp => fsdp::emit(&DecoderPlan::of(plan, &engine::FSDP)?),
+        ConfigFormat::Maxtext => maxtext::emit(&DecoderPlan::of(plan, &engine::JAX)?),
+        ConfigFormat::Slurm => slurm::emit(plan),
+        ConfigFormat::Kubernetes => kubernetes::emit(plan),
+    })
+}
+
+/// Returns comment lines for the head of a file: purpose, origin and notes.
+fn head(plan: &Plan, what: &str, notes: &[String]) -> String {
+    let mut text = String::new();
+    line(&mut text, what);
+    let digest = plan.digest();
+    line(
+        &mut text,
+        &format!("Written by dtrain {} from plan {}: {}", plan.program, &digest[..12], plan.recipe.name),
+    );
+    line(&mut text, &format!("Choice: {}", plan.best().candidate));
+    if !notes.is_empty() {
+        line(&mut text, "");
+        line(&mut text, "Not as in the plan, or left to you:");
+    }
+    for note in notes {
+        line(&mut text, &format!("* {note}"));
+    }
+    text
+}
+
+/// Appends a comment wrapped at 110 columns. A recipe's path may contain a line break, which must not end the
+/// comment: the file may be a script.
+fn line(text: &mut String, words: &str) {
+    let mut width = 1;
+    text.push('#');
+    for word in words.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
+        let length = word.chars().count() + 1;
+        if width > 1 && width + length > 110 {
+            text.push_str("\n#  ");
+            width = 3;
+        }
+        write!(text, " {word}").expect("a string takes all text");
+        width += length;
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Explains the choice: its ties, and the cost of every other value of every axis.
+
+use super::DetailLevel;
+use crate::choice::alternative::{Alternative, largest_delta};
+use crate::planning::plan::{Plan, RankedCandidate};
+use crate::price::estimate::Estimate;
+use crate::text::row;
+use dtrain_recipes::{Bytes, Seconds};
+use std::cmp::Ordering;
+
+/// Most ties, and alternatives of one axis, that are shown.
+const PER_AXIS: usize = 3;
+
+/// Returns the reason why the second candidate is not the first.
+fn runner_up(plan: &Plan) -> Option<String> {
+    let (first, second) = (plan.best(), plan.choices.get(1)?);
+    let candidate = &second.candidate;
+    let (ours, theirs) = (first.price(), second.price());
+    if !second.is_tied {
+        let slower = 100.0 * (theirs.step.0 / ours.step.0 - 1.0);
+        let slower = if slower >= 99.5 {
+            format!("{:.1} times as long", theirs.step.0 / ours.step.0)
+        } else {
+            format!("{slower:.1} % slower")
+        };
+        let why = largest_delta(&ours.breakdown.parts(), &theirs.breakdown.parts());
+        return Some(format!("{candidate}: {slower} ({why})"));
+    }
+    // In the order of the tie-break.
+    let tight = |e: &Estimate| e.memory_peak.0 > e.memory_available.0 / 4 * 3;
+    let (a, b) = (first.candidate.arrangement, candidate.arrangement);
+    let why = if tight(theirs) && !tight(ours) {
+        format!("it leaves less than a quarter of the memory free ({})", theirs.memory_peak)
+    } else if b.layout.world() > a.layout.world() {
+        format!("it needs {} ranks instead of {}", b.layout.world(), a.layout.world())
+    } else if b.recompute > a.recompute {
+        "it recomputes more".into()
+    } else if b.zero > a.zero {
+        "it shards more".into()
+    } else {
+        format!("its estimate is less certain: up to {}", theirs.step_high)
+    };
+    Some(format!("{candidate}: a tie; {why}"))
+}
+
+/// Appends the ties, then the alternatives of every axis.
+pub(super) fn write_alternatives(text: &mut String, plan: &Plan, depth: DetailLevel) {
+    if let Some(why) = runner_up(plan) {
+        text.push('\n');
+        row(text, "runner-up", &why);
+    }
+    let ties: Vec<&RankedCandidate> = plan.choices.iter().skip(1).filter(|choice| choice.is_tied).collect();
+    if !ties.is_empty() {
+        text.push('\n');
+        let tied = plan.choices.iter().filter(|choice| choice.is_tied);
+        let resolution = 100.0 * tied.map(|choice| choice.price().resolution).fold(0.0, f64::max);
+        let told = format!(
+            "{} of the others are within the error of the estimate ({resolution:.1} %); the simplest and \
+            most certain was chosen",
+            ties.len()
+        );
+        row(text, "ties", &told);
+        for tie in ties.iter().take(PER_AXIS) {
+            row(text, "", &format!("{}: {}", tie.candidate, tie.price().step));
+        }
+    }
+    if plan.alternatives.is_empty() {
+        return;
+    }
+    text.push('\n');
+    let most = match depth {
+        DetailLevel::Short => PER_AXIS,
+        DetailLevel::Full => usize::MAX,
+    };
+    for of_axis in plan.alternatives.chunk_by(|a, b| a.axis == b.axis) {
+        for (place, alternative) in of_axis.iter().take(most).enumerate() {
+            let key = if place == 0 { alternative.axis.as_str() } else { "" };
+            match depth {
+                DetailLevel::Short => row(text, key, &words(alternative)),
+                DetailLevel::Full => detailed_row(text, key, alternative, plan.best()),
+            }
+        }
+    }
+}
+
+fn words(alternative: &Alternative) -> String {
+    let percent = 100.0 * alternative.speed;
+    let sign = if percent < 0.0 { "−" } else { "+" };
+    let Alternative { value, cause, .. } = alternative;
+    if alternative.is_tied {
+        return format!("{value}: a tie ({sign}{:.1} %)", percent.abs());
+    }
+    format!("{value}: {sign}{:.0} % ({cause})", percent.abs())
+}
+
+/// Appends a value with its best candidate, its memory, and all causes that add or save time.
+fn detailed_row(text: &mut String, key: &str, alternative: &Alternative, best: &RankedCandidate) {
+    let Alternative { value, candidate, is_tied, time_delta, memory_peak, .. } = alternative;
+    let (step, ours) = (best.price().step.0, best.price().memory_peak);
+    let longer: f64 = time_delta.iter().map(|(_, seconds)| seconds).sum();
+    let loss = slowdown(longer / step, *is_tied);
+    row(text, key, &format!("{value}: {loss}, {}: {candidate}", memory(ours, *memory_peak)));
+    let causes = causes(time_delta, step);
+    if !causes.is_empty() {
+        row(text, "", &format!("because {causes}"));
+    }
+}
+
+/// Returns the extra time of a step relative to the choice, in words.
+pub fn slowdown(longer: f64, is_tie: bool) -> String {
+    let sign = if longer < 0.0 { "−" } else { "+" };
+    let percent = 100.0 * longer.abs();
+    if is_tie { format!("a tie ({sign}{percent:.1} % time)") } else { format!("{sign}{percent:.1} % time") }
+}
+
+/// Returns the difference of memory of `theirs` from `ours`, in words.
+pub fn memory(ours: Bytes, theirs: Bytes) -> String {
+    match theirs.0.cmp(&ours.0) {
+        Ordering::Equal => "the same memory".to_owned(),
+        Ordering::Greater => format!("+{} a rank", Bytes(theirs.0 - ours.0)),
+        Ordering::Less => format!("−{} a rank", Bytes(ours.0 - theirs.0)),
+    }
+}
+
+/// Returns the causes that take longer or shorter, the largest first, without those below half a percent of
+/// the step.
+pub fn causes<N: AsRef<str>>(time_delta: &[(N, f64)], step_seconds: f64) -> String {
+    let mut told: Vec<_> = time_delta.iter().filter(|(_, s)| s.abs() >= 0.005 * step_seconds).collect();
+    told.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+    let words = |(name, seconds): &&(N, f64)| {
+        let sign = if *seconds < 0.0 { "−" } else { "+" };
+        format!("{} {sign}{}", name.as_ref(), Seconds(seconds.abs()))
+    };
+    told.iter().map(words).collect::<Vec<_>>().join(" · ")
+}

@@ -1,0 +1,27 @@
+//! Profile of one step of a plan.
+
+use crate::layout::candidate::Candidate;
+use crate::layout::space::{CandidateId, CandidateSpace};
+use crate::planning::plan::Plan;
+use crate::price::cost_model::CostModel;
+use crate::price::step_profile::StepProfile;
+use crate::rates::cost_inputs::CostInputs;
+use dtrain_protocol::Rates;
+
+/// Returns the profile of one step of a plan's candidate, with the `rates` that the plan was made from;
+/// `None` when its schedule deadlocks, which no planned candidate does.
+pub fn step_profile(plan: &Plan, candidate: &Candidate, rates: Option<&Rates>) -> Option<StepProfile> {
+    let space = CandidateSpace::single(candidate)?;
+    let case = CostInputs {
+        model: &plan.recipe.model,
+        optimizer: &plan.recipe.train.optimizer,
+        host: &plan.host,
+        engine: None,
+        rates,
+        factors: plan.factors,
+    };
+    CostModel::new(case, &space).step_profile(CandidateId { option: 0, micro: 0 })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! Small decoders, for measurements and tests that set the fields they are about.
+
+use super::Decoder;
+use crate::architecture::{Activation, Norm, Positions};
+
+impl Decoder {
+    /// Creates a small decoder of the Llama family: two blocks of 32 channels, a context of 16 tokens, and no
+    /// optional part. Measurements and tests set the fields that they are about.
+    pub fn small_llama() -> Self {
+        Self {
+            layers: 2,
+            hidden: 32,
+            heads: 4,
+            kv_heads: 4,
+            ffn: 64,
+            vocab: 256,
+            context: 16,
+            positions: Positions::Rotary,
+            norm: Norm::Rms,
+            activation: Activation::Swiglu,
+            tied: false,
+            bias: false,
+            experts: None,
+            head_width: None,
+            rotary_base: None,
+            norm_epsilon: None,
+            qkv_bias: None,
+            latent: None,
+            window: None,
+            mtp_layers: 0,
+            lora: None,
+        }
+    }
+
+    /// Creates a small decoder of the GPT-2 family, of the sizes of [`Decoder::small_llama()`].
+    pub fn small_gpt2() -> Self {
+        Self {
+            positions: Positions::Learned,
+            norm: Norm::Layer,
+            activation: Activation::Gelu,
+            tied: true,
+            bias: true,
+            ..Self::small_llama()
+        }
+    }
+}

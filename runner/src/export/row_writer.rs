@@ -1,0 +1,15 @@
+//! Writers of tables, one for each format.
+
+use crate::ledger::{MetricSample, TrialOutline};
+use dtrain_protocol::{AttemptId, Rank};
+use std::io;
+
+/// Writer of rows in one format.
+pub(super) trait RowWriter {
+    /// Begins the rows of a trial.
+    fn begin(&mut self, trial: &TrialOutline) -> io::Result<()>;
+    /// Writes rows of one series of the trial.
+    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, MetricSample)]) -> io::Result<()>;
+    /// Ends the output.
+    fn finish(&mut self) -> io::Result<()>;
+}

@@ -1,0 +1,40 @@
+//! Error of parsing a condition or a sort order.
+
+use super::columns::{COLUMNS, WORDS};
+
+/// Error of parsing a condition or a sort order.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionError {
+    /// The text is no comparison.
+    #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
+    NoCondition(String),
+    /// The name is unknown.
+    #[error("trials have no `{name}`{}", did_you_mean(.near.as_deref()))]
+    Unknown {
+        /// Name in the text.
+        name: String,
+        /// Known name that resembles it.
+        near: Option<String>,
+    },
+    /// The name cannot be sorted by.
+    #[error(
+        "`{0}` is nothing to sort by; expected newest, best, fastest, or what `--where` compares with a number"
+    )]
+    NoOrder(String),
+    /// The name can only be compared with a word.
+    #[error("`{0}` is compared with `=` and a word, such as `{0}=WORD`")]
+    Word(String),
+    /// The status is unknown.
+    #[error("{0}")]
+    NoStatus(String),
+}
+
+fn did_you_mean(near: Option<&str>) -> String {
+    match near {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => format!(
+            "; expected {}, a key of the recipe or the plan, or a recorded figure",
+            WORDS.into_iter().chain(COLUMNS).collect::<Vec<_>>().join(", ")
+        ),
+    }
+}

@@ -1,0 +1,38 @@
+//! Log files of a trial: one for each rank of each attempt, and one of its agents.
+
+use crate::home::Home;
+use dtrain_protocol::{AttemptId, Rank, TrialId};
+use std::path::PathBuf;
+use std::{fs, io};
+
+/// A log file of one rank, or of the agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// The rank and its attempt; `None` for the agents of all attempts.
+    pub of: Option<(AttemptId, Rank)>,
+    /// Path of the file.
+    pub path: PathBuf,
+}
+
+/// Lists all logs of a trial by attempt and rank; that of the agents is last.
+pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
+    let folder = home.trial(trial);
+    let mut logs: Vec<Log> = Vec::new();
+    for entry in fs::read_dir(folder.logs())? {
+        let entry = entry?;
+        if let Some(of) = entry.file_name().to_str().and_then(parse_log_name) {
+            logs.push(Log { of: Some(of), path: entry.path() });
+        }
+    }
+    logs.sort_by_key(|log| log.of);
+    if folder.agent_log().exists() {
+        logs.push(Log { of: None, path: folder.agent_log() });
+    }
+    Ok(logs)
+}
+
+/// Parses attempt and rank of `attempt-<attempt>.rank-<rank>.log`.
+fn parse_log_name(name: &str) -> Option<(AttemptId, Rank)> {
+    let (attempt, rank) = name.strip_prefix("attempt-")?.strip_suffix(".log")?.split_once(".rank-")?;
+    Some((AttemptId(attempt.parse().ok()?), Rank(rank.parse().ok()?)))
+}

@@ -1,0 +1,267 @@
+//! The server of the relay: carries out the controller's requests on its host.
+
+mod address;
+mod incoming_checkpoint;
+
+use crate::checkpoints::{CheckpointStore, LocalStore};
+use crate::control_protocol::{AgentOrder, FollowerOrder, LaunchError, Program};
+use crate::driver::Programs;
+use crate::files;
+use crate::home::{Home, TrialFolder};
+use crate::launch::relay::{Reply, Request};
+use crate::launch::{AgentContact, LocalLauncher};
+use crate::logs::logs;
+use crate::process::set_compute_environment;
+use crate::store;
+use crate::{channel, cuda};
+use address::address;
+use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
+use incoming_checkpoint::IncomingCheckpoint;
+use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+
+/// Maximum number of bytes of a log in one reply.
+const LOG_PIECE: u64 = 1 << 20;
+
+/// Entry point of the relay's server: serves requests from standard input until its end, on the main thread.
+/// `host` returns the facts for the planner.
+///
+/// `shared` is a state folder that all hosts share: checkpoints are kept there, and agents end with this
+/// process. That is the case under a scheduler, which also sends SIGTERM; only agents react to it.
+pub fn serve(
+    home: &Home,
+    shared: Option<&Home>,
+    programs: &Programs,
+    host: impl Fn() -> HostFacts,
+) -> io::Result<()> {
+    if shared.is_some() {
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::default())?;
+    }
+    let (mut stdin, mut stdout) = (io::stdin(), io::stdout());
+    let starting = |trial: &TrialId| {
+        let launcher = LocalLauncher::starting(&home.trial(trial), &programs.agent);
+        if shared.is_some() { launcher.bound_to_this_thread() } else { launcher }
+    };
+    let make_trial_folder = |trial: &TrialId| {
+        make_trial_folder(&home.trial(trial), shared.map(|shared| shared.trial(trial)).as_ref())
+    };
+    loop {
+        let request = match frame::read_within(&mut stdin, frame::MAX_IN_PIECES) {
+            Ok(request) => request,
+            Err(frame::FrameError::Closed) => return Ok(()),
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        let reply = match request {
+            Request::Address { network } => reply_or_failure(address(network), Reply::Address),
+            Request::Lead(order) => {
+                let order = localize_order(*order, home, programs);
+                let mut launcher = starting(&order.trial);
+                let launched = launcher.fence(order.attempt).map_err(LaunchError::from);
+                let going_on = || drop(frame::write(&mut io::stdout(), &Reply::Launching));
+                let launched = launched.and_then(|_| make_trial_folder(&order.trial));
+                let launched = launched.and_then(|()| launcher.launch_with_keepalive(&order, &going_on));
+                launched.map_or_else(launch_failure, Reply::Leading)
+            }
+            Request::Follow(order) => {
+                let order = FollowerOrder {
+                    folder: home.trial(&order.trial).path().to_owned(),
+                    worker: programs.worker.clone(),
+                    ..*order
+                };
+                let mut launcher = starting(&order.trial);
+                let fenced = launcher.fence(order.attempt).map_err(LaunchError::from);
+                let address = fenced
+                    .and_then(|_| make_trial_folder(&order.trial))
+                    .and_then(|()| launcher.follow(&order));
+                address.map_or_else(launch_failure, |address| Reply::Following { address })
+            }
+            Request::Reach { trial, attempt, from } => match starting(&trial).connect(attempt, from) {
+                Ok((card, stream)) => {
+                    frame::write(&mut stdout, &Reply::Connected(card))?;
+                    let to = stream.try_clone()?;
+                    return proxy(stream, to);
+                }
+                Err(AgentContact::Gone) => Reply::Gone,
+                Err(AgentContact::Away { reason, .. }) => Reply::Failed { reason },
+                Err(_) => Reply::Silent,
+            },
+            Request::Leftover { trial, attempt, from, is_mirror } => {
+                match starting(&trial).open_spool(attempt, from, is_mirror) {
+                    Ok(Some((mut spool, bytes))) => {
+                        stream_bytes(&mut stdout, &mut spool, bytes)?;
+                        continue;
+                    }
+                    Ok(None) => Reply::Bytes { bytes: 0 },
+                    Err(error) => Reply::Failed { reason: error.to_string() },
+                }
+            }
+            Request::Logs { trial } => match logs(home, &trial) {
+                Ok(logs) => Reply::Logs(logs.into_iter().map(|log| log.of).collect()),
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            Request::Log { trial, of, from } => match open_log(&home.trial(&trial), of, from) {
+                Ok(mut log) => {
+                    send_bytes(&mut stdout, &mut log)?;
+                    continue;
+                }
+                Err(error) => Reply::Failed { reason: error.to_string() },
+            },
+            Request::Checkpoints { trial } => {
+                reply_or_failure(local_store(home, &trial).folders(), Reply::Checkpoints)
+            }
+            Request::Piece { trial, folder, file, from } => {
+                match local_store(home, &trial).read(&folder, &file, from) {
+                    Ok(bytes) => {
+                        send_bytes(&mut stdout, &mut bytes.as_slice())?;
+                        continue;
+                    }
+                    Err(reason) => Reply::Failed { reason },
+                }
+            }
+            Request::Hashes { trial, folder, file, first, count } => reply_or_failure(
+                local_store(home, &trial).hashes(&folder, &file, first, count),
+                Reply::Hashes,
+            ),
+            Request::Put { trial, folder, file, from, bytes } => {
+                let stored = make_trial_folder(&trial).map_err(|error| error.to_string()).and_then(|()| {
+                    IncomingCheckpoint::of(&home.trial(&trial), &folder)?.write(&file, from, &bytes)
+                });
+                reply_or_failure(stored, |()| Reply::Stored)
+            }
+            Request::CommitPut { trial, folder, manifest } => {
+                let trial = home.trial(&trial);
+                let stored = IncomingCheckpoint::of(&trial, &folder).and_then(|copy| copy.commit(&manifest));
+                reply_or_failure(stored, |()| Reply::Stored)
+            }
+            Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
+            Request::Facts => Reply::Facts(host()),
+            Request::Measure { placement } => match spawn_probe(&programs.worker, &placement) {
+                Ok((mut child, messages)) => {
+                    frame::write(&mut stdout, &Reply::Measuring)?;
+                    let to = child.stdin.take().expect("it is piped");
+                    let passed = proxy(messages, to);
+                    drop(child.kill());
+                    drop(child.wait());
+                    return passed;
+                }
+                Err(error) => {
+                    Reply::Failed { reason: format!("{}: {error}", programs.worker.path.display()) }
+                }
+            },
+            Request::Remove { trial } => {
+                reply_or_failure(store::remove_folder(home, &trial), |bytes| Reply::Removed { bytes })
+            }
+            Request::Fence { trial, attempt } => {
+                reply_or_failure(starting(&trial).fence(attempt), |ended| Reply::Fenced { ended })
+            }
+            Request::Kill { trial, attempt } => {
+                reply_or_failure(starting(&trial).kill_for_good(attempt), |is_gone| Reply::Killed { is_gone })
+            }
+        };
+        frame::write(&mut stdout, &reply)?;
+    }
+}
+
+/// Opens the checkpoint store of a trial on this host.
+fn local_store(home: &Home, trial: &TrialId) -> LocalStore {
+    LocalStore::new(home.trial(trial))
+}
+
+fn reply_or_failure<T>(found: Result<T, String>, reply: impl FnOnce(T) -> Reply) -> Reply {
+    found.map_or_else(|reason| Reply::Failed { reason }, reply)
+}
+
+/// Replies with all bytes of `from`.
+fn send_bytes(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes)?;
+    frame::write(to, &Reply::Bytes { bytes: bytes.len() as u64 })?;
+    to.write_all(&bytes)?;
+    to.flush()
+}
+
+/// Replies with `bytes` bytes, without holding them in memory. If there are fewer, this process ends, which
+/// cuts the reply short.
+fn stream_bytes(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Result<()> {
+    frame::write(to, &Reply::Bytes { bytes })?;
+    if io::copy(&mut from.take(bytes), to)? < bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    to.flush()
+}
+
+/// Opens a piece of a log.
+fn open_log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Result<impl Read + use<>> {
+    let path = of.map_or_else(|| trial.agent_log(), |(attempt, rank)| trial.rank_log(attempt, rank));
+    let mut file = files::open(&path)?;
+    file.seek(SeekFrom::Start(from))?;
+    Ok(file.take(LOG_PIECE))
+}
+
+fn launch_failure(not_launched: LaunchError) -> Reply {
+    match not_launched {
+        LaunchError::Checkpoint(reason) => Reply::NoCheckpoint { reason },
+        LaunchError::OnHost { host, reason } => Reply::FailedOn { host, reason },
+        LaunchError::Other(reason) | LaunchError::Unknown(reason) => Reply::Failed { reason },
+    }
+}
+
+/// Creates the trial's folder; with `shared` its checkpoints are there.
+fn make_trial_folder(trial: &TrialFolder, shared: Option<&TrialFolder>) -> Result<(), LaunchError> {
+    let make = || {
+        if let Some(shared) = shared
+            && !trial.checkpoints().exists()
+        {
+            files::make_folder(trial.path())?;
+            files::make_folder(&shared.checkpoints())?;
+            std::os::unix::fs::symlink(shared.checkpoints(), trial.checkpoints())?;
+        }
+        trial.create()
+    };
+    make().map_err(|error: io::Error| format!("{}: {error}", trial.path().display()).into())
+}
+
+/// Replaces folders and programs of an order by those of this host.
+fn localize_order(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
+    let trial = home.trial(&order.trial);
+    let checkpoints = trial.checkpoints();
+    let mut order = AgentOrder { folder: trial.path().to_owned(), worker: programs.worker.clone(), ..order };
+    for assignment in &mut order.assignments {
+        assignment.checkpoints.clone_from(&checkpoints);
+        if let Some(point) = &mut assignment.resume
+            && let Some(name) = point.folder.file_name()
+        {
+            point.folder = checkpoints.join(name);
+        }
+    }
+    order
+}
+
+/// Starts a measuring rank. It ends with this process and must not write to its standard output.
+fn spawn_probe(worker: &Program, placement: &Placement) -> io::Result<(Child, PipeReader)> {
+    let mut command = Command::new(&worker.path);
+    command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
+    set_compute_environment(&mut command, placement.threads);
+    cuda::prepare(&mut command, placement.device)?;
+    channel::spawn_bound(command, &[])
+}
+
+/// Copies bytes between the controller and a local process until either ends; then this process ends.
+fn proxy(mut from: impl Read, mut to: impl Write + Send + 'static) -> io::Result<()> {
+    thread::spawn(move || {
+        drop(io::copy(&mut io::stdin(), &mut to));
+        std::process::exit(0);
+    });
+    let mut stdout = io::stdout();
+    let mut room = vec![0; 64 << 10];
+    loop {
+        let length = from.read(&mut room)?;
+        if length == 0 {
+            return Ok(());
+        }
+        stdout.write_all(&room[..length])?;
+        stdout.flush()?;
+    }
+}

@@ -1,0 +1,69 @@
+//! Model input: the samples of a forward pass.
+
+use crate::data::Batch;
+
+/// The samples of a forward pass.
+#[derive(Clone, Copy, Debug)]
+pub enum ModelInput<'a> {
+    /// Token sequences with the next token of each token; `samples · length` each.
+    Tokens {
+        /// Input tokens.
+        inputs: &'a [u32],
+        /// Next token of each input.
+        targets: &'a [u32],
+        /// Number of sequences.
+        samples: usize,
+        /// Tokens of a sequence.
+        length: usize,
+    },
+    /// Rows of a table, or images as `[channels, height, width]`, with their classes.
+    Rows {
+        /// `samples · width` values.
+        values: &'a [f32],
+        /// Class of each row.
+        classes: &'a [u32],
+        /// Number of rows.
+        samples: usize,
+        /// Values of a row.
+        width: usize,
+    },
+}
+
+impl ModelInput<'static> {
+    /// The input of a chunk in the middle of the model, which reads no samples.
+    pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
+}
+
+impl<'a> ModelInput<'a> {
+    /// Borrows the samples of `batch`.
+    pub(crate) fn of(batch: &'a Batch) -> Self {
+        match batch {
+            Batch::Tokens { inputs, targets, samples, length } => {
+                Self::Tokens { inputs, targets, samples: *samples, length: *length }
+            }
+            Batch::Rows { values, classes, samples, width } => {
+                Self::Rows { values, classes, samples: *samples, width: *width }
+            }
+        }
+    }
+
+    /// Copies the inputs, without the targets.
+    pub(crate) fn inputs(&self) -> Batch {
+        match *self {
+            Self::Tokens { inputs, samples, length, .. } => {
+                Batch::Tokens { inputs: inputs.to_vec(), targets: Vec::new(), samples, length }
+            }
+            Self::Rows { values, samples, width, .. } => {
+                Batch::Rows { values: values.to_vec(), classes: Vec::new(), samples, width }
+            }
+        }
+    }
+
+    /// Returns the targets: next tokens or classes.
+    pub(crate) fn targets(&self) -> &'a [u32] {
+        match self {
+            Self::Tokens { targets, .. } => targets,
+            Self::Rows { classes, .. } => classes,
+        }
+    }
+}
