@@ -287,6 +287,19 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_that_was_given_up_cannot_create_its_spool() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("attempts/a.spool");
+        SpoolWriter::prevent_creation(&path).expect("the folder can be written");
+        let refused = SpoolWriter::create(&path).err().expect("the attempt is launched too late");
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        // The spool of an attempt that was faster keeps its records.
+        std::fs::write(&path, b"records").expect("room on disk");
+        SpoolWriter::prevent_creation(&path).expect("it is there");
+        assert_eq!(std::fs::read(&path).expect("it is there"), b"records");
+    }
+
+    #[test]
     fn a_record_with_a_flipped_bit_is_skipped_and_named() {
         let records = records();
         let bytes: Vec<u8> = records.iter().flat_map(frame::encode).collect();

@@ -1,13 +1,12 @@
 """Checks files that `dtrain plan --emit` wrote, with the parsers that read them.
 
-    python tests/data/emit_check.py PATH …      each a folder of files, or a reviewed snapshot of planner/src/emit
+    python tests/data/emit_check.py FOLDER …
 
 Needs Python and bash only. With PyYAML it also reads YAML, and with an engine installed it hands the engine its file; what is
 missing is said in a line that begins with `left out:`. Ends with 1 when something is wrong.
 """
 
 import ast
-import glob
 import json
 import os
 import subprocess
@@ -217,30 +216,10 @@ def look(path):
         wrong.append(f"{path}: nobody reads such a file")
 
 
-def unfold(snapshot, folder):
-    """Writes the files that a snapshot shows one after the other."""
-    with open(snapshot, encoding="utf-8") as file:
-        text = file.read().split("\n---\n", 1)[1]
-    for part in ("\n" + text).split("\n==> ")[1:]:
-        name, _, content = part.partition("\n")
-        if name != "start":
-            place = os.path.join(folder, os.path.basename(snapshot).removesuffix(".snap"), name)
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            with open(place, "w", encoding="utf-8") as file:
-                file.write(content + "\n")
-
-
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for given in sys.argv[1:]:
-            if given.endswith(".snap"):
-                unfold(given, folder)
-            else:
-                paths += [os.path.join(given, name) for name in sorted(os.listdir(given))]
-        paths += sorted(glob.glob(os.path.join(folder, "*", "*")))
-        for path in paths:
-            look(path)
+    paths = [os.path.join(given, name) for given in sys.argv[1:] for name in sorted(os.listdir(given))]
+    for path in paths:
+        look(path)
     for line in sorted(left_out):
         print(line)
     print(f"{len(paths)} files read, {len(wrong)} faults")

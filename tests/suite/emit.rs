@@ -173,21 +173,6 @@ pub(super) fn the_page_s_command_writes_a_config_of_torchtitan(house: &TestEnv) 
     checked(&[&house.state().with_file_name("titan")])
 }
 
-/// The plans whose files were reviewed, read by the parsers of the engines where they are installed.
-#[test]
-fn what_was_reviewed_can_be_read() {
-    let folders = ["planner/src/emit/snapshots", "planner/src/emit/tests/snapshots"];
-    let entries = folders.map(|folder| fs::read_dir(root().join(folder)).expect("snapshots"));
-    let all: Vec<_> = entries.into_iter().flatten().map(|entry| entry.expect("an entry").path()).collect();
-    let all: Vec<_> = all
-        .iter()
-        .map(PathBuf::as_path)
-        .filter(|path| path.extension().is_some_and(|e| e == "snap"))
-        .collect();
-    assert!(all.len() >= 30, "only {} snapshots", all.len());
-    println!("{}", checked(&all));
-}
-
 /// The script starts `pretrain_gpt.py`, which lies in the root of Megatron-LM.
 #[test]
 fn a_script_for_megatron_is_started_in_the_repository_of_megatron() {

@@ -7,7 +7,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 /// A house with a text of so many megabytes, and the recipe that `dtrain init` writes for it.
 fn house(megabytes: usize) -> TestEnv {
@@ -94,11 +93,11 @@ fn ctrl_c_gives_a_validation_up_and_the_trial_goes_on_after_it() {
     assert!(validates, "it says how far the validation is");
     let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("it runs");
     kill_process(id, Signal::INT).expect("it is ours");
-    let asked = Instant::now();
     let rest: Vec<String> = lines.map(|line| line.expect("UTF-8")).collect();
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
-    let took = asked.elapsed();
-    assert!(took < Duration::from_secs(8), "it ended after {took:?}");
+    // It says how far it is several times a second: hundreds of times until it is done.
+    let further = rest.iter().filter(|line| line.contains("\"validating\"")).count();
+    assert!(further < 32, "it went on {further} times: {:?}", rest.last());
     assert!(!rest.iter().any(|line| line.contains("\"validated\"")), "the validation was given up");
     assert_eq!(newest(&house).row.step, 2);
 

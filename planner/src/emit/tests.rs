@@ -1,5 +1,8 @@
 mod names;
 mod newer;
+mod parsers;
+mod readers;
+mod values;
 
 use super::*;
 use crate::BatchSplit;
@@ -200,12 +203,29 @@ fn what_starts_in_a_checkout_is_named_by_its_whole_path() {
 }
 
 #[test]
-fn every_plan_in_every_format_is_as_it_was_reviewed() {
+fn every_file_with_comments_names_its_plan_and_what_the_user_sets() {
     for (name, plan) in plans() {
+        let (digest, candidate) = (plan.digest(), &plan.best().candidate);
+        let origin =
+            format!("# Written by dtrain {} from plan {}: tiny-llama\n", plan.program, &digest[..12]);
         for format in ConfigFormat::ALL {
-            insta::with_settings!({filters => vec![("plan [0-9a-f]{12}", "plan [digest]")]}, {
-                insta::assert_snapshot!(format!("{name}_{}", format.word()), shown(&plan, format));
-            });
+            let Ok(emitted) = emit(&plan, format) else { continue };
+            for ConfigFile { name: file, text } in emitted.files {
+                let settings = match file.as_str() {
+                    "ds_config.json" | "config.json" => continue,
+                    "megatron.sh" => 4,
+                    "dtrain_config.py" | "kubernetes.yaml" => 2,
+                    "maxtext.yml" => 3,
+                    "deepspeed.sh" => plan.host.hosts.get() as usize,
+                    "slurm.sh" | "maxtext.sh" => 1,
+                    // Those of accelerate and transformers, on one host.
+                    _ => 0,
+                };
+                let flat = text.replace("\n#  ", "");
+                assert!(flat.contains(&origin), "{name}: {text}");
+                assert!(flat.contains(&format!("# Choice: {candidate}\n")), "{name}: {text}");
+                assert_eq!(text.matches("# SET").count(), settings, "{name}: {text}");
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::server::Server;
 use dtrain_runner::transport::known_hosts::HostKeyError;
 use dtrain_runner::transport::{Bastions, FACTS, Ssh, SshTarget, Transport, TransportError, connect_all};
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -84,12 +85,13 @@ fn a_host_that_does_not_answer_its_bastion_does_not_hold_up_the_others_for_good(
     let (listener, held) = deaf();
     let dead = SshTarget { port: listener.local_addr().expect("it listens").port(), ..good.clone() };
     let targets = [dead, good.clone(), good.clone(), good];
-    let since = Instant::now();
     let results = connect_all(&targets, &Bastions::default());
-    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
     for (index, result) in results.iter().enumerate() {
         assert_eq!(result.is_ok(), index > 0, "{index}: {:?}", result.as_ref().map(|_| ()));
     }
+    // The bastion was not waited for: it had not answered yet.
+    let is_given_up = |error: &TransportError| matches!(error, TransportError::Tunnel { source, .. } if source.kind() == ErrorKind::TimedOut);
+    assert!(results[0].as_ref().is_err_and(is_given_up), "{:?}", results[0].as_ref().err());
     assert!(bastion.logins() <= 2);
     drop(held);
 }

@@ -38,11 +38,14 @@ fn decoder() -> Model {
 
 #[test]
 fn one_rank_measures_every_part_and_no_collective() {
+    let begun = std::time::Instant::now();
     let rates = rates(&request(decoder(), vec![1, 64], 30.0), |_| unreachable!("it is alone")).unwrap();
+    let whole = begun.elapsed().as_secs_f64();
     assert_eq!(rates.profile.iter().map(|point| point.micro_batch).collect::<Vec<_>>(), [1, 64]);
     for point in &rates.profile {
         let parts = [point.block_forward, point.block_backward, point.outer_forward, point.outer_backward];
-        assert!(parts.iter().all(|seconds| *seconds > 0.0 && *seconds < 1.0), "{point:?}");
+        assert!(parts.iter().all(|seconds| *seconds > 0.0), "{point:?}");
+        assert!(parts.iter().sum::<f64>() < whole, "each was done at least once in {whole} s: {point:?}");
     }
     let both = |p: &ProfilePoint| p.block_forward + p.block_backward;
     assert!(both(&rates.profile[1]) > both(&rates.profile[0]), "64 samples take longer than one");

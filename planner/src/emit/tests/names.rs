@@ -1,7 +1,8 @@
 //! Checks emitted names against the engines' sources: `tests/data/engines.json`, which
-//! `tests/data/engines.py` extracts from their releases. `tests/data/emit_check.py` checks those of
-//! torchtitan.
+//! `tests/data/engines.py` extracts from their releases.
 
+use super::readers::python::PythonModule;
+use super::readers::{shell, yaml};
 use super::*;
 use serde_json::Value;
 
@@ -40,21 +41,11 @@ fn keys(value: &Value) -> impl Iterator<Item = &str> {
     value.as_object().expect("it is an object").keys().map(String::as_str)
 }
 
-/// Returns the keys of a YAML text without lists: the top-level ones, or those below one of them.
-fn yaml_keys<'a>(text: &'a str, below: Option<&str>) -> Vec<&'a str> {
-    let mut section = None;
-    let mut found = Vec::new();
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let key = line.split(':').next().expect("a line has a first part");
-        let is_inner = key.starts_with(' ');
-        if !is_inner {
-            section = Some(key);
-        }
-        if is_inner == below.is_some() && (below.is_none() || section == below) {
-            found.push(key.trim());
-        }
-    }
-    found
+/// Returns the one document of a YAML text.
+fn yaml(text: &str) -> Value {
+    let mut documents = yaml::documents(text);
+    assert_eq!(documents.len(), 1, "{text}");
+    documents.remove(0)
 }
 
 #[test]
@@ -81,10 +72,48 @@ fn megatron_has_every_argument() {
 
 #[track_caller]
 pub(super) fn megatron_has_the_arguments_of(text: &str) {
-    let arguments = text.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
-    let arguments: Vec<String> =
-        arguments.map(|rest| format!("--{}", rest.split(' ').next().expect("a word"))).collect();
-    all_known(arguments.iter().map(String::as_str), &["megatron-core", "arguments"]);
+    let commands = shell::commands(text);
+    let command = commands.last().expect("the script starts something");
+    let program = command.iter().position(|word| word == "pretrain_gpt.py").expect("the program");
+    let arguments = command[program..].iter().map(String::as_str).filter(|word| word.starts_with("--"));
+    all_known(arguments, &["megatron-core", "arguments"]);
+}
+
+/// Every imported name is one of torchtitan's, every call takes the keywords that it is given.
+#[test]
+fn torchtitan_has_every_name_and_keyword() {
+    let mut modules = named(ConfigFormat::Torchtitan, "dtrain_config.py");
+    for plan in [llama(), experts()] {
+        for scales in [Fp8Recipe::Blockwise, Fp8Recipe::Mxfp8] {
+            let plan = newer::in_fp8(plan.clone(), Some(scales));
+            modules
+                .push(emit(&plan, ConfigFormat::Torchtitan).expect("torchtitan has it").files.remove(0).text);
+        }
+    }
+    let engines: Value = serde_json::from_str(ENGINES).expect("it is JSON");
+    let names = engines["torchtitan"]["names"].as_object().expect("names with their keywords");
+    for text in modules {
+        let module = PythonModule::of(&text);
+        for (name, origin) in module.imports.iter().filter(|(_, origin)| origin.starts_with("torchtitan")) {
+            let path = format!("{origin}:{name}");
+            assert!(names.keys().any(|known| known.split(".Config").next() == Some(&path)), "no {path}");
+        }
+        let mut count = 0;
+        for (called, keywords) in &module.calls {
+            let root = called.split(['.', '(']).next().expect("a name");
+            let is_own = module.values.contains_key(root) || ["range", "converter"].contains(&root);
+            let origin = module.imports.get(root).map_or("", String::as_str);
+            assert!(is_own || !origin.is_empty(), "`{called}` is not imported:\n{text}");
+            if origin.starts_with("torchtitan") {
+                let known = names[&format!("{origin}:{called}")].as_array().expect("a list of keywords");
+                for keyword in keywords {
+                    count += 1;
+                    assert!(known.iter().any(|known| known == keyword), "{called} takes no `{keyword}`");
+                }
+            }
+        }
+        assert!(count > 40, "only {count} keywords were checked:\n{text}");
+    }
 }
 
 #[test]
@@ -119,31 +148,32 @@ fn deepspeed_has_every_key_and_the_batch_is_the_product() {
 
 #[test]
 fn accelerate_and_transformers_have_every_key() {
-    let configs = named(ConfigFormat::Fsdp, "accelerate.yaml");
-    for text in &configs {
-        all_known(yaml_keys(text, None), &["accelerate", "keys"]);
+    let configs: Vec<_> =
+        named(ConfigFormat::Fsdp, "accelerate.yaml").iter().map(|text| yaml(text)).collect();
+    for config in &configs {
+        all_known(keys(config), &["accelerate", "keys"]);
     }
     for section in ["fsdp_config", "parallelism_config"] {
-        let written: Vec<_> = configs.iter().flat_map(|text| yaml_keys(text, Some(section))).collect();
+        let written = configs.iter().filter_map(|config| config.get(section)).flat_map(keys);
         all_known(written, &["accelerate", section]);
     }
     for text in named(ConfigFormat::Fsdp, "training_arguments.yaml") {
-        all_known(yaml_keys(&text, None), &["transformers", "training_arguments"]);
+        all_known(keys(&yaml(&text)), &["transformers", "training_arguments"]);
     }
 }
 
 #[test]
 fn maxtext_has_every_key_and_value() {
-    let configs = named(ConfigFormat::Maxtext, "maxtext.yml");
-    for text in &configs {
-        all_known(yaml_keys(text, None), &["maxtext", "keys"]);
+    let configs: Vec<_> = named(ConfigFormat::Maxtext, "maxtext.yml").iter().map(|text| yaml(text)).collect();
+    for config in &configs {
+        all_known(keys(config), &["maxtext", "keys"]);
     }
     for (key, list) in [
-        ("remat_policy: ", "RematPolicy"),
-        ("lr_schedule_type: ", "LearningRateScheduleType"),
-        ("decoder_block: ", "DecoderBlockType"),
+        ("remat_policy", "RematPolicy"),
+        ("lr_schedule_type", "LearningRateScheduleType"),
+        ("decoder_block", "DecoderBlockType"),
     ] {
-        let written = configs.iter().flat_map(|text| text.lines().filter_map(|line| line.strip_prefix(key)));
+        let written = configs.iter().map(|config| config[key].as_str().expect("a name"));
         all_known(written, &["maxtext", "values", list]);
     }
 }

@@ -8,14 +8,13 @@ use std::sync::{Arc, Mutex};
 #[test]
 fn a_rank_that_leaves_is_lost_and_not_waited_for() {
     for kind in KINDS {
-        let begun = std::time::Instant::now();
         let results = on_all(kind, 3, Duration::from_secs(30), |mut group| {
             group.barrier().expect("all are there");
             if group.rank() == 1 { None } else { group.all_reduce(&mut [0.0; 8]).err() }
         });
-        assert!(begun.elapsed() < Duration::from_secs(10), "{kind:?} waited for the deadline");
         for error in [&results[0], &results[2]] {
-            // A rank that notices first that the second one gave up names that one.
+            // A rank that notices first that the second one gave up names that one. After the deadline it
+            // would be another error.
             assert!(
                 matches!(error, Some(CommError::PeerLost { peer, .. }) if *peer != Rank(9)),
                 "{kind:?}: {error:?}"
@@ -83,21 +82,20 @@ fn carry(mut from: TcpStream, mut to: TcpStream, fault: &Mutex<Option<Fault>>) {
     drop(to.shutdown(std::net::Shutdown::Both));
 }
 
-/// Returns the errors of three ranks in an all-reduce while the cable between the last two is faulty, and
-/// the duration.
-fn with_a_faulty_cable(fault: Fault, silence: Duration) -> (Vec<Option<CommError>>, Duration) {
-    let (authority, begun) = (Authority::new(), Mutex::new(None));
+/// Returns the errors of three ranks in an all-reduce while the cable between the last two is faulty.
+fn with_a_faulty_cable(fault: Fault, silence: Duration) -> Vec<Option<CommError>> {
+    let authority = Authority::new();
     let listeners: Vec<_> = (0..3).map(|_| Listener::bind("127.0.0.1").expect("bound")).collect();
     let (listeners, peers): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
     let (switch, meeting) = (Arc::default(), std::sync::Barrier::new(3));
     let mut around = peers.clone();
     around[2] = cable(&peers[2], Arc::clone(&switch));
-    let results = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..3u32)
             .zip(listeners)
             .map(|(rank, listener)| {
                 let peers = if rank == 1 { &around } else { &peers };
-                let (authority, switch, begun, meeting) = (&authority, &switch, &begun, &meeting);
+                let (authority, switch, meeting) = (&authority, &switch, &meeting);
                 scope.spawn(move || {
                     let seat = seat(rank, 3);
                     let waits = WaitPolicy::new(limits(silence, Duration::from_secs(600)));
@@ -108,7 +106,6 @@ fn with_a_faulty_cable(fault: Fault, silence: Duration) -> (Vec<Option<CommError
                     meeting.wait();
                     if rank == 1 {
                         *switch.lock().expect("whole") = Some(fault);
-                        *begun.lock().expect("whole") = Some(std::time::Instant::now());
                     }
                     meeting.wait();
                     (0..20).find_map(|_| group.all_reduce(&mut [1.0; 20_000]).err())
@@ -116,17 +113,15 @@ fn with_a_faulty_cable(fault: Fault, silence: Duration) -> (Vec<Option<CommError
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
-    });
-    let begun = begun.into_inner().expect("whole").expect("it was at fault");
-    (results, begun.elapsed())
+    })
 }
 
 #[test]
 fn two_ranks_that_do_not_hear_each_other_end_it_for_all() {
-    let silence = SHORT * 4;
-    let (errors, took) = with_a_faulty_cable(Fault::Cut, silence);
+    let errors = with_a_faulty_cable(Fault::Cut, SHORT * 4);
     assert!(errors.iter().all(Option::is_some), "no rank goes on with a part of the others: {errors:?}");
-    assert!(took < silence * 4, "{took:?}");
+    // The silence ended it, not the ten minutes after which a rank that is heard is given up.
+    assert!(!errors.iter().any(|error| matches!(error, Some(CommError::Idle { .. }))), "{errors:?}");
     let names = |index: usize, other: u32| {
         let error = errors[index].as_ref();
         matches!(error, Some(CommError::Silent { peer, .. } | CommError::PeerLost { peer, .. }) if peer.0 == other)
@@ -136,8 +131,9 @@ fn two_ranks_that_do_not_hear_each_other_end_it_for_all() {
 
 #[test]
 fn a_byte_that_arrives_altered_ends_it_for_all() {
-    let silence = Duration::from_secs(20);
-    let (errors, took) = with_a_faulty_cable(Fault::Spoilt, silence);
+    let errors = with_a_faulty_cable(Fault::Spoilt, Duration::from_secs(60));
     assert!(errors.iter().all(Option::is_some), "{errors:?}");
-    assert!(took < silence / 2, "it is not waited for: {took:?}");
+    let is_waited_for =
+        |error: &Option<_>| matches!(error, Some(CommError::Silent { .. } | CommError::Idle { .. }));
+    assert!(!errors.iter().any(is_waited_for), "the byte ended it, not a silence: {errors:?}");
 }
