@@ -75,8 +75,8 @@ use std::sync::Arc;
 pub use dtrain_recipes::InputSignature;
 pub use dtrain_worker::burn;
 pub use dtrain_worker::network::{
-    BurnNetwork, HeadlessNetwork, Initializer, LayerContext, ModelInput, ModelPart, ModelSettings,
-    ModuleInput, NeuralNetwork, ParameterSpec, SettingValue, Weights,
+    BurnNetwork, ForwardMode, HeadlessNetwork, Initializer, LayerContext, ModelInput, ModelPart,
+    ModelSettings, ModuleInput, NeuralNetwork, ParameterSpec, SettingValue, Weights,
 };
 pub use dtrain_worker::stage::DeferredLossFigures;
 

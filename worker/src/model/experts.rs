@@ -5,7 +5,7 @@
 //! micro-batches nor replicas change the training.
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
-use super::{Initializer, LayerContext, ParameterSpec, Weights};
+use super::{ForwardMode, Initializer, LayerContext, ParameterSpec, Weights};
 use crate::mesh::ModelParallelGroups;
 use crate::network::tensor_parallel;
 use crate::ops::collective::copy_to;
@@ -72,7 +72,11 @@ pub(crate) fn feed_forward(
     let rows = ops::feed(layers.arithmetic, rows, matrices, routes.groups());
     let partial = ops::combine(rows, gates, &routes, [b, t]);
     let y = tensor_parallel::leave(partners, partial, None, Some(residual));
-    (y, load_balance_loss(&probabilities, &chosen, experts, partners, [b, t]))
+    let penalty = match weights.mode() {
+        ForwardMode::Train => load_balance_loss(&probabilities, &chosen, experts, partners, [b, t]),
+        ForwardMode::Evaluate => None,
+    };
+    (y, penalty)
 }
 
 /// Returns the probability of every expert for every token, in f32 for any precision: near ties must not be

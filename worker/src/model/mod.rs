@@ -6,7 +6,8 @@ mod experts;
 mod mlp;
 
 use crate::network::{
-    self, Initializer, LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec, Weights,
+    self, ForwardMode, Initializer, LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec,
+    Weights,
 };
 use dtrain_recipes::Model;
 

@@ -30,7 +30,7 @@ pub use parameter_spec::{Initializer, ModelPart, ParameterSpec};
 pub(crate) use registry::built;
 pub use registry::{BuildFn, ModelBuildError, register, registered};
 pub use settings::{ModelSettings, SettingValue};
-pub use weights::Weights;
+pub use weights::{ForwardMode, Weights};
 
 use crate::ops::{self, DeferredLossFigures};
 use burn::tensor::Tensor;

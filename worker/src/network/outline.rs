@@ -2,8 +2,8 @@
 
 use super::registry::{build_refused, built, shapes};
 use super::{
-    LayerContext, ModelBuildError, ModelInput, ModelParameter, ModelPart, NeuralNetwork, ParameterSpec,
-    Weights, initializer,
+    ForwardMode, LayerContext, ModelBuildError, ModelInput, ModelParameter, ModelPart, NeuralNetwork,
+    ParameterSpec, Weights, initializer,
 };
 use crate::data::Batch;
 use crate::mesh::ModelParallelGroups;
@@ -174,7 +174,8 @@ impl InitialValues {
             .0
             .iter()
             .map(|(spec, parameter, flat)| (spec.short(), parameter, flat.clone().autodiff().require_grad()));
-        Weights { entries: entries.collect(), trained: self.0.len(), later: None }
+        let mode = ForwardMode::Train;
+        Weights { mode, entries: entries.collect(), trained: self.0.len(), later: None }
     }
 }
 

@@ -5,8 +5,19 @@ use crate::ops::{DeferredWeightGrads, LinearWeight, VocabRange};
 use burn::tensor::Tensor;
 use dtrain_protocol::Region;
 
+/// The purpose of a forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardMode {
+    /// Training: terms that only training adds to the loss count, as load balancing does.
+    Train,
+    /// Validation, prediction and generation: the loss is the objective alone.
+    Evaluate,
+}
+
 /// The weights of one part, found by their short names.
 pub struct Weights<'a> {
+    /// Purpose of the forward pass that reads them.
+    pub(crate) mode: ForwardMode,
     /// Short name, parameter and flat values; frozen ones are last.
     pub(crate) entries: Vec<(&'a str, &'a ModelParameter, Tensor<1>)>,
     /// Number of trained parameters.
@@ -16,6 +27,11 @@ pub struct Weights<'a> {
 }
 
 impl Weights<'_> {
+    /// Returns the purpose of the forward pass.
+    pub fn mode(&self) -> ForwardMode {
+        self.mode
+    }
+
     /// Returns the parameter `short` with `D` dimensions; `None` if the part lacks it.
     pub fn find<const D: usize>(&self, short: &str) -> Option<Tensor<D>> {
         let place = self.entries.iter().position(|(name, ..)| *name == short)?;

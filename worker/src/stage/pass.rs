@@ -4,7 +4,7 @@ use super::parameters::ParameterGroup;
 use super::{ForwardOutput, Stage};
 use crate::data::Batch;
 use crate::gradients::Gradients;
-use crate::network::{KvCache, ModelInput, ModelPart, Weights};
+use crate::network::{ForwardMode, KvCache, ModelInput, ModelPart, Weights};
 use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
@@ -55,7 +55,7 @@ impl Stage {
             let unit = &self.units[index];
             if self.recomputes(unit) {
                 let input = flow.take();
-                let weights = self.weights(unit, None);
+                let weights = self.weights(unit, None, ForwardMode::Train);
                 let PartOutput::Activation(output, _) = self.compute(unit, &weights, input.clone(), samples)
                 else {
                     unreachable!("only the head gives a loss, and it is kept");
@@ -201,7 +201,7 @@ impl Stage {
         for index in units.clone() {
             self.unshard(index, (index + 1 < units.end).then_some(index + 1));
             let unit = &self.units[index];
-            let output = self.compute(unit, &self.weights(unit, None), flow.take(), samples);
+            let output = self.compute(unit, &self.evaluated(unit), flow.take(), samples);
             self.reshard(index);
             match output {
                 PartOutput::Activation(output, _) => flow = Some(output),
@@ -259,13 +259,13 @@ impl Stage {
         let mut flow = None;
         for unit in before {
             if let PartOutput::Activation(output, _) =
-                self.compute(unit, &self.weights(unit, None), flow.take(), samples)
+                self.compute(unit, &self.evaluated(unit), flow.take(), samples)
             {
                 flow = Some(output);
             }
         }
         let last = choose(flow.expect("a model has a first part"));
-        let scores = self.network.scores(&self.layers, &self.weights(head, None), last);
+        let scores = self.network.scores(&self.layers, &self.evaluated(head), last);
         scores.into_data().try_to_vec().expect("scores are f32")
     }
 
@@ -302,8 +302,10 @@ impl Stage {
             if unit.input_tracked { input.require_grad() } else { input }
         });
         let later = DeferredWeightGrads::default();
-        let weights =
-            Weights { later: self.splits.then(|| later.clone()), ..self.weights(unit, Some(&leaves)) };
+        let weights = Weights {
+            later: self.splits.then(|| later.clone()),
+            ..self.weights(unit, Some(&leaves), ForwardMode::Train)
+        };
         let output = self.compute(unit, &weights, input.clone(), samples);
         AutodiffGraph { leaves, input, output, later }
     }
@@ -313,6 +315,7 @@ impl Stage {
         &'a self,
         unit: &'a ParameterGroup,
         leaves: Option<&[Tensor<1>]>,
+        mode: ForwardMode,
     ) -> Weights<'a> {
         let trained = unit.uses.iter().enumerate().map(|(place, (short, index))| {
             let flat = leaves.map_or_else(|| self.values[*index].clone(), |leaves| leaves[place].clone());
@@ -323,7 +326,12 @@ impl Stage {
             let flat = if leaves.is_some() { flat.autodiff() } else { flat };
             (short.as_str(), &self.frozen[*index], flat)
         });
-        Weights { entries: trained.chain(frozen).collect(), trained: unit.uses.len(), later: None }
+        Weights { mode, entries: trained.chain(frozen).collect(), trained: unit.uses.len(), later: None }
+    }
+
+    /// Returns the weights of `unit` for a pass that trains nothing.
+    fn evaluated<'a>(&'a self, unit: &'a ParameterGroup) -> Weights<'a> {
+        self.weights(unit, None, ForwardMode::Evaluate)
     }
 
     pub(super) fn compute(

@@ -2,6 +2,7 @@
 
 use super::super::pass::PartOutput;
 use super::*;
+use crate::network::ForwardMode;
 
 /// Computes all parts in one graph, without any injected gradient: returns the loss with the additions of
 /// blocks, and its figures.
@@ -9,7 +10,8 @@ fn one_graph(stage: &Stage, leaves: &[Tensor<1>], samples: &ModelInput<'_>) -> (
     let (mut flow, mut penalties) = (None, Vec::new());
     for unit in &stage.units {
         let own: Vec<_> = unit.uses.iter().map(|(_, index)| leaves[*index].clone()).collect();
-        match stage.compute(unit, &stage.weights(unit, Some(&own)), flow.take(), samples) {
+        let weights = stage.weights(unit, Some(&own), ForwardMode::Train);
+        match stage.compute(unit, &weights, flow.take(), samples) {
             PartOutput::Activation(x, penalty) => {
                 flow = Some(x.autodiff());
                 penalties.extend(penalty);
@@ -193,4 +195,27 @@ fn gradients_of_a_device_have_no_room_on_the_host_until_they_are_brought_there()
     let first = stage.parameters()[0].range.clone();
     let Some(changed) = stage.gradients().tensor(0) else { panic!("its sum is a tensor") };
     assert_eq!(changed.into_data().try_to_vec::<f32>().unwrap(), vec![3.0; first.len()]);
+}
+
+#[test]
+fn only_training_adds_the_balance_of_experts_to_the_loss() {
+    let model = Model::Decoder(moe());
+    let (stage, batch) = (whole(&model), Batch::new(&model, 2));
+    let leaves = leaves(&stage);
+    let penalties = |mode| {
+        let (mut flow, mut penalties) = (None, 0);
+        for unit in &stage.units {
+            let own: Vec<_> = unit.uses.iter().map(|(_, index)| leaves[*index].clone()).collect();
+            let weights = stage.weights(unit, Some(&own), mode);
+            if let PartOutput::Activation(x, penalty) =
+                stage.compute(unit, &weights, flow.take(), &batch.samples())
+            {
+                flow = Some(x);
+                penalties += usize::from(penalty.is_some());
+            }
+        }
+        penalties
+    };
+    assert_eq!(penalties(ForwardMode::Train), model.blocks() as usize);
+    assert_eq!(penalties(ForwardMode::Evaluate), 0);
 }
