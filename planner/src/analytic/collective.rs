@@ -1,6 +1,12 @@
 //! Alpha-beta (latency and bandwidth) formulas of all-reduce, all-gather, all-to-all and point-to-point
 //! messages.
 
+mod all_reduce;
+mod all_to_all;
+
+pub use all_reduce::{all_reduce, gather_or_scatter};
+pub use all_to_all::all_to_all;
+
 use super::constants::GeneralConstants;
 
 /// Links between the devices of a cluster.
@@ -73,29 +79,6 @@ impl GroupTopology {
     }
 }
 
-/// Returns the seconds of an all-gather or reduce-scatter of `bytes` in total: hierarchical or as one ring,
-/// whichever is shorter. All members of a host send at once, each over its own network.
-pub fn gather_or_scatter(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
-    let size = group.size();
-    if size <= 1.0 {
-        return 0.0;
-    }
-    let GroupTopology { inside, outside } = group;
-    let levels = (inside - 1.0) / inside * bytes / links.link
-        + (outside - 1.0) / outside * bytes / inside / links.network;
-    let slowest = if group.spans_hosts() { links.link.min(inside * links.network) } else { links.link };
-    let ring = (size - 1.0) / size * bytes / slowest;
-    let within = if inside > 1.0 { links.link_start + (inside - 1.0) * links.link_member } else { 0.0 };
-    let across =
-        if group.spans_hosts() { links.network_start + (outside - 1.0) * links.network_member } else { 0.0 };
-    levels.min(ring) + within + across
-}
-
-/// Returns the seconds of an all-reduce: a reduce-scatter and an all-gather.
-pub fn all_reduce(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
-    2.0 * gather_or_scatter(bytes, group, links)
-}
-
 /// Returns the seconds of a message of `bytes`. It has fewer channels than a collective, so it reaches only
 /// `share` of a link.
 pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect) -> f64 {
@@ -105,44 +88,12 @@ pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect
     bytes / speed + start
 }
 
-/// Returns the seconds of an all-to-all in which every member sends each other its part of `bytes`. If each
-/// token goes to `once` experts and crosses the network once per host, fewer bytes cross.
-pub fn all_to_all(bytes: f64, once: Option<f64>, group: GroupTopology, links: &Interconnect) -> f64 {
-    let size = group.size();
-    if size <= 1.0 {
-        return 0.0;
-    }
-    let GroupTopology { inside, outside } = group;
-    let within = bytes * (inside - 1.0) / size / (links.link * links.all_to_all);
-    let all = bytes * (size - inside) / size;
-    let sent = once.map_or(all, |chosen| {
-        let hosts = (outside - 1.0) * (1.0 - (1.0 - 1.0 / outside).powf(chosen));
-        all.min(bytes / chosen * hosts)
-    });
-    let across = sent / (links.network * links.all_to_all);
-    let start = links.link_start + if group.spans_hosts() { links.network_start } else { 0.0 };
-    within.max(across) + start
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hosts_of_eight() -> Interconnect {
+    pub(super) fn hosts_of_eight() -> Interconnect {
         Interconnect::of(300e9, 25e9, 8.0, &crate::analytic::Constants::shipped().general)
-    }
-
-    #[test]
-    fn a_group_that_leaves_its_host_uses_the_network_of_all_its_members() {
-        let links = hosts_of_eight();
-        let whole = links.group(16.0, 1.0);
-        assert_eq!(whole, GroupTopology { inside: 8.0, outside: 2.0 });
-        let apart = links.group(2.0, 8.0);
-        assert_eq!(apart, GroupTopology { inside: 1.0, outside: 2.0 });
-        let (bytes, seconds) = (8e9, |group| gather_or_scatter(8e9, group, &links));
-        let alone = 0.5 * bytes / links.network;
-        assert!((seconds(apart) / alone - 1.0).abs() < 0.01);
-        assert!(seconds(whole) < 0.3 * alone, "eight networks carry what crosses: {}", seconds(whole));
     }
 
     #[test]
@@ -156,14 +107,5 @@ mod tests {
         assert!(seconds(0.05) > 1.2 * seconds(1.0));
         let gather = |hosts: f64| gather_or_scatter(0.0, links.group(8.0 * hosts, 1.0), &links);
         assert!(gather(1024.0) > 10.0 * gather(16.0), "{} {}", gather(1024.0), gather(16.0));
-    }
-
-    #[test]
-    fn an_all_to_all_that_sends_a_token_once_to_each_host_is_shorter() {
-        let links = hosts_of_eight();
-        let group = links.group(64.0, 1.0);
-        let (every, once) = (all_to_all(1e9, None, group, &links), all_to_all(1e9, Some(8.0), group, &links));
-        assert!(once < 0.9 * every, "{once} {every}");
-        assert!(all_to_all(1e9, None, links.group(1.0, 1.0), &links) <= 0.0);
     }
 }

@@ -3,9 +3,10 @@
 use super::collective::{all_reduce, all_to_all, gather_or_scatter, point_to_point};
 use super::constants::GeneralConstants;
 use super::matmul::{ForwardBackward, alignment, grouped_linear, linear};
+use super::overlap::exposed;
 use super::transformer::{ExpertDims, LatentDims, WindowDims};
-use super::{GroupTopology, StepInputs, topology};
-use crate::engine::{AttentionKernel, Recomputation};
+use super::{StepInputs, topology};
+use crate::engine::AttentionKernel;
 use dtrain_protocol::ContextExchange;
 
 /// Seconds of one layer, by cause.
@@ -107,14 +108,6 @@ impl LayerTimes {
         layer.with_recompute(case)
     }
 
-    /// Returns the layer under the recompute mode of `case`, which must not differ otherwise.
-    #[must_use]
-    pub(super) fn with_recompute(self, case: &StepInputs<'_>) -> Self {
-        let recompute =
-            case.config.recompute_share() * self.recompute_seconds(case.recomputation(), case.general());
-        Self { recompute, ..self }
-    }
-
     /// Returns the busy and idle time on the device, without communication.
     pub fn computed(&self) -> ForwardBackward {
         self.projections + self.core + self.feed_forward + self.elementwise + self.idle
@@ -138,18 +131,6 @@ impl LayerTimes {
     /// Returns `true` if launching kernels takes longer than running them.
     pub fn is_bound_by_host(&self) -> bool {
         self.host.sum() > self.computed().sum() + self.communication().sum()
-    }
-
-    fn recompute_seconds(&self, again: Recomputation, c: &GeneralConstants) -> f64 {
-        match again {
-            Recomputation::Nothing => 0.0,
-            Recomputation::Attention => self.core.forward,
-            Recomputation::EverySecondProduct => {
-                let products = (self.projections + self.feed_forward).forward;
-                c.product_again * products + self.elementwise.forward
-            }
-            Recomputation::All => self.passes().forward,
-        }
     }
 }
 
@@ -295,12 +276,6 @@ fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
     let count = if has_experts { 1.0 } else { 2.0 };
     ForwardBackward { forward: pair, backward: pair + again * gather }
         * (count * exposed(group, profile.hidden_tensor))
-}
-
-/// Returns the exposed share of communication if the engine hides `hidden` of it. Overlap is tuned for links
-/// within a host: nothing is hidden between hosts.
-fn exposed(group: GroupTopology, hidden: f64) -> f64 {
-    if group.spans_hosts() { 1.0 } else { 1.0 - hidden }
 }
 
 /// Exposed exchange of keys and values (and queries, if heads are exchanged). A ring hides behind the pieces

@@ -4,8 +4,8 @@ mod lower_bound;
 
 pub(super) use lower_bound::MemoryLowerBound;
 
-use super::constants::MemoryConstants;
-use super::{StagePartition, StepConfig, StepInputs, step};
+use super::local_parameters::LocalParameters;
+use super::{StagePartition, StepConfig, StepInputs};
 use crate::engine::Recomputation;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
@@ -216,7 +216,7 @@ pub(crate) fn in_flight(config: &StepConfig, stage: f64) -> f64 {
 fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
     let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
     let (t, wire) = (config.tensor(), profile.wire_bytes);
-    let layer = step::LocalParameters::of_layer(case);
+    let layer = LocalParameters::of_layer(case);
     let (dense, sparse) = (layer.dense + model.router(), layer.experts);
     let is_whole = config.pipeline() <= 1.0;
     let has_table = stage.is_first || stage.is_last;
@@ -266,14 +266,14 @@ fn logits(case: &StepInputs<'_>) -> f64 {
 
 /// Saved bytes of one layer and micro-batch.
 #[derive(Clone, Copy, Debug)]
-struct LayerActivations {
+pub(super) struct LayerActivations {
     /// Between matrix products (Korthikanti et al. 2022, extended to gated and grouped layers, fused
     /// attention and fp8).
-    through: f64,
+    pub(super) through: f64,
     /// Attention scores, or their row sums if attention is fused.
-    scores: f64,
+    pub(super) scores: f64,
     /// Input of the layer.
-    input: f64,
+    pub(super) input: f64,
 }
 
 impl LayerActivations {
@@ -309,30 +309,5 @@ impl LayerActivations {
             5.0 * config.micro() * s * s * model.heads / t / config.context()
         };
         Self { through: tokens * through, scores, input: 2.0 * tokens * h / between }
-    }
-
-    /// Returns the bytes that a layer saves for its backward.
-    fn of_layer(&self, again: Recomputation, c: &MemoryConstants) -> f64 {
-        match again {
-            Recomputation::Nothing => self.through + self.scores,
-            Recomputation::Attention => self.through,
-            Recomputation::EverySecondProduct => c.kept_every_second * self.through + self.input,
-            Recomputation::All => self.input,
-        }
-    }
-
-    /// Returns the temporary bytes of one backward: recomputed activations and gathered inputs.
-    fn working(&self, case: &StepInputs<'_>) -> f64 {
-        let config = &case.config;
-        let is_gathered = config.arrangement.sequence && config.tensor() > 1.0;
-        let gathered = if is_gathered { 8.0 * case.tokens() * case.model.hidden } else { 0.0 };
-        gathered
-            + match case.recomputation() {
-                Recomputation::Nothing => case.general().memory.transient * self.through,
-                Recomputation::Attention | Recomputation::EverySecondProduct => {
-                    self.scores + 0.5 * self.through
-                }
-                Recomputation::All => self.through + self.scores,
-            }
     }
 }

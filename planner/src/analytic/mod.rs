@@ -11,11 +11,16 @@
 pub mod collective;
 pub mod constants;
 pub mod device_throughput;
+mod flops;
+mod gradient_sync;
 pub mod head_and_embedding;
 pub mod heterogeneous;
 pub mod layer;
+mod local_parameters;
 pub mod matmul;
 pub mod memory;
+mod overlap;
+mod recompute;
 pub mod search;
 pub mod site_calibration;
 pub mod software;
@@ -37,9 +42,9 @@ pub use step::{MicroBatchTimes, StepTimes};
 pub use transformer::{ExpertDims, LatentDims, Transformer, WindowDims};
 pub use uncertainty::MissingInputs;
 
-use crate::engine::{AttentionKernel, Recomputation};
+use crate::engine::AttentionKernel;
 use dtrain_protocol::{Arrangement, Layout};
-use dtrain_recipes::{Recompute, ZeroStage};
+use dtrain_recipes::ZeroStage;
 use serde::Serialize;
 use std::num::NonZeroU32;
 
@@ -243,21 +248,5 @@ impl StepInputs<'_> {
     /// Tokens per rank between split matrices: fewer with sequence parallelism.
     pub fn tokens_between(&self) -> f64 {
         if self.config.arrangement.sequence { self.tokens() / self.config.tensor() } else { self.tokens() }
-    }
-
-    /// Returns the part of a layer that is recomputed.
-    pub fn recomputation(&self) -> Recomputation {
-        match self.config.arrangement.recompute {
-            Recompute::None => Recomputation::Nothing,
-            Recompute::Selective => self.engine.style.selective(),
-            Recompute::Full => Recomputation::All,
-        }
-    }
-
-    /// Returns the model FLOPs utilisation (MFU) of a step of `seconds`: the model's FLOPs without
-    /// recomputation, over the data sheet's `peak` FLOP/s.
-    pub fn model_flops_utilization(&self, seconds: f64, peak: f64) -> f64 {
-        let tokens = self.config.batch() * self.model.sequence;
-        self.model.flops_per_token() * tokens / (seconds * self.config.ranks() * peak)
     }
 }

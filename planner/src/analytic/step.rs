@@ -1,17 +1,12 @@
 //! Step time: layers in stages, pipeline bubble, messages, gradient sync, optimizer.
 
-mod local_parameters;
-
-pub(super) use local_parameters::LocalParameters;
-
-use super::collective::{all_reduce, gather_or_scatter, point_to_point};
+use super::collective::point_to_point;
 use super::layer::LayerTimesByKind;
-use super::{
-    GroupTopology, LayerTimes, StagePartition, StepConfig, StepInputs, Transformer, head_and_embedding,
-    topology,
-};
+use super::local_parameters::LocalParameters;
+use super::overlap::{exposed_gathering, exposed_gradient_sync, steady_messages};
+use super::{LayerTimes, StagePartition, StepConfig, StepInputs, Transformer, head_and_embedding, topology};
 use dtrain_protocol::Arrangement;
-use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
+use dtrain_recipes::{PipelineSchedule, Recompute};
 
 /// Seconds of a step, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -130,7 +125,7 @@ impl StepTimes {
     /// Computes the step before gradient sync and optimizer, which alone depend on the sharding below ZeRO-3.
     pub(super) fn passes(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition) -> Self {
         let config = &case.config;
-        let gathering = if config.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
+        let gathering = if config.gathers_layers() { exposed_gathering(case, &unit.layer) } else { 0.0 };
         let StageSeconds { sum, slowest } = StageSeconds::of(case, unit, division, gathering);
         let (bubble, messages) = if config.pipeline() > 1.0 {
             (bubble(config, sum - slowest), messages(case))
@@ -236,85 +231,6 @@ pub(super) fn bubble(config: &StepConfig, others: f64) -> f64 {
     }
 }
 
-/// Communication groups of the replicas of one kind of weights.
-struct ReplicaGroups {
-    /// All ranks that hold the weights.
-    all: GroupTopology,
-    /// Ranks among which state is sharded.
-    shard: GroupTopology,
-    /// Ranks that hold the same shard.
-    across: GroupTopology,
-}
-
-impl ReplicaGroups {
-    fn dense(case: &StepInputs<'_>) -> Self {
-        Self {
-            all: topology::replica_group(case),
-            shard: topology::shard_group(case),
-            across: topology::cross_shard_group(case),
-        }
-    }
-
-    fn experts(case: &StepInputs<'_>) -> Self {
-        let config = &case.config;
-        let (all, shard) = (config.expert_replicas(), config.expert_shard());
-        Self {
-            all: topology::expert_replica_group(case, all),
-            shard: topology::expert_replica_group(case, shard),
-            across: GroupTopology { inside: 1.0, outside: all / shard },
-        }
-    }
-
-    /// Returns the seconds to gather sharded `parameters`.
-    fn gather(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        gather_or_scatter(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
-    }
-
-    /// Returns the seconds to reduce the gradients of `parameters`, scattered to their shards.
-    fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = case.engine.profile.gradient_bytes * parameters;
-        if case.config.arrangement.zero == ZeroStage::Zero0 {
-            return all_reduce(bytes, self.all, &case.links);
-        }
-        gather_or_scatter(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
-    }
-
-    /// Returns the seconds to all-reduce gradient shards among ranks with the same shard.
-    fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
-        all_reduce(bytes, self.across, &case.links)
-    }
-}
-
-/// Returns the seconds to reduce the gradients of `held` parameters.
-fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
-    let experts =
-        if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
-    ReplicaGroups::dense(case).reduce(held.dense, case) + experts
-}
-
-/// Returns the seconds to gather the weights of `held` parameters.
-fn gather(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
-    let experts =
-        if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };
-    ReplicaGroups::dense(case).gather(held.dense, case) + experts
-}
-
-/// Returns the exposed seconds, per layer and micro-batch, of gathering weights twice and scattering
-/// gradients.
-fn gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
-    let held = LocalParameters::of_layer(case);
-    let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
-    let copies = if case.config.shard() < case.config.replicas() {
-        ReplicaGroups::dense(case).between_copies(held.all(), case)
-    } else {
-        0.0
-    };
-    let forward = (gather - hidden * passes.forward).max(0.0);
-    let backward = (2.0 * gather + copies - hidden * (passes.backward + layer.recompute)).max(0.0);
-    forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
-}
-
 /// Seconds of messages between stages; about half overlap in the steady phase.
 fn messages(case: &StepInputs<'_>) -> f64 {
     2.0 * stage_message_seconds(case) * (steady_messages(case) + case.config.pipeline())
@@ -326,32 +242,6 @@ pub(crate) fn stage_message_seconds(case: &StepInputs<'_>) -> f64 {
     let bytes = case.engine.profile.wire_bytes * case.tokens_between() * case.model.hidden;
     point_to_point(bytes, leaves, case.engine.profile.message, &case.links)
 }
-
-/// Returns the exposed messages of the steady phase, each way.
-pub(super) fn steady_messages(case: &StepInputs<'_>) -> f64 {
-    (case.config.micro_batches() - 1.0) * case.config.chunks() * case.engine.profile.message_exposed
-}
-
-/// Returns the exposed gradient sync of `held` parameters. It overlaps with the last backward of the
-/// `slowest` stage, or with every backward under ZeRO-2.
-pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters, slowest: f64) -> f64 {
-    let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
-    if config.gathers_layers() {
-        // The first and the last gather have nothing to overlap with.
-        return 2.0 * gather(case, LocalParameters::of_layer(case));
-    }
-    let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
-    let reduced = reduce(case, held);
-    let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather(case, held) };
-    if config.scatters_each_micro_batch() {
-        let each = exposed(reduced, BACKWARD * slowest);
-        return config.micro_batches() * each + exposed(gathered, slowest / config.chunks());
-    }
-    exposed(reduced + gathered, slowest / config.chunks())
-}
-
-/// Share of the backward in a micro-batch.
-const BACKWARD: f64 = 2.0 / 3.0;
 
 /// Returns the seconds of the optimizer update of a rank's shard.
 pub(super) fn optimizer_seconds(case: &StepInputs<'_>, held: LocalParameters) -> f64 {

@@ -117,22 +117,4 @@ impl Transformer {
     pub fn embedding(&self) -> f64 {
         self.vocabulary * self.hidden
     }
-
-    /// Active parameters per token, with the head and without the embedding.
-    pub fn active(&self) -> f64 {
-        let (attention, dense) = (self.attention(), self.feed_forward());
-        let layers = match self.experts {
-            Some(experts) => {
-                let sparse = attention + experts.chosen * self.expert() + self.shared() + self.router();
-                (self.layers - experts.dense_layers) * sparse + experts.dense_layers * (attention + dense)
-            }
-            None => self.layers * (attention + dense),
-        };
-        layers + self.embedding()
-    }
-
-    /// Training FLOPs per token: six per active parameter, plus causal attention.
-    pub fn flops_per_token(&self) -> f64 {
-        6.0 * self.active() + 6.0 * self.layers * self.heads * self.head * self.sequence
-    }
 }

@@ -9,6 +9,7 @@ mod dtrain;
 mod fsdp;
 mod jax;
 mod megatron;
+mod recomputation;
 pub(crate) mod rules;
 mod software_style;
 mod torchtitan;
@@ -21,7 +22,8 @@ pub use self::dtrain::Dtrain;
 pub use self::fsdp::Fsdp;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
-pub use self::software_style::{AttentionKernel, Recomputation, SoftwareStyle};
+pub use self::recomputation::Recomputation;
+pub use self::software_style::{AttentionKernel, SoftwareStyle};
 pub use self::torchtitan::Torchtitan;
 
 use crate::hardware::AcceleratorKind;

@@ -1,4 +1,4 @@
-//! Styles of the software of training engines, with their attention kernel and selective recomputation.
+//! Styles of the software of training engines, with their attention kernel.
 
 /// Engine styles with known constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,17 +47,6 @@ impl SoftwareStyle {
             Self::Fsdp | Self::Compiled | Self::Xla => AttentionKernel::Flash2,
         }
     }
-
-    /// Returns the meaning of selective recomputation: the core of attention in Megatron, every second matrix
-    /// product in PyTorch.
-    pub fn selective(self) -> Recomputation {
-        match self {
-            Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => {
-                Recomputation::Attention
-            }
-            Self::Fsdp | Self::Compiled => Recomputation::EverySecondProduct,
-        }
-    }
 }
 
 /// Implementation of the core of attention.
@@ -80,17 +69,4 @@ impl AttentionKernel {
     pub fn is_fused(self) -> bool {
         !matches!(self, Self::Plain | Self::Unfused)
     }
-}
-
-/// Part of a layer that the backward recomputes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recomputation {
-    /// Nothing.
-    Nothing,
-    /// The core of attention: scores and weighted values.
-    Attention,
-    /// Every second matrix product, and all element-wise operations.
-    EverySecondProduct,
-    /// The whole layer.
-    All,
 }

@@ -3,10 +3,11 @@
 use super::grouped_layout::{GroupStages, GroupedLayout, single_rank_layout};
 use super::partition::{StageCapacity, even, partition};
 use super::space::GroupedProblem;
+use crate::analytic::local_parameters::LocalParameters;
 use crate::analytic::memory::in_flight;
+use crate::analytic::overlap::{exposed_gradient_sync, steady_messages};
 use crate::analytic::step::{
-    LocalParameters, bubble, exposed_gradient_sync, fixed_overhead, optimizer_seconds, stage_message_seconds,
-    steady_messages, straggler_seconds,
+    bubble, fixed_overhead, optimizer_seconds, stage_message_seconds, straggler_seconds,
 };
 use crate::analytic::{MicroBatchTimes, PeakMemory, StageLoad, StagePartition, StepInputs, StepTimes};
 use dtrain_recipes::Recompute;

@@ -4,16 +4,16 @@ use super::StepInputs;
 
 /// Parameters on one rank; experts have fewer replicas than the rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::analytic) struct LocalParameters {
+pub(super) struct LocalParameters {
     /// All but experts.
-    pub(in crate::analytic) dense: f64,
+    pub(super) dense: f64,
     /// Experts.
-    pub(in crate::analytic) experts: f64,
+    pub(super) experts: f64,
 }
 
 impl LocalParameters {
     /// Counts a stage of `layers`; the first and the last stage also hold a vocabulary table.
-    pub(in crate::analytic) fn of(case: &StepInputs<'_>, layers: f64, is_end: bool) -> Self {
+    pub(super) fn of(case: &StepInputs<'_>, layers: f64, is_end: bool) -> Self {
         let model = case.model;
         let table = if is_end { model.embedding() / case.config.tensor() } else { 0.0 };
         let layer = Self::of_layer(case);
@@ -21,7 +21,7 @@ impl LocalParameters {
     }
 
     /// Counts a layer, router aside.
-    pub(in crate::analytic) fn of_layer(case: &StepInputs<'_>) -> Self {
+    pub(super) fn of_layer(case: &StepInputs<'_>) -> Self {
         let (model, config) = (case.model, &case.config);
         let t = config.tensor();
         match model.experts {
@@ -34,7 +34,7 @@ impl LocalParameters {
     }
 
     /// Returns the sum of both.
-    pub(in crate::analytic) fn all(self) -> f64 {
+    pub(super) fn all(self) -> f64 {
         self.dense + self.experts
     }
 }
