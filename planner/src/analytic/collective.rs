@@ -9,29 +9,29 @@ pub use all_to_all::all_to_all;
 
 use super::constants::GeneralConstants;
 
-/// Links between the devices of a cluster.
+/// Speed and latency of the links between the devices of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interconnect {
-    /// Bytes/s, one way, that collectives reach between a device and the others of its host.
+    /// Bytes/s, one way, that collectives reach between a device and the other devices of its host.
     pub link: f64,
-    /// Bytes/s of network per device that collectives reach.
+    /// Bytes/s that collectives reach over the network, per device.
     pub network: f64,
     /// Devices per host (per rack, if they share one NVLink domain).
     pub per_host: f64,
     /// Seconds to start a collective within a host.
     pub link_start: f64,
-    /// Seconds per further member within a host.
+    /// Seconds that each further member on a host adds to a collective.
     pub link_member: f64,
     /// Seconds to start a collective or message between hosts.
     pub network_start: f64,
-    /// Seconds per further host: rings pass all of them.
+    /// Seconds that each further host adds to a collective, as a ring passes through all hosts.
     pub network_member: f64,
-    /// Share of the bandwidths that an all-to-all reaches.
+    /// Share of the links' bandwidth that an all-to-all reaches.
     pub all_to_all: f64,
 }
 
 impl Interconnect {
-    /// Creates links from data-sheet bandwidths in bytes/s.
+    /// Creates the links of a cluster from the bandwidths of its data sheets, in bytes/s.
     pub fn of(link: f64, network: f64, per_host: f64, c: &GeneralConstants) -> Self {
         Self {
             link: link * c.link,
@@ -45,30 +45,30 @@ impl Interconnect {
         }
     }
 
-    /// Returns the same links under the constants `to` instead of `from`.
+    /// Returns these links as they would be under the constants `to` instead of `from`.
     #[must_use]
     pub fn with_constants(&self, from: &GeneralConstants, to: &GeneralConstants) -> Self {
         Self::of(self.link / from.link, self.network / from.network, self.per_host, to)
     }
 
-    /// Returns the topology of a group of `degree` ranks that are `stride` apart.
+    /// Returns the spread over hosts of a group of `degree` ranks that are `stride` ranks apart.
     pub fn group(&self, degree: f64, stride: f64) -> GroupTopology {
         let inside = (self.per_host / stride).floor().max(1.0).min(degree);
         GroupTopology { inside, outside: degree / inside }
     }
 }
 
-/// Spread of a group's ranks over hosts.
+/// Spread of the ranks of a communication group over hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupTopology {
-    /// Members per host.
+    /// Number of members of the group on each host.
     pub inside: f64,
-    /// Number of hosts.
+    /// Number of hosts that the group is on.
     pub outside: f64,
 }
 
 impl GroupTopology {
-    /// Number of members.
+    /// Returns the number of members of the group.
     pub fn size(self) -> f64 {
         self.inside * self.outside
     }
@@ -79,8 +79,8 @@ impl GroupTopology {
     }
 }
 
-/// Returns the seconds of a message of `bytes`. It has fewer channels than a collective, so it reaches only
-/// `share` of a link.
+/// Returns the seconds to send a message of `bytes` to one other rank, over the network if `leaves`. A
+/// message has fewer channels than a collective, so it reaches only `share` of a link.
 pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect) -> f64 {
     let inside = links.link * share;
     let (speed, start) =

@@ -5,11 +5,11 @@ use super::local_parameters::LocalParameters;
 use super::{GroupTopology, StepInputs, topology};
 use dtrain_recipes::ZeroStage;
 
-/// Communication groups of the replicas of one kind of weights.
+/// Communication groups of the replicas of one kind of weights: experts, or all others.
 pub(super) struct ReplicaGroups {
-    /// All ranks that hold the weights.
+    /// All ranks that hold the same weights.
     all: GroupTopology,
-    /// Ranks among which state is sharded.
+    /// Ranks among which gradients and optimizer state are sharded.
     shard: GroupTopology,
     /// Ranks that hold the same shard.
     across: GroupTopology,
@@ -34,12 +34,12 @@ impl ReplicaGroups {
         }
     }
 
-    /// Returns the seconds to gather sharded `parameters`.
+    /// Returns the seconds to gather `parameters` weights from their shards.
     pub(super) fn gather(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         gather_or_scatter(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
     }
 
-    /// Returns the seconds to reduce the gradients of `parameters`, scattered to their shards.
+    /// Returns the seconds to reduce the gradients of `parameters` weights, scattered to their shards.
     pub(super) fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         let bytes = case.engine.profile.gradient_bytes * parameters;
         if case.config.arrangement.zero == ZeroStage::Zero0 {
@@ -48,21 +48,22 @@ impl ReplicaGroups {
         gather_or_scatter(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
     }
 
-    /// Returns the seconds to all-reduce gradient shards among ranks with the same shard.
+    /// Returns the seconds to all-reduce the gradients of one shard of `parameters` among the ranks that hold
+    /// it.
     pub(super) fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
         all_reduce(bytes, self.across, &case.links)
     }
 }
 
-/// Returns the seconds to reduce the gradients of `held` parameters.
+/// Returns the seconds to reduce the gradients of the parameters `held` by one rank.
 pub(super) fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let experts =
         if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
     ReplicaGroups::dense(case).reduce(held.dense, case) + experts
 }
 
-/// Returns the seconds to gather the weights of `held` parameters.
+/// Returns the seconds to gather the weights of the parameters `held` by one rank.
 pub(super) fn gather(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let experts =
         if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };

@@ -1,18 +1,19 @@
-//! Parameters that one rank holds.
+//! Number of parameters that one rank holds.
 
 use super::StepInputs;
 
-/// Parameters on one rank; experts have fewer replicas than the rest.
+/// Number of parameters that one rank holds; experts are counted apart, as they have fewer replicas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LocalParameters {
-    /// All but experts.
+    /// Number of parameters outside experts.
     pub(super) dense: f64,
-    /// Experts.
+    /// Number of parameters of experts.
     pub(super) experts: f64,
 }
 
 impl LocalParameters {
-    /// Counts a stage of `layers`; the first and the last stage also hold a vocabulary table.
+    /// Counts the parameters that a rank holds of a stage of `layers` layers; with `is_end`, also those of a
+    /// vocabulary table, as on the first and the last stage.
     pub(super) fn of(case: &StepInputs<'_>, layers: f64, is_end: bool) -> Self {
         let model = case.model;
         let table = if is_end { model.embedding() / case.config.tensor() } else { 0.0 };
@@ -20,7 +21,7 @@ impl LocalParameters {
         Self { dense: layers * (layer.dense + model.router()) + table, experts: layers * layer.experts }
     }
 
-    /// Counts a layer, router aside.
+    /// Counts the parameters that a rank holds of one layer, without the router.
     pub(super) fn of_layer(case: &StepInputs<'_>) -> Self {
         let (model, config) = (case.model, &case.config);
         let t = config.tensor();
@@ -33,7 +34,7 @@ impl LocalParameters {
         }
     }
 
-    /// Returns the sum of both.
+    /// Returns the number of all parameters, with experts.
     pub(super) fn all(self) -> f64 {
         self.dense + self.experts
     }

@@ -1,18 +1,18 @@
-//! Overlap of communication with computing: the exposed part, which a step waits for.
+//! Overlap of communication with computing: the exposed part, for which a step waits.
 
 use super::gradient_sync::{ReplicaGroups, gather, reduce};
 use super::local_parameters::LocalParameters;
 use super::{GroupTopology, LayerTimes, StepInputs};
 use dtrain_recipes::ZeroStage;
 
-/// Returns the exposed share of communication if the engine hides `hidden` of it. Overlap is tuned for links
-/// within a host: nothing is hidden between hosts.
+/// Returns the share of communication within `group` that is exposed if the engine hides the share `hidden`.
+/// Overlap is tuned for links within a host: nothing is hidden between hosts.
 pub(super) fn exposed(group: GroupTopology, hidden: f64) -> f64 {
     if group.spans_hosts() { 1.0 } else { 1.0 - hidden }
 }
 
 /// Returns the exposed seconds, per layer and micro-batch, of gathering weights twice and scattering
-/// gradients.
+/// gradients (ZeRO-3).
 pub(super) fn exposed_gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
     let held = LocalParameters::of_layer(case);
     let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
@@ -26,16 +26,18 @@ pub(super) fn exposed_gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f6
     forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
 }
 
-/// Returns the exposed messages of the steady phase, each way.
+/// Returns the number of messages that a stage waits for in the steady phase of the pipeline, in each
+/// direction.
 pub(super) fn steady_messages(case: &StepInputs<'_>) -> f64 {
     (case.config.micro_batches() - 1.0) * case.config.chunks() * case.engine.profile.message_exposed
 }
 
-/// Share of the backward in a micro-batch.
+/// Share of the backward in the time of a micro-batch.
 const BACKWARD: f64 = 2.0 / 3.0;
 
-/// Returns the exposed gradient sync of `held` parameters. It overlaps with the last backward of the
-/// `slowest` stage, or with every backward under ZeRO-2.
+/// Returns the exposed seconds to synchronize the gradients of the parameters `held` by one rank. They
+/// overlap with the last backward of the slowest stage, whose micro-batch takes `slowest` seconds, or with
+/// every backward under ZeRO-2.
 pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters, slowest: f64) -> f64 {
     let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
     if config.gathers_layers() {

@@ -1,5 +1,5 @@
-//! Recomputation of activations in the backward, full or selective: its seconds, and the bytes that are still
-//! saved.
+//! Full and selective recomputation of activations in the backward: its seconds, and the bytes that are saved
+//! all the same.
 
 use super::constants::{GeneralConstants, MemoryConstants};
 use super::memory::LayerActivations;
@@ -8,7 +8,7 @@ use crate::engine::Recomputation;
 use dtrain_recipes::Recompute;
 
 impl StepInputs<'_> {
-    /// Returns the part of a layer that is recomputed.
+    /// Returns the part of a layer that the backward recomputes.
     pub fn recomputation(&self) -> Recomputation {
         match self.config.arrangement.recompute {
             Recompute::None => Recomputation::Nothing,
@@ -19,7 +19,7 @@ impl StepInputs<'_> {
 }
 
 impl LayerTimes {
-    /// Returns the layer under the recompute mode of `case`, which must not differ otherwise.
+    /// Returns the layer times under the recompute mode of `case`, which must not differ otherwise.
     #[must_use]
     pub(super) fn with_recompute(self, case: &StepInputs<'_>) -> Self {
         let recompute =
@@ -41,7 +41,7 @@ impl LayerTimes {
 }
 
 impl LayerActivations {
-    /// Returns the bytes that a layer saves for its backward.
+    /// Returns the bytes that a layer saves for its backward if it recomputes the part `again`.
     pub(super) fn of_layer(&self, again: Recomputation, c: &MemoryConstants) -> f64 {
         match again {
             Recomputation::Nothing => self.through + self.scores,
@@ -51,7 +51,7 @@ impl LayerActivations {
         }
     }
 
-    /// Returns the temporary bytes of one backward: recomputed activations and gathered inputs.
+    /// Returns the temporary bytes of the backward of one layer: recomputed activations and gathered inputs.
     pub(super) fn working(&self, case: &StepInputs<'_>) -> f64 {
         let config = &case.config;
         let is_gathered = config.arrangement.sequence && config.tensor() > 1.0;

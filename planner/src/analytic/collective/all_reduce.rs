@@ -1,15 +1,17 @@
-//! Seconds of an all-reduce, and of its halves, a reduce-scatter and an all-gather: by the latency and the
-//! bandwidth of links within and between hosts.
+//! Seconds of an all-reduce and of its halves, a reduce-scatter and an all-gather, from the latency and the
+//! speed of the links within and between hosts.
 
 use super::{GroupTopology, Interconnect};
 
-/// Returns the seconds of an all-reduce: a reduce-scatter and an all-gather.
+/// Returns the seconds to all-reduce `bytes` among the members of `group`: a reduce-scatter, then an
+/// all-gather.
 pub fn all_reduce(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
     2.0 * gather_or_scatter(bytes, group, links)
 }
 
-/// Returns the seconds of an all-gather or reduce-scatter of `bytes` in total: hierarchical or as one ring,
-/// whichever is shorter. All members of a host send at once, each over its own network.
+/// Returns the seconds to all-gather or reduce-scatter `bytes` in total among the members of `group`,
+/// hierarchically or as one ring, whichever is faster. All members on a host send at once, each over its own
+/// network.
 pub fn gather_or_scatter(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
     let size = group.size();
     if size <= 1.0 {

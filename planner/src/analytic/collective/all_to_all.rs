@@ -1,9 +1,10 @@
-//! Seconds of an all-to-all, which sends tokens to experts or exchanges heads of attention.
+//! Seconds of an all-to-all, as in sending tokens to their experts or exchanging attention heads.
 
 use super::{GroupTopology, Interconnect};
 
-/// Returns the seconds of an all-to-all in which every member sends each other its part of `bytes`. If each
-/// token goes to `once` experts and crosses the network once per host, fewer bytes cross.
+/// Returns the seconds of an all-to-all in which each member of `group` sends a part of its `bytes` to every
+/// other member. `once` is the number of experts per token if a token crosses the network only once per host,
+/// so that fewer bytes cross; `None` if it crosses once per expert.
 pub fn all_to_all(bytes: f64, once: Option<f64>, group: GroupTopology, links: &Interconnect) -> f64 {
     let size = group.size();
     if size <= 1.0 {
