@@ -1,4 +1,4 @@
-//! Plans a recipe on GPUs that are not at hand: prices every layout from data sheets and formulas.
+//! Plans a recipe on GPUs that are not at hand, by pricing every layout from data sheets and formulas.
 //!
 //! For decisions on hardware, and for other engines. Nothing is measured or launched; [`crate::analytic`] is
 //! the model, with a wide interval for setups without published runs.
@@ -50,25 +50,25 @@ use crate::training::training_schedule::{self, StepAndValidationTime};
 use dtrain_recipes::{Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe, Tunable};
 use serde::Serialize;
 
-/// Estimates within this share of the best are a tie.
+/// Relative difference from the best estimate up to which estimates are tied.
 pub const TIE: f64 = 0.04;
 
 /// Number of layouts that the search keeps.
 const KEEP: usize = 200;
 
-/// Default number of slower layouts in a plan.
+/// Default number of layouts slower than the ties that a plan lists.
 pub const NEXT: usize = 5;
 
 /// A recipe, a cluster and an engine to plan for.
 #[derive(Clone, Copy, Debug)]
 pub struct DatasheetPlanRequest<'a> {
-    /// The recipe.
+    /// Recipe to plan.
     pub recipe: &'a Recipe,
-    /// The devices.
+    /// Devices to train on.
     pub cluster: HomogeneousCluster,
-    /// The engine.
+    /// Engine to train with.
     pub engine: &'static dyn crate::engine::Engine,
-    /// Number of layouts to list that are slower than the ties; at most 200 are kept.
+    /// Number of layouts slower than the ties that the plan lists; at most 200 are kept.
     pub next: usize,
 }
 
@@ -79,81 +79,81 @@ pub struct DatasheetPlan {
     pub recipe: String,
     /// Number of model parameters.
     pub parameters: u64,
-    /// Number of devices.
+    /// Number of devices in use.
     pub devices: u32,
-    /// Idle devices, because fewer hosts are faster.
+    /// Number of devices that stay idle because fewer hosts are faster.
     pub idle: u32,
-    /// Devices per host.
+    /// Number of devices per host.
     pub per_host: u32,
     /// Name of the GPU, and the source of its figures.
     pub gpu: (String, &'static str),
     /// Name of the engine.
     pub engine: &'static str,
-    /// Samples per step.
+    /// Number of samples per step, and the reason for it.
     pub batch: Decision<u64>,
-    /// Peak learning rate.
+    /// Peak learning rate, and the reason for it.
     pub learning_rate: Decision<f64>,
-    /// The recommended layout.
+    /// Layout that the plan recommends.
     pub choice: LayoutEstimate,
     /// Layouts within the tie margin of the choice, in order of preference.
     pub ties: Vec<LayoutEstimate>,
-    /// The fastest other layouts, fastest first.
+    /// Fastest layouts besides the choice and its ties, fastest first.
     pub next: Vec<LayoutEstimate>,
-    /// The best layout of every axis value that was not chosen.
+    /// Best layout for every axis value that was not chosen.
     pub alternatives: Vec<AxisAlternative>,
     /// The choice and the Pareto front of time, memory and cost, on all devices or fewer.
     pub tradeoffs: Tradeoffs<StepConfig>,
     /// Usable bytes of memory per device.
     pub memory_bytes: f64,
-    /// Bytes of a rank of every stage of the choice by category, in pipeline order.
+    /// Bytes of a rank of every stage of the chosen layout by category, in pipeline order.
     pub stages: Vec<Vec<(&'static str, f64)>>,
-    /// Timeline of every stage of the choice.
+    /// Timeline of a step on every stage of the chosen layout; `None` if the stages deadlock.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
     /// Effects of single changes, most helpful first.
     pub advice: Vec<Advice>,
-    /// The most informative measurement, if some layouts tie.
+    /// Measurement that would tell most about the choice; `None` if no layouts tie with it.
     pub measurement: Option<Measurement>,
-    /// Optimizer steps, if the recipe determines them.
+    /// Number of optimizer steps; `None` unless the recipe determines it.
     pub steps: Option<u64>,
-    /// Seconds of all steps without failures.
+    /// Seconds of all steps without failures; `None` if their number is unknown.
     pub total_seconds: Option<f64>,
-    /// Device hours in that time.
+    /// Device hours of all steps without failures; `None` if the number of steps is unknown.
     pub device_hours: Option<f64>,
-    /// Price per device hour, if the recipe names it.
+    /// Price of a device hour; `None` unless the recipe states it.
     pub price: Option<f64>,
-    /// Forecast of host failures.
+    /// Forecast of host failures and of their effect on the training.
     pub failures: FailureForecast,
-    /// Number of layouts in the space.
+    /// Number of layouts in the search space.
     pub layouts: u64,
 }
 
-/// A layout with its estimate.
+/// A layout of equal devices, with its estimate.
 #[derive(Clone, Debug, Serialize)]
 pub struct LayoutEstimate {
-    /// The layout.
+    /// Layout that is estimated.
     pub config: StepConfig,
     /// Estimated seconds per step.
     pub step_seconds: f64,
-    /// Lower end of the 80 % interval of the step.
+    /// Lower end of the 80 % prediction interval of the seconds per step.
     pub step_seconds_low: f64,
-    /// Upper end of the 80 % interval of the step.
+    /// Upper end of the 80 % prediction interval of the seconds per step.
     pub step_seconds_high: f64,
-    /// Seconds by cause.
+    /// Seconds of the step by cause.
     pub causes: Vec<(&'static str, f64)>,
     /// Tokens per second and device.
     pub tokens_per_second_per_device: f64,
-    /// Model FLOPs utilisation (MFU).
+    /// Model FLOPs utilization (MFU) of the step.
     pub model_flops_utilization: f64,
     /// Peak bytes of the heaviest rank.
     pub peak_bytes: f64,
-    /// Upper end of the 80 % interval of memory.
+    /// Upper end of the 80 % prediction interval of the peak bytes.
     pub peak_bytes_high: f64,
-    /// Bytes by category.
+    /// Bytes of the heaviest rank by category.
     pub bytes: Vec<(&'static str, f64)>,
 }
 
-/// Plans a request from data sheets.
+/// Plans the recipe of `request` on its cluster from data sheets.
 pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<DatasheetPlan, DatasheetPlanError> {
     let recipe = request.recipe;
     let (asked, batch) = problem(request)?;
@@ -202,7 +202,7 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
     })
 }
 
-/// Returns the search problem of a request, and the samples per step.
+/// Returns the search problem of a request, and its number of samples per step.
 fn problem(request: &DatasheetPlanRequest<'_>) -> Result<(SearchProblem, Decision<u64>), DatasheetPlanError> {
     let recipe = request.recipe;
     let decoder = decoder(&recipe.model)?;
@@ -252,7 +252,7 @@ fn refuse_part(
     Err(DatasheetPlanError::Part { engine: engine.title(), part: cluster.part(), instead })
 }
 
-/// Returns an error for a pin that the problem cannot represent, rather than drop it.
+/// Returns an error for a pin that the problem cannot represent, so that none is dropped.
 fn refuse_pins(pins: &LayoutPins) -> Result<(), DatasheetPlanError> {
     let set = [("shares", pins.shares.is_some())];
     match set.into_iter().find(|(_, is_set)| *is_set) {
@@ -261,8 +261,8 @@ fn refuse_pins(pins: &LayoutPins) -> Result<(), DatasheetPlanError> {
     }
 }
 
-/// Decides the samples per step: as pinned, or as recommended for the run length, in multiples that divide
-/// well.
+/// Decides the number of samples per step: as pinned, or as recommended for the length of the run, in
+/// multiples that divide well.
 fn batch(recipe: &Recipe) -> Result<Decision<u64>, DatasheetPlanError> {
     let budget = batch_size::budget(&recipe.objective.stop, &recipe.model, None, 0.0);
     let is_open = !matches!(recipe.train.batch, Tunable::Pinned(_));
@@ -287,7 +287,7 @@ fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
     learning_rate::clamp_to_choice(&recipe.train.learning_rate, recommended)
 }
 
-/// Returns the number format that the recipe pins; 16 bits if open.
+/// Returns the number format that the recipe pins for matrix products; 16 bits if it leaves it open.
 fn products(recipe: &Recipe) -> MatmulPrecision {
     match recipe.train.precision {
         Tunable::Pinned(Precision::F32) => MatmulPrecision::Bits32,
@@ -313,7 +313,7 @@ fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlan
     }
 }
 
-/// Explains an empty space of layouts: the engine, or divisibility.
+/// Returns the reason why the search space is empty: the engine, or divisibility.
 fn no_layout(problem: &SearchProblem, devices: u32) -> DatasheetPlanError {
     match problem.runs_on.as_ref().zip(problem.infeasible_reason()) {
         Some((EngineSupport { engine, .. }, UnsupportedLayout { what, instead })) => {
@@ -327,7 +327,7 @@ fn no_layout(problem: &SearchProblem, devices: u32) -> DatasheetPlanError {
     }
 }
 
-/// Returns the estimate of a layout.
+/// Returns the estimate for the layout `config`.
 fn layout_estimate(problem: &SearchProblem, config: &StepConfig) -> LayoutEstimate {
     let case = problem.at(config);
     let (step, peak) = (StepTimes::of(&case), PeakMemory::of(&case));

@@ -1,31 +1,37 @@
 //! Alpha-beta (latency and bandwidth) formulas of all-reduce, all-gather, all-to-all and point-to-point
 //! messages.
 
+mod all_reduce;
+mod all_to_all;
+
+pub use all_reduce::{all_reduce, gather_or_scatter};
+pub use all_to_all::all_to_all;
+
 use super::constants::GeneralConstants;
 
-/// Links between the devices of a cluster.
+/// Speed and latency of the links between the devices of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interconnect {
-    /// Bytes/s, one way, that collectives reach between a device and the others of its host.
+    /// Bytes/s, one way, that collectives reach between a device and the other devices of its host.
     pub link: f64,
-    /// Bytes/s of network per device that collectives reach.
+    /// Bytes/s that collectives reach over the network, per device.
     pub network: f64,
     /// Devices per host (per rack, if they share one NVLink domain).
     pub per_host: f64,
     /// Seconds to start a collective within a host.
     pub link_start: f64,
-    /// Seconds per further member within a host.
+    /// Seconds that each further member on a host adds to a collective.
     pub link_member: f64,
     /// Seconds to start a collective or message between hosts.
     pub network_start: f64,
-    /// Seconds per further host: rings pass all of them.
+    /// Seconds that each further host adds to a collective, as a ring passes through all hosts.
     pub network_member: f64,
-    /// Share of the bandwidths that an all-to-all reaches.
+    /// Share of the links' bandwidth that an all-to-all reaches.
     pub all_to_all: f64,
 }
 
 impl Interconnect {
-    /// Creates links from data-sheet bandwidths in bytes/s.
+    /// Creates the links of a cluster from the bandwidths of its data sheets, in bytes/s.
     pub fn of(link: f64, network: f64, per_host: f64, c: &GeneralConstants) -> Self {
         Self {
             link: link * c.link,
@@ -39,30 +45,30 @@ impl Interconnect {
         }
     }
 
-    /// Returns the same links under the constants `to` instead of `from`.
+    /// Returns these links as they would be under the constants `to` instead of `from`.
     #[must_use]
     pub fn with_constants(&self, from: &GeneralConstants, to: &GeneralConstants) -> Self {
         Self::of(self.link / from.link, self.network / from.network, self.per_host, to)
     }
 
-    /// Returns the topology of a group of `degree` ranks that are `stride` apart.
+    /// Returns the spread over hosts of a group of `degree` ranks that are `stride` ranks apart.
     pub fn group(&self, degree: f64, stride: f64) -> GroupTopology {
         let inside = (self.per_host / stride).floor().max(1.0).min(degree);
         GroupTopology { inside, outside: degree / inside }
     }
 }
 
-/// Spread of a group's ranks over hosts.
+/// Spread of the ranks of a communication group over hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupTopology {
-    /// Members per host.
+    /// Number of members of the group on each host.
     pub inside: f64,
-    /// Number of hosts.
+    /// Number of hosts that the group is on.
     pub outside: f64,
 }
 
 impl GroupTopology {
-    /// Number of members.
+    /// Returns the number of members of the group.
     pub fn size(self) -> f64 {
         self.inside * self.outside
     }
@@ -73,31 +79,8 @@ impl GroupTopology {
     }
 }
 
-/// Returns the seconds of an all-gather or reduce-scatter of `bytes` in total: hierarchical or as one ring,
-/// whichever is shorter. All members of a host send at once, each over its own network.
-pub fn gather_or_scatter(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
-    let size = group.size();
-    if size <= 1.0 {
-        return 0.0;
-    }
-    let GroupTopology { inside, outside } = group;
-    let levels = (inside - 1.0) / inside * bytes / links.link
-        + (outside - 1.0) / outside * bytes / inside / links.network;
-    let slowest = if group.spans_hosts() { links.link.min(inside * links.network) } else { links.link };
-    let ring = (size - 1.0) / size * bytes / slowest;
-    let within = if inside > 1.0 { links.link_start + (inside - 1.0) * links.link_member } else { 0.0 };
-    let across =
-        if group.spans_hosts() { links.network_start + (outside - 1.0) * links.network_member } else { 0.0 };
-    levels.min(ring) + within + across
-}
-
-/// Returns the seconds of an all-reduce: a reduce-scatter and an all-gather.
-pub fn all_reduce(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
-    2.0 * gather_or_scatter(bytes, group, links)
-}
-
-/// Returns the seconds of a message of `bytes`. It has fewer channels than a collective, so it reaches only
-/// `share` of a link.
+/// Returns the seconds to send a message of `bytes` to one other rank, over the network if `leaves`. A
+/// message has fewer channels than a collective, so it reaches only `share` of a link.
 pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect) -> f64 {
     let inside = links.link * share;
     let (speed, start) =
@@ -105,44 +88,12 @@ pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect
     bytes / speed + start
 }
 
-/// Returns the seconds of an all-to-all in which every member sends each other its part of `bytes`. If each
-/// token goes to `once` experts and crosses the network once per host, fewer bytes cross.
-pub fn all_to_all(bytes: f64, once: Option<f64>, group: GroupTopology, links: &Interconnect) -> f64 {
-    let size = group.size();
-    if size <= 1.0 {
-        return 0.0;
-    }
-    let GroupTopology { inside, outside } = group;
-    let within = bytes * (inside - 1.0) / size / (links.link * links.all_to_all);
-    let all = bytes * (size - inside) / size;
-    let sent = once.map_or(all, |chosen| {
-        let hosts = (outside - 1.0) * (1.0 - (1.0 - 1.0 / outside).powf(chosen));
-        all.min(bytes / chosen * hosts)
-    });
-    let across = sent / (links.network * links.all_to_all);
-    let start = links.link_start + if group.spans_hosts() { links.network_start } else { 0.0 };
-    within.max(across) + start
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hosts_of_eight() -> Interconnect {
+    pub(super) fn hosts_of_eight() -> Interconnect {
         Interconnect::of(300e9, 25e9, 8.0, &crate::analytic::Constants::shipped().general)
-    }
-
-    #[test]
-    fn a_group_that_leaves_its_host_uses_the_network_of_all_its_members() {
-        let links = hosts_of_eight();
-        let whole = links.group(16.0, 1.0);
-        assert_eq!(whole, GroupTopology { inside: 8.0, outside: 2.0 });
-        let apart = links.group(2.0, 8.0);
-        assert_eq!(apart, GroupTopology { inside: 1.0, outside: 2.0 });
-        let (bytes, seconds) = (8e9, |group| gather_or_scatter(8e9, group, &links));
-        let alone = 0.5 * bytes / links.network;
-        assert!((seconds(apart) / alone - 1.0).abs() < 0.01);
-        assert!(seconds(whole) < 0.3 * alone, "eight networks carry what crosses: {}", seconds(whole));
     }
 
     #[test]
@@ -156,14 +107,5 @@ mod tests {
         assert!(seconds(0.05) > 1.2 * seconds(1.0));
         let gather = |hosts: f64| gather_or_scatter(0.0, links.group(8.0 * hosts, 1.0), &links);
         assert!(gather(1024.0) > 10.0 * gather(16.0), "{} {}", gather(1024.0), gather(16.0));
-    }
-
-    #[test]
-    fn an_all_to_all_that_sends_a_token_once_to_each_host_is_shorter() {
-        let links = hosts_of_eight();
-        let group = links.group(64.0, 1.0);
-        let (every, once) = (all_to_all(1e9, None, group, &links), all_to_all(1e9, Some(8.0), group, &links));
-        assert!(once < 0.9 * every, "{once} {every}");
-        assert!(all_to_all(1e9, None, links.group(1.0, 1.0), &links) <= 0.0);
     }
 }

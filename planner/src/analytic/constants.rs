@@ -15,18 +15,18 @@ use std::sync::LazyLock;
 /// All constants of the cost model.
 #[derive(Clone, Debug)]
 pub struct Constants {
-    /// Constants independent of hardware and engine.
+    /// Constants that depend on neither hardware nor engine.
     pub general: GeneralConstants,
-    /// Profiles of the engine styles.
+    /// Cost profile of each engine style.
     pub profiles: SoftwareProfiles,
-    /// Hardware generations by name.
+    /// Properties of each hardware generation, by its name.
     pub generations: BTreeMap<String, GpuGeneration>,
-    /// Covariance of the fitted constants.
+    /// Covariance of the logarithms of the fitted constants.
     pub covariance: Covariance,
 }
 
-/// Constants independent of hardware and engine; `data/constants.toml` gives the meaning, the prior and the
-/// origin of each.
+/// Constants that depend on neither hardware nor engine; `data/constants.toml` gives the meaning, the prior
+/// and the origin of each.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -89,7 +89,7 @@ pub struct MemoryConstants {
     pub transient: f64,
 }
 
-/// Standard deviations of ln(measured / predicted step time), by cause.
+/// Standard deviations of ln(measured / predicted step time) and of peak memory, by cause of the error.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -134,7 +134,7 @@ impl Constants {
         self.profiles.of(style)
     }
 
-    /// Returns the properties of a GPU's generation.
+    /// Returns the properties of the generation that `gpu` belongs to.
     ///
     /// # Panics
     /// If the generation is missing.

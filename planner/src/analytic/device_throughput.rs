@@ -1,10 +1,10 @@
-//! Sustained throughput of one device: the share of a peak that large matrix products and attention reach.
+//! Sustained throughput of one device: the share of its peak that large matrix products and attention reach.
 
 use super::constants::{Constants, GeneralConstants};
 use crate::engine::AttentionKernel;
 use crate::hardware::{GpuGeneration, GpuSpec};
 
-/// Number format of the linear layers of a model.
+/// Number format in which the linear layers of a model are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatmulPrecision {
     /// f32, or TF32 on devices that have it.
@@ -20,7 +20,7 @@ pub enum MatmulPrecision {
 }
 
 impl MatmulPrecision {
-    /// Bytes per element of an input saved for the backward.
+    /// Returns the bytes per element of a layer input that is saved for the backward.
     pub fn saved_bytes(self) -> f64 {
         if self.are_small() { 1.0 } else { 2.0 }
     }
@@ -30,39 +30,39 @@ impl MatmulPrecision {
     }
 }
 
-/// Sustained throughput of one device.
+/// Sustained throughput of one device, for one precision and attention kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceThroughput {
-    /// FLOP/s of large 16-bit matrix products (32-bit if the model is trained in that).
+    /// FLOP/s of large matrix products in 16 bits (in 32 bits if the model is trained in 32).
     pub products: f64,
-    /// Throughput of fp8 and fp4 products, if linear layers use them.
+    /// Throughput of fp8 and fp4 products; `None` unless linear layers use them.
     pub small: Option<LowPrecisionThroughput>,
-    /// FLOP/s of the forward of fused attention's core.
+    /// FLOP/s of fused attention in the forward: scores, softmax and weighted values.
     pub attention: f64,
-    /// Memory bytes per second of element-wise passes.
+    /// Bytes/s of memory traffic in element-wise passes.
     pub stream: f64,
-    /// Number of multiprocessors, which share the tiles of a product.
+    /// Number of multiprocessors of the device, which share the tiles of a product.
     pub multiprocessors: f64,
-    /// Exponent of the wave utilisation of large products.
+    /// Exponent of the loss from wave quantization in large products.
     pub wave: f64,
-    /// Efficiency of products whose dimension is a multiple of 8, 4, 2, or 1.
+    /// Efficiency of products whose dimension is a multiple of 8, 4, 2 or 1, in this order.
     pub align: [f64; 4],
-    /// Share of the clock that a power limit leaves.
+    /// Share of its usual clock at which the device runs under its power limit.
     pub power: f64,
 }
 
 /// Throughput of matrix products in 8 bits or fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LowPrecisionThroughput {
-    /// FLOP/s of large products.
+    /// FLOP/s of large products in low precision.
     pub products: f64,
-    /// Memory passes over an operand to quantize it.
+    /// Number of passes over an operand to quantize it.
     pub passes: f64,
 }
 
 impl DeviceThroughput {
-    /// Computes the throughput of `gpu` for this precision and attention kernel with heads of `head`
-    /// channels. `power` is the share of the clock that a power limit leaves.
+    /// Computes the throughput of `gpu` for a precision and an attention kernel whose heads have `head`
+    /// channels. `power` is the share of its usual clock at which the device runs under its power limit.
     pub fn of(
         gpu: &GpuSpec,
         products: MatmulPrecision,
@@ -93,7 +93,7 @@ impl DeviceThroughput {
     }
 }
 
-/// Returns the low-precision throughput, if it is requested and `gpu` has it.
+/// Returns the throughput in low precision, if it is requested and `gpu` has it.
 fn small(
     gpu: &GpuSpec,
     products: MatmulPrecision,
@@ -113,7 +113,7 @@ fn small(
     })
 }
 
-/// Returns the share of the 16-bit peak that the forward of attention's core reaches.
+/// Returns the share of the 16-bit peak that fused attention reaches in the forward.
 fn attention(generation: &GpuGeneration, c: &GeneralConstants, kernel: AttentionKernel, head: f64) -> f64 {
     let share = match kernel {
         AttentionKernel::Fused => generation.fused * c.fused,

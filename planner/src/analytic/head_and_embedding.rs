@@ -1,11 +1,11 @@
-//! Seconds of the embedding before the layers, and of the head and the loss behind them.
+//! Seconds of the embedding before the layers, and of the output head and the loss after them.
 
 use super::StepInputs;
 use super::collective::all_reduce;
 use super::device_throughput::DeviceThroughput;
 use super::matmul::{ceiling, linear};
 
-/// Returns the seconds of head and loss, forward and backward, for one micro-batch on the last stage.
+/// Returns the seconds of output head and loss, forward and backward, for one micro-batch on the last stage.
 pub fn head_seconds(case: &StepInputs<'_>) -> f64 {
     let (c, model, tokens) = (case.general(), case.model, case.tokens());
     let width = vocabulary_shard(case);
@@ -19,7 +19,7 @@ pub fn head_seconds(case: &StepInputs<'_>) -> f64 {
     ((products + loss).max(host) + sum) * (1.0 + model.further())
 }
 
-/// Returns the vocabulary entries on one rank.
+/// Returns the number of vocabulary entries that one rank holds.
 fn vocabulary_shard(case: &StepInputs<'_>) -> f64 {
     let (vocabulary, tensor) = (case.model.vocabulary, case.config.tensor());
     if case.engine.profile.pads_vocabulary {

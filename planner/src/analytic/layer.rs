@@ -3,41 +3,42 @@
 use super::collective::{all_reduce, all_to_all, gather_or_scatter, point_to_point};
 use super::constants::GeneralConstants;
 use super::matmul::{ForwardBackward, alignment, grouped_linear, linear};
+use super::overlap::exposed;
 use super::transformer::{ExpertDims, LatentDims, WindowDims};
-use super::{GroupTopology, StepInputs, topology};
-use crate::engine::{AttentionKernel, Recomputation};
+use super::{StepInputs, topology};
+use crate::engine::AttentionKernel;
 use dtrain_protocol::ContextExchange;
 
-/// Seconds of one layer, by cause.
+/// Seconds of one transformer layer for one micro-batch, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LayerTimes {
-    /// Matrix products of the attention's projections.
+    /// Seconds of the matrix products before and after the core of attention.
     pub projections: ForwardBackward,
-    /// Core of attention: scores, softmax, weighted values.
+    /// Seconds of the core of attention: scores, softmax and weighted values.
     pub core: ForwardBackward,
-    /// Matrix products of the feed-forward, or of experts.
+    /// Seconds of the matrix products of the feed-forward block or of the experts.
     pub feed_forward: ForwardBackward,
-    /// Element-wise work: norms, residuals, activations, positions, copies.
+    /// Seconds of element-wise work: norms, residuals, activations, positions and copies.
     pub elementwise: ForwardBackward,
-    /// Gaps between kernels on the device.
+    /// Seconds of the gaps between kernels on the device.
     pub idle: ForwardBackward,
-    /// Host time to launch the kernels; it runs beside the device.
+    /// Seconds of the host to launch the kernels, while the device computes.
     pub host: ForwardBackward,
-    /// Exposed tensor-parallel communication.
+    /// Seconds of tensor-parallel communication that are exposed.
     pub tensor: ForwardBackward,
-    /// Exposed context-parallel communication.
+    /// Seconds of context-parallel communication that are exposed.
     pub context: ForwardBackward,
-    /// Exposed expert-parallel communication.
+    /// Seconds of expert-parallel communication that are exposed.
     pub expert: ForwardBackward,
-    /// Recomputation in the backward, averaged over layers.
+    /// Seconds of recomputation in the backward, averaged over the layers.
     pub recompute: f64,
 }
 
-/// Layer times of a model, by kind of layer.
+/// Seconds of each kind of layer of a model: with experts and without.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerTimesByKind {
     pub(super) layer: LayerTimes,
-    /// Layers without experts, in models with both kinds.
+    /// Times of the layers without experts; `None` unless the model has both kinds.
     pub(super) dense: Option<LayerTimes>,
 }
 
@@ -47,8 +48,8 @@ impl LayerTimesByKind {
         Self { layer: LayerTimes::of(case), dense: has_both.then(|| LayerTimes::dense(case)) }
     }
 
-    /// Returns these layers under another context exchange or sequence parallelism, which keep the matrix
-    /// products.
+    /// Returns the layer times for the context exchange and the sequence parallelism of `case`, on which the
+    /// matrix products do not depend.
     pub(super) fn with_exchange(self, case: &StepInputs<'_>) -> Self {
         let around = |layer: LayerTimes, experts| {
             LayerTimes::around(case, experts, layer.projections, layer.feed_forward)
@@ -60,7 +61,7 @@ impl LayerTimesByKind {
     }
 }
 
-/// Channels per rank of queries, keys and attention output.
+/// Number of channels of queries, keys and attention output on one rank.
 #[derive(Clone, Copy, Debug)]
 struct HeadChannels {
     queries: f64,
@@ -69,12 +70,12 @@ struct HeadChannels {
 }
 
 impl LayerTimes {
-    /// Computes a layer of the model, with its experts if it has any.
+    /// Computes the times of a layer of the model, with experts if the model has any.
     pub fn of(case: &StepInputs<'_>) -> Self {
         Self::with(case, case.model.experts)
     }
 
-    /// Computes a layer without experts.
+    /// Computes the times of a layer without experts.
     pub fn dense(case: &StepInputs<'_>) -> Self {
         Self::with(case, None)
     }
@@ -107,53 +108,33 @@ impl LayerTimes {
         layer.with_recompute(case)
     }
 
-    /// Returns the layer under the recompute mode of `case`, which must not differ otherwise.
-    #[must_use]
-    pub(super) fn with_recompute(self, case: &StepInputs<'_>) -> Self {
-        let recompute =
-            case.config.recompute_share() * self.recompute_seconds(case.recomputation(), case.general());
-        Self { recompute, ..self }
-    }
-
-    /// Returns the busy and idle time on the device, without communication.
+    /// Returns the busy and idle seconds of the device, without communication.
     pub fn computed(&self) -> ForwardBackward {
         self.projections + self.core + self.feed_forward + self.elementwise + self.idle
     }
 
-    /// Returns the exposed communication.
+    /// Returns the seconds of all communication that is exposed.
     pub fn communication(&self) -> ForwardBackward {
         self.tensor + self.context + self.expert
     }
 
-    /// Returns a forward and a backward, without recomputation.
+    /// Returns the seconds of a forward and a backward, without recomputation.
     pub fn passes(&self) -> ForwardBackward {
         self.computed().max(self.host) + self.communication()
     }
 
-    /// Returns the seconds of one micro-batch, forward and backward.
+    /// Returns the seconds of one micro-batch: forward, backward and recomputation.
     pub fn total(&self) -> f64 {
         self.passes().sum() + self.recompute
     }
 
-    /// Returns `true` if launching kernels takes longer than running them.
+    /// Returns `true` if launching the kernels of the layer takes longer than running them.
     pub fn is_bound_by_host(&self) -> bool {
         self.host.sum() > self.computed().sum() + self.communication().sum()
     }
-
-    fn recompute_seconds(&self, again: Recomputation, c: &GeneralConstants) -> f64 {
-        match again {
-            Recomputation::Nothing => 0.0,
-            Recomputation::Attention => self.core.forward,
-            Recomputation::EverySecondProduct => {
-                let products = (self.projections + self.feed_forward).forward;
-                c.product_again * products + self.elementwise.forward
-            }
-            Recomputation::All => self.passes().forward,
-        }
-    }
 }
 
-/// Returns the time of `operations` of a forward at `seconds` each, and of those of its backward.
+/// Returns the seconds of a forward of `operations` kernels that take `seconds` each, and of its backward.
 fn in_both(operations: f64, seconds: f64, c: &GeneralConstants) -> ForwardBackward {
     ForwardBackward { forward: 1.0, backward: c.operations_backward } * (operations * seconds)
 }
@@ -168,7 +149,7 @@ fn heads(case: &StepInputs<'_>) -> HeadChannels {
     }
 }
 
-/// Matrix products before and after the core of attention.
+/// Returns the seconds of the matrix products before and after the core of attention.
 fn projections(case: &StepInputs<'_>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
     let HeadChannels { queries, keys, values } = heads(case);
@@ -185,7 +166,7 @@ fn projections(case: &StepInputs<'_>) -> ForwardBackward {
     before + linear(tokens, model.hidden, values, device)
 }
 
-/// Core of attention: scores, softmax, weighted values.
+/// Returns the seconds of the core of attention: scores, softmax and weighted values.
 fn attention_core(case: &StepInputs<'_>) -> ForwardBackward {
     let (c, model, device) = (case.general(), case.model, &case.device);
     let (micro, s) = (case.config.micro(), model.sequence);
@@ -209,8 +190,8 @@ fn attention_core(case: &StepInputs<'_>) -> ForwardBackward {
     }
 }
 
-/// Returns the slowdown of fused attention over pieces of a ring: short pieces are less efficient, and the
-/// causal mask makes ranks wait for each other.
+/// Returns the slowdown factor of fused attention in a ring, where short pieces of the sequence are less
+/// efficient and the causal mask makes ranks wait for each other.
 fn pieces(case: &StepInputs<'_>) -> f64 {
     let (context, s, ramp) = (case.config.context(), case.model.sequence, case.general().attention_ramp);
     if context <= 1.0 || !case.config.arrangement.context_exchange.is_ring() {
@@ -220,7 +201,7 @@ fn pieces(case: &StepInputs<'_>) -> f64 {
     slower(0.5 * s / context) / slower(s) * (1.0 + case.general().ring * (context - 1.0) / context)
 }
 
-/// Matrix products of the feed-forward, or of experts.
+/// Returns the seconds of the matrix products of the feed-forward block, or of the experts.
 fn feed_forward(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
     let (h, t, up) = (model.hidden, case.config.tensor(), model.matrices() - 1.0);
@@ -236,7 +217,7 @@ fn feed_forward(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBa
     if experts.shared > 0.0 { routed + dense(experts.shared) } else { routed }
 }
 
-/// Memory traffic of everything except matrix products.
+/// Returns the seconds of the memory traffic of everything except matrix products and the core of attention.
 fn elementwise(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (c, model, config) = (case.general(), case.model, &case.config);
     let (tokens, h) = (case.tokens(), model.hidden);
@@ -260,7 +241,7 @@ fn elementwise(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBac
         * (1.0 / case.device.stream)
 }
 
-/// Returns the number of kernels of a forward.
+/// Returns the number of kernels in the forward of a layer.
 fn operations(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> f64 {
     let c = case.general();
     let all = if experts.is_some() { c.operations_experts } else { c.operations };
@@ -269,7 +250,8 @@ fn operations(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> f64 {
     all * case.engine.profile.operations + tensor + unfused
 }
 
-/// Returns the host time to launch `operations`, and to learn the tokens per expert.
+/// Returns the seconds of the host to launch `operations` kernels, and to learn how many tokens each expert
+/// gets.
 fn host(case: &StepInputs<'_>, operations: f64, experts: Option<ExpertDims>) -> ForwardBackward {
     let routing =
         case.general().routing * experts.map_or(0.0, |experts| if experts.drop { 0.5 } else { 1.0 });
@@ -279,7 +261,7 @@ fn host(case: &StepInputs<'_>, operations: f64, experts: Option<ExpertDims>) -> 
         + ForwardBackward { forward: routing, backward: routing }
 }
 
-/// Exposed tensor-parallel all-reduces (or all-gathers and reduce-scatters).
+/// Returns the exposed seconds of tensor-parallel all-reduces (or all-gathers and reduce-scatters).
 fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
     let (config, profile) = (&case.config, &case.engine.profile);
     if config.tensor() <= 1.0 {
@@ -297,14 +279,8 @@ fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
         * (count * exposed(group, profile.hidden_tensor))
 }
 
-/// Returns the exposed share of communication if the engine hides `hidden` of it. Overlap is tuned for links
-/// within a host: nothing is hidden between hosts.
-fn exposed(group: GroupTopology, hidden: f64) -> f64 {
-    if group.spans_hosts() { 1.0 } else { 1.0 - hidden }
-}
-
-/// Exposed exchange of keys and values (and queries, if heads are exchanged). A ring hides behind the pieces
-/// of `core`.
+/// Returns the exposed seconds of exchanging keys and values (and queries, if heads are exchanged). A ring
+/// overlaps with the pieces of `core`.
 fn context(case: &StepInputs<'_>, core: ForwardBackward) -> ForwardBackward {
     let config = &case.config;
     if config.context() <= 1.0 {
@@ -335,7 +311,7 @@ fn context(case: &StepInputs<'_>, core: ForwardBackward) -> ForwardBackward {
     }
 }
 
-/// Exposed all-to-all of tokens to experts and back.
+/// Returns the exposed seconds of the all-to-alls that send tokens to experts and back.
 fn exchange(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (c, config, profile) = (case.general(), &case.config, &case.engine.profile);
     let Some(experts) = experts else { return ForwardBackward::default() };

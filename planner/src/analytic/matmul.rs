@@ -1,24 +1,25 @@
-//! Seconds of matrix products, with the efficiency of tile quantization, alignment and padding.
+//! Seconds of matrix products by a roofline of arithmetic and memory traffic, with the losses from tile
+//! quantization, alignment and padding.
 
 use super::device_throughput::DeviceThroughput;
 use std::ops::{Add, Mul};
 
-/// Seconds of a forward and of a backward pass.
+/// Seconds of a forward pass and of its backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ForwardBackward {
-    /// Seconds of the forward.
+    /// Seconds of the forward pass.
     pub forward: f64,
-    /// Seconds of the backward, without recomputation.
+    /// Seconds of the backward pass, without recomputation.
     pub backward: f64,
 }
 
 impl ForwardBackward {
-    /// Returns the seconds of both passes.
+    /// Returns the seconds of both passes together.
     pub fn sum(self) -> f64 {
         self.forward + self.backward
     }
 
-    /// Returns the longer forward and the longer backward.
+    /// Returns the longer of the two forward passes, and the longer of the two backward passes.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self { forward: self.forward.max(other.forward), backward: self.backward.max(other.backward) }
@@ -41,16 +42,16 @@ impl Mul<f64> for ForwardBackward {
     }
 }
 
-/// Rows and columns of one tile of a product.
+/// Number of rows, and of columns, in one tile of a matrix product.
 const TILE: f64 = 128.0;
 
-/// Rounds up, with a tolerance for rounding errors of quotients.
+/// Rounds `x` up, with a tolerance for rounding errors of quotients.
 pub(super) fn ceiling(x: f64) -> f64 {
     (x - 1e-9).ceil()
 }
 
-/// Returns the efficiency by the largest power of two that divides a dimension: tensor cores read 16 bytes
-/// (eight 16-bit elements) at a time.
+/// Returns the efficiency of a product from the largest power of two that divides `dimension`: tensor cores
+/// read 16 bytes (eight 16-bit elements) at a time.
 pub(super) fn alignment(dimension: f64, device: &DeviceThroughput) -> f64 {
     let [by_8, by_4, by_2, by_1] = device.align;
     let divides = |power: f64| dimension.round() % power == 0.0;
@@ -63,19 +64,19 @@ pub(super) fn alignment(dimension: f64, device: &DeviceThroughput) -> f64 {
     }
 }
 
-/// Equal products `(m × k)(k × n)`, one after the other.
+/// A sequence of matrix products of the same shape, `(m × k)(k × n)`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matmul {
     pub(super) m: f64,
     pub(super) n: f64,
     pub(super) k: f64,
-    /// Number of products.
+    /// Number of products in the sequence.
     pub(super) groups: f64,
 }
 
 impl Matmul {
-    /// Returns the share of the rate of large products: wave quantization, alignment of dimensions and padded
-    /// rows.
+    /// Returns the share of the throughput of large products that these products reach, given wave
+    /// quantization, the alignment of dimensions and padded rows.
     fn efficiency(&self, device: &DeviceThroughput) -> f64 {
         let multiprocessors = device.multiprocessors;
         let tiles = ceiling(self.m / TILE) * ceiling(self.n / TILE) * self.groups;
@@ -86,18 +87,19 @@ impl Matmul {
         waves.powf(device.wave) * alignment(self.n, device).min(alignment(self.k, device)) * padding
     }
 
-    /// Returns the elements of both operands and the result.
+    /// Returns the number of elements of both operands and the result, of all products together.
     fn elements(&self) -> f64 {
         self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
     }
 
-    /// Returns the seconds at `rate` FLOP/s of large products, with `bytes` per element.
+    /// Returns the seconds by the roofline: the longer of arithmetic at `rate` FLOP/s (that of large
+    /// products) and memory traffic at `bytes` per element.
     fn seconds(&self, rate: f64, bytes: f64, device: &DeviceThroughput) -> f64 {
         let arithmetic = 2.0 * self.m * self.n * self.k * self.groups / (rate * self.efficiency(device));
         arithmetic.max(bytes * self.elements() / device.stream)
     }
 
-    /// Returns the seconds in the device's fastest allowed precision.
+    /// Returns the seconds on `device`, in the fastest precision that linear layers may use.
     fn on(&self, device: &DeviceThroughput) -> f64 {
         match device.small {
             None => self.seconds(device.products, 2.0, device),
@@ -110,8 +112,7 @@ impl Matmul {
     }
 }
 
-/// Returns the seconds of a linear layer over `tokens`; its backward is two products with shapes of their
-/// own.
+/// Returns the seconds of a linear layer over `tokens`; its backward is two products of different shapes.
 pub fn linear(tokens: f64, outputs: f64, inputs: f64, device: &DeviceThroughput) -> ForwardBackward {
     grouped_linear(tokens, outputs, inputs, 1.0, 0.0, device)
 }

@@ -1,38 +1,38 @@
-//! Peak memory of the heaviest rank.
+//! Peak memory of the rank that uses the most.
 
 mod lower_bound;
 
 pub(super) use lower_bound::MemoryLowerBound;
 
-use super::constants::MemoryConstants;
-use super::{StagePartition, StepConfig, StepInputs, step};
+use super::local_parameters::LocalParameters;
+use super::{StagePartition, StepConfig, StepInputs};
 use crate::engine::Recomputation;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
-/// Peak bytes of one rank, by category.
+/// Peak bytes of one rank, by what they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PeakMemory {
-    /// Weights, gradients and optimizer state.
+    /// Bytes of weights, gradients and optimizer state.
     pub states: f64,
-    /// Weights gathered for use.
+    /// Bytes of weights that are gathered for use.
     pub gathered: f64,
-    /// Activations saved for the backward.
+    /// Bytes of activations saved for the backward.
     pub activations: f64,
-    /// Temporary memory of one backward, or the logits if they are larger.
+    /// Temporary bytes of one backward, or those of the logits if they are more.
     pub working: f64,
-    /// Fragmentation of the allocator.
+    /// Bytes lost to fragmentation in the allocator.
     pub fragments: f64,
-    /// The process, its libraries, and communicator buffers.
+    /// Bytes of the process, its libraries, and communication buffers.
     pub process: f64,
 }
 
-/// Load of one pipeline stage.
+/// The contents of one pipeline stage that decide its memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageLoad {
-    /// Number of layers.
+    /// Number of layers on the stage.
     pub layers: f64,
-    /// Micro-batches with live activations.
+    /// Number of micro-batches whose activations are live at once.
     pub alive: f64,
     /// True for the first stage, with the embedding.
     pub is_first: bool,
@@ -41,18 +41,18 @@ pub struct StageLoad {
 }
 
 impl PeakMemory {
-    /// Returns the heaviest rank: of the first stage (most live micro-batches), the second or the fullest
-    /// (more layers), or the last (logits).
+    /// Returns the peak memory of the heaviest rank: on the first stage (most live micro-batches), the second
+    /// or the fullest (more layers), or the last (logits).
     pub fn of(case: &StepInputs<'_>) -> Self {
         Self::with(case, StagePartition::of(case.model, &case.config))
     }
 
-    /// Like `of`, for a given stage partition.
+    /// Returns the peak memory of the heaviest rank for the given stage partition.
     pub fn with(case: &StepInputs<'_>, division: StagePartition) -> Self {
         Self::heaviest(case, &LayerMemory::of(case), division)
     }
 
-    /// Returns a lower bound on the bytes of the heaviest rank, over all of `shards`.
+    /// Returns a lower bound on the bytes of the heaviest rank under any of the shardings `shards`.
     pub(super) fn lower_bound(
         case: &StepInputs<'_>,
         shards: &[(ZeroStage, u32)],
@@ -72,18 +72,18 @@ impl PeakMemory {
         peaks.max_by(|a, b| a.total().total_cmp(&b.total())).expect("there is a first stage")
     }
 
-    /// Returns the memory of a rank of one stage.
+    /// Returns the peak memory of a rank of the given stage.
     pub fn stage(case: &StepInputs<'_>, stage: StageLoad) -> Self {
         LayerMemory::of(case).stage(case, stage)
     }
 
-    /// Returns the bytes that papers usually count: state and activations of the first stage.
+    /// Returns the bytes that papers usually count: state and activations on the first stage.
     pub fn state_and_activations(case: &StepInputs<'_>) -> f64 {
         let first = Self::stage(case, StageLoad::first(case, StagePartition::of(case.model, &case.config)));
         first.states + first.activations
     }
 
-    /// Returns the categories with their names, in a fixed order.
+    /// Returns the bytes of each category with its name, in a fixed order.
     pub fn categories(&self) -> [(&'static str, f64); 6] {
         [
             ("weights, gradients and optimizer", self.states),
@@ -95,13 +95,13 @@ impl PeakMemory {
         ]
     }
 
-    /// Returns the sum of all categories.
+    /// Returns the bytes of all categories together.
     pub fn total(&self) -> f64 {
         self.states + self.gathered + self.activations + self.working + self.fragments + self.process
     }
 }
 
-/// Returns the stages that can be the heaviest.
+/// Returns the loads of the stages that can be the heaviest.
 fn stages(case: &StepInputs<'_>, division: StagePartition) -> [Option<StageLoad>; 4] {
     [
         Some(StageLoad::first(case, division)),
@@ -111,16 +111,16 @@ fn stages(case: &StepInputs<'_>, division: StagePartition) -> [Option<StageLoad>
     ]
 }
 
-/// Activation memory of a layer, independent of stages, replicas and sharding.
+/// Activation memory of one layer, which does not depend on stages, replicas and sharding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LayerMemory {
-    /// Bytes per layer and micro-batch with recomputation.
+    /// Bytes saved per layer and micro-batch by layers that recompute.
     again: f64,
-    /// Bytes per layer without recomputation.
+    /// Bytes saved per layer and micro-batch by layers that do not recompute.
     whole: f64,
-    /// Bytes of a layer's input.
+    /// Bytes of the input of a layer.
     input: f64,
-    /// Temporary bytes of one backward.
+    /// Temporary bytes of the backward of one layer.
     working: f64,
     logits: f64,
 }
@@ -137,7 +137,7 @@ impl LayerMemory {
         }
     }
 
-    /// Returns the bytes of saved activations, and of temporaries.
+    /// Returns the bytes of saved activations on a stage, and those of temporary tensors.
     fn alive(&self, case: &StepInputs<'_>, stage: StageLoad) -> [f64; 2] {
         let logits = if stage.is_last { self.logits } else { 0.0 };
         let input = if stage.is_first { 2.0 * self.input } else { 0.0 };
@@ -146,7 +146,7 @@ impl LayerMemory {
         [activations, self.working.max(logits) + input]
     }
 
-    /// Returns the memory of a rank of one stage.
+    /// Returns the peak memory of a rank of the given stage.
     fn stage(&self, case: &StepInputs<'_>, stage: StageLoad) -> PeakMemory {
         let (states, gathered) = state(case, stage);
         let [activations, working] = self.alive(case, stage);
@@ -163,38 +163,38 @@ impl LayerMemory {
 }
 
 impl StageLoad {
-    /// Returns the first stage; the whole model without a pipeline.
+    /// Returns the load of the first stage; without a pipeline, that of the whole model.
     fn first(case: &StepInputs<'_>, division: StagePartition) -> Self {
         let is_last = case.config.pipeline() <= 1.0;
         Self { layers: division.first.into(), alive: in_flight(&case.config, 0.0), is_first: true, is_last }
     }
 
-    /// Returns a stage between the first and the last.
+    /// Returns the load of a stage between the first and the last; `None` if it has no layers.
     fn between(case: &StepInputs<'_>, layers: u32, stage: u32) -> Option<Self> {
         let alive = in_flight(&case.config, stage.into());
         (layers > 0).then(|| Self { layers: layers.into(), alive, is_first: false, is_last: false })
     }
 
-    /// Returns the last stage; without a pipeline the whole model, input aside.
+    /// Returns the load of the last stage; without a pipeline, that of the whole model without its input.
     fn last(case: &StepInputs<'_>, division: StagePartition) -> Self {
         let alive = in_flight(&case.config, case.config.pipeline() - 1.0);
         Self { layers: division.last.into(), alive, is_first: false, is_last: true }
     }
 }
 
-/// Returns the bytes of the process and of communicator buffers.
+/// Returns the bytes of the process and of its communication buffers.
 fn process(case: &StepInputs<'_>) -> f64 {
     case.engine.profile.context_bytes + case.general().memory.communicator * axes(case)
 }
 
-/// Returns the number of axes that communicate.
+/// Returns the number of axes along which ranks communicate.
 fn axes(case: &StepInputs<'_>) -> f64 {
     let config = &case.config;
     let degrees = [config.tensor(), config.pipeline(), config.replicas(), config.expert(), config.context()];
     degrees.iter().map(|degree| if *degree > 1.0 { 1.0 } else { 0.0 }).sum()
 }
 
-/// Returns the number of micro-batches with live activations on a stage, counted from 0.
+/// Returns the number of micro-batches with live activations on the stage at the index `stage`.
 pub(crate) fn in_flight(config: &StepConfig, stage: f64) -> f64 {
     let (p, v, n) = (config.pipeline(), config.chunks(), config.micro_batches());
     if p <= 1.0 {
@@ -212,11 +212,11 @@ pub(crate) fn in_flight(config: &StepConfig, stage: f64) -> f64 {
     alive.min(n)
 }
 
-/// Returns the bytes of a stage's state, and of the weights it gathers.
+/// Returns the bytes of the state of a stage, and of the weights that it gathers.
 fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
     let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
     let (t, wire) = (config.tensor(), profile.wire_bytes);
-    let layer = step::LocalParameters::of_layer(case);
+    let layer = LocalParameters::of_layer(case);
     let (dense, sparse) = (layer.dense + model.router(), layer.experts);
     let is_whole = config.pipeline() <= 1.0;
     let has_table = stage.is_first || stage.is_last;
@@ -242,7 +242,7 @@ fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
     (states, gathered)
 }
 
-/// Returns the bytes per rank of `parameters` with gradients and optimizer state.
+/// Returns the bytes per rank of `parameters` weights with their gradients and optimizer state.
 fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     let profile = &case.engine.profile;
     let (weights, gradients, optimizer) =
@@ -264,16 +264,16 @@ fn logits(case: &StepInputs<'_>) -> f64 {
     case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.config.tensor()
 }
 
-/// Saved bytes of one layer and micro-batch.
+/// Bytes saved by one layer for the backward of one micro-batch.
 #[derive(Clone, Copy, Debug)]
-struct LayerActivations {
-    /// Between matrix products (Korthikanti et al. 2022, extended to gated and grouped layers, fused
-    /// attention and fp8).
-    through: f64,
-    /// Attention scores, or their row sums if attention is fused.
-    scores: f64,
-    /// Input of the layer.
-    input: f64,
+pub(super) struct LayerActivations {
+    /// Bytes of activations around matrix products (Korthikanti et al. 2022, extended to gated and grouped
+    /// layers, fused attention and fp8).
+    pub(super) through: f64,
+    /// Bytes of attention scores, or of their row sums if attention is fused.
+    pub(super) scores: f64,
+    /// Bytes of the input of the layer.
+    pub(super) input: f64,
 }
 
 impl LayerActivations {
@@ -309,30 +309,5 @@ impl LayerActivations {
             5.0 * config.micro() * s * s * model.heads / t / config.context()
         };
         Self { through: tokens * through, scores, input: 2.0 * tokens * h / between }
-    }
-
-    /// Returns the bytes that a layer saves for its backward.
-    fn of_layer(&self, again: Recomputation, c: &MemoryConstants) -> f64 {
-        match again {
-            Recomputation::Nothing => self.through + self.scores,
-            Recomputation::Attention => self.through,
-            Recomputation::EverySecondProduct => c.kept_every_second * self.through + self.input,
-            Recomputation::All => self.input,
-        }
-    }
-
-    /// Returns the temporary bytes of one backward: recomputed activations and gathered inputs.
-    fn working(&self, case: &StepInputs<'_>) -> f64 {
-        let config = &case.config;
-        let is_gathered = config.arrangement.sequence && config.tensor() > 1.0;
-        let gathered = if is_gathered { 8.0 * case.tokens() * case.model.hidden } else { 0.0 };
-        gathered
-            + match case.recomputation() {
-                Recomputation::Nothing => case.general().memory.transient * self.through,
-                Recomputation::Attention | Recomputation::EverySecondProduct => {
-                    self.scores + 0.5 * self.through
-                }
-                Recomputation::All => self.through + self.scores,
-            }
     }
 }

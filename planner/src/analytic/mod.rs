@@ -11,11 +11,16 @@
 pub mod collective;
 pub mod constants;
 pub mod device_throughput;
+mod flops;
+mod gradient_sync;
 pub mod head_and_embedding;
 pub mod heterogeneous;
 pub mod layer;
+mod local_parameters;
 pub mod matmul;
 pub mod memory;
+mod overlap;
+mod recompute;
 pub mod search;
 pub mod site_calibration;
 pub mod software;
@@ -37,16 +42,16 @@ pub use step::{MicroBatchTimes, StepTimes};
 pub use transformer::{ExpertDims, LatentDims, Transformer, WindowDims};
 pub use uncertainty::MissingInputs;
 
-use crate::engine::{AttentionKernel, Recomputation};
+use crate::engine::AttentionKernel;
 use dtrain_protocol::{Arrangement, Layout};
-use dtrain_recipes::{Recompute, ZeroStage};
+use dtrain_recipes::ZeroStage;
 use serde::Serialize;
 use std::num::NonZeroU32;
 
-/// A layout with its batch. Its degrees are returned as `f64`, for formulas.
+/// A layout with its batch size. Its methods return degrees as `f64`, for formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepConfig {
-    /// Arrangement of work among the ranks.
+    /// Distribution of the work among the ranks.
     #[serde(flatten)]
     pub arrangement: Arrangement,
     /// Samples per micro-batch.
@@ -56,9 +61,9 @@ pub struct StepConfig {
 }
 
 impl StepConfig {
-    /// Returns the configuration with these degrees. As many as possible of the `expert` ranks are replicas;
-    /// the others are tensor- or context-parallel ranks ([`Arrangement::expert_fold`]). `None` if the experts
-    /// cannot be spread so.
+    /// Returns the configuration with the given degrees. As many as possible of the `expert` ranks are
+    /// replicas; the others are tensor- or context-parallel ranks ([`Arrangement::expert_fold`]). `None` if
+    /// the experts cannot be spread so.
     pub fn with_degrees(self, degrees: Degrees, folded: bool) -> Option<Self> {
         let Degrees { tensor, context, expert, pipeline, data } = degrees;
         let fold = if folded { common_divisor(expert, tensor * context) } else { 1 };
@@ -78,7 +83,7 @@ impl StepConfig {
         Some(Self { arrangement, ..self })
     }
 
-    /// Returns its degrees as whole numbers.
+    /// Returns the degrees of the layout as whole numbers.
     pub fn degrees(&self) -> Degrees {
         let layout = &self.arrangement.layout;
         Degrees {
@@ -90,57 +95,58 @@ impl StepConfig {
         }
     }
 
-    /// Tensor-parallel degree.
+    /// Returns the tensor-parallel degree.
     pub fn tensor(&self) -> f64 {
         self.arrangement.layout.tensor.get().into()
     }
 
-    /// Number of pipeline stages.
+    /// Returns the number of pipeline stages.
     pub fn pipeline(&self) -> f64 {
         self.arrangement.layout.pipeline.get().into()
     }
 
-    /// Chunks (runs of layers) per stage; more than 1 for interleaved schedules.
+    /// Returns the number of chunks (runs of layers) per stage; more than 1 for interleaved schedules.
     pub fn chunks(&self) -> f64 {
         self.arrangement.chunks.into()
     }
 
-    /// Context-parallel degree.
+    /// Returns the context-parallel degree.
     pub fn context(&self) -> f64 {
         self.arrangement.layout.context.get().into()
     }
 
-    /// Expert-parallel degree.
+    /// Returns the expert-parallel degree.
     pub fn expert(&self) -> f64 {
         (self.arrangement.layout.expert.get() * self.arrangement.expert_fold).into()
     }
 
-    /// Tensor-parallel degree within an expert: 1 if experts are folded over these ranks.
+    /// Returns the tensor-parallel degree within an expert: 1 if experts are folded over the tensor-parallel
+    /// ranks.
     pub fn expert_tensor(&self) -> f64 {
         if self.arrangement.expert_fold > 1 { 1.0 } else { self.tensor() }
     }
 
-    /// Data-parallel degree of all but experts; each replica reads samples of its own.
+    /// Returns the data-parallel degree of all but experts; each replica reads samples of its own.
     pub fn data(&self) -> f64 {
         self.arrangement.layout.readers().into()
     }
 
-    /// Ranks with the same weights, experts aside.
+    /// Returns the number of ranks that hold the same weights, experts aside.
     pub fn replicas(&self) -> f64 {
         self.arrangement.replicas().into()
     }
 
-    /// Ranks with the same experts.
+    /// Returns the number of ranks that hold the same experts.
     pub fn expert_replicas(&self) -> f64 {
         (self.replicas() * self.tensor() / (self.expert() * self.expert_tensor())).max(1.0)
     }
 
-    /// Replicas among which state is sharded; 1 without ZeRO.
+    /// Returns the number of replicas among which state is sharded; 1 without ZeRO.
     pub fn shard(&self) -> f64 {
         if self.arrangement.zero == ZeroStage::Zero0 { 1.0 } else { self.arrangement.shard.into() }
     }
 
-    /// Ranks among which the state of an expert is sharded.
+    /// Returns the number of ranks among which the state of an expert is sharded.
     pub fn expert_shard(&self) -> f64 {
         match self.shard() {
             shard if shard <= 1.0 => 1.0,
@@ -148,27 +154,27 @@ impl StepConfig {
         }
     }
 
-    /// Samples per micro-batch.
+    /// Returns the number of samples per micro-batch.
     pub fn micro(&self) -> f64 {
         self.micro_batch.into()
     }
 
-    /// Samples per step.
+    /// Returns the number of samples per step.
     pub fn batch(&self) -> f64 {
         self.batch.into()
     }
 
-    /// Micro-batches per replica and step.
+    /// Returns the number of micro-batches per replica and step.
     pub fn micro_batches(&self) -> f64 {
         (self.batch() / (self.data() * self.micro())).max(1.0)
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> f64 {
         self.arrangement.layout.world().into()
     }
 
-    /// Share of the layers that recompute.
+    /// Returns the share of the layers that recompute.
     pub fn recompute_share(&self) -> f64 {
         1.0 / f64::from(self.arrangement.recompute_every)
     }
@@ -193,14 +199,14 @@ pub struct Degrees {
     pub context: u32,
     /// Expert-parallel degree.
     pub expert: u32,
-    /// Pipeline stages.
+    /// Number of pipeline stages.
     pub pipeline: u32,
-    /// Data-parallel degree of all but experts.
+    /// Data-parallel degree of all parameters but those of experts.
     pub data: u32,
 }
 
 impl Degrees {
-    /// A single rank.
+    /// Degrees of a single rank: 1 along each axis.
     pub const ONE: Self = Self { tensor: 1, context: 1, expert: 1, pipeline: 1, data: 1 };
 }
 
@@ -208,56 +214,40 @@ fn common_divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// All inputs of the cost formulas.
+/// All inputs of the cost formulas of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepInputs<'a> {
     /// Dimensions of the model.
     pub model: &'a Transformer,
-    /// Layout and batch.
+    /// Layout and batch size.
     pub config: StepConfig,
     /// Cost profile of the engine.
     pub engine: Software,
-    /// Throughput of one device.
+    /// Sustained throughput of one device.
     pub device: DeviceThroughput,
     /// Links between the devices.
     pub links: Interconnect,
-    /// Attention kernel.
+    /// Implementation of attention.
     pub kernel: AttentionKernel,
-    /// Number format of linear layers.
+    /// Number format of the products in linear layers.
     pub products: MatmulPrecision,
     /// Constants of the cost model.
     pub constants: &'a Constants,
 }
 
 impl StepInputs<'_> {
-    /// Returns the constants independent of hardware and engine.
+    /// Returns the constants that depend on neither hardware nor engine.
     pub fn general(&self) -> &constants::GeneralConstants {
         &self.constants.general
     }
 
-    /// Tokens per rank and micro-batch.
+    /// Returns the number of tokens per rank and micro-batch.
     pub fn tokens(&self) -> f64 {
         self.config.micro() * self.model.sequence / self.config.context()
     }
 
-    /// Tokens per rank between split matrices: fewer with sequence parallelism.
+    /// Returns the number of tokens per rank between split matrices, which sequence parallelism divides.
     pub fn tokens_between(&self) -> f64 {
         if self.config.arrangement.sequence { self.tokens() / self.config.tensor() } else { self.tokens() }
-    }
-
-    /// Returns the part of a layer that is recomputed.
-    pub fn recomputation(&self) -> Recomputation {
-        match self.config.arrangement.recompute {
-            Recompute::None => Recomputation::Nothing,
-            Recompute::Selective => self.engine.style.selective(),
-            Recompute::Full => Recomputation::All,
-        }
-    }
-
-    /// Returns the model FLOPs utilisation (MFU) of a step of `seconds`: the model's FLOPs without
-    /// recomputation, over the data sheet's `peak` FLOP/s.
-    pub fn model_flops_utilization(&self, seconds: f64, peak: f64) -> f64 {
-        let tokens = self.config.batch() * self.model.sequence;
-        self.model.flops_per_token() * tokens / (seconds * self.config.ranks() * peak)
     }
 }

@@ -1,5 +1,5 @@
-//! Branch-and-bound search over all layouts of a cluster of equal devices; finds the same optimum as pricing
-//! all.
+//! Branch-and-bound search over all layouts of a cluster of equal devices, which finds the same optimum as
+//! pricing every layout.
 
 mod best_layouts;
 mod micro_batch_modes;
@@ -27,7 +27,7 @@ use pipeline_options::StagePartitionCache;
 use placement::RankPlacement;
 use std::cell::RefCell;
 
-/// Searches all layouts that a problem leaves open; keeps the best `keep`.
+/// Searches all layouts that `problem` leaves open, and keeps the best `keep`.
 pub fn search(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
     run(problem, BestLayouts::new(problem, keep), true)
 }
@@ -38,8 +38,8 @@ pub fn fastest(problem: &SearchProblem, limit: f64) -> Option<PricedLayout> {
     run(problem, BestLayouts::fastest(problem, limit), true).best.into_iter().next()
 }
 
-/// Like [`fastest`], given the best layout `known` of a similar problem. Layouts with its degrees are
-/// searched first, so that the bound excludes most others.
+/// Returns the fastest layout that fits and takes less than `limit` seconds, given the best layout `known` of
+/// a similar problem. Layouts with its degrees are searched first, so that the bound excludes most others.
 pub fn fastest_beside(problem: &SearchProblem, known: &StepConfig, limit: f64) -> Option<PricedLayout> {
     let degrees = known.degrees();
     let pins = LayoutPins {
@@ -53,12 +53,13 @@ pub fn fastest_beside(problem: &SearchProblem, known: &StepConfig, limit: f64) -
     fastest(problem, like.map_or(limit, |like| like.seconds.next_up().min(limit)))
 }
 
-/// Like [`search`] without the bound; slower, to check it.
+/// Searches as [`search`] does, but without the bound; slower, to check the bound.
 pub fn search_all(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
     run(problem, BestLayouts::new(problem, keep), false)
 }
 
-/// Like [`search`], with the Pareto front of time, memory and cost; with `keep` 0 it finds the front alone.
+/// Searches as [`search`] does, and also finds the Pareto front of time, memory and cost; with `keep` 0, the
+/// front alone.
 pub fn search_front(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
     run(problem, BestLayouts::with_front(problem, keep), true)
 }
@@ -82,7 +83,7 @@ fn run(problem: &SearchProblem, table: BestLayouts, is_bounded: bool) -> LayoutS
     prices.expect("the executor gives the problem back").table.into_inner().into_result()
 }
 
-/// Solver that visits all shapes in turn.
+/// Solver that visits all shapes of the search space in turn.
 struct ShapeSweep {
     shapes: Vec<Degrees>,
     next: usize,
@@ -115,7 +116,7 @@ impl<O: CostFunction<Param = Degrees, Output = f64>> Solver<O, ShapeSweepState> 
     }
 }
 
-/// Prices the layouts of one shape.
+/// Cost function that prices the layouts of one shape and returns the best time so far.
 struct ShapeCostFunction<'a> {
     problem: &'a SearchProblem,
     modes: Vec<(Recompute, u32)>,
@@ -129,7 +130,7 @@ impl CostFunction for ShapeCostFunction<'_> {
     type Param = Degrees;
     type Output = f64;
 
-    /// Prices all layouts of a shape; returns the best seconds so far.
+    /// Prices all layouts of `shape`; returns the seconds of the best layout so far.
     fn cost(&self, shape: &Degrees) -> Result<f64, Error> {
         let mut table = self.table.borrow_mut();
         let micro_batches = self.problem.micro_batches(shape);
@@ -141,7 +142,7 @@ impl CostFunction for ShapeCostFunction<'_> {
 }
 
 impl ShapeCostFunction<'_> {
-    /// Prices all layouts of one rank placement.
+    /// Prices all layouts of one rank placement with each of `micro_batches`.
     fn placement(&self, placement: &RankPlacement<'_>, micro_batches: &[u32], table: &mut BestLayouts) {
         // A search for the fastest alone asks the engine only about promising layouts.
         if (table.has_axes() || !self.is_bounded) && !placement.may_run() {
@@ -173,7 +174,8 @@ impl ShapeCostFunction<'_> {
         }
     }
 
-    /// Returns `true` if layouts with this schedule and at least the `bound` seconds may change the result.
+    /// Returns `true` if layouts with the schedule of `case` that take at least the `bound` seconds may
+    /// change the result.
     fn may_change(
         &self,
         case: &StepInputs<'_>,
@@ -186,7 +188,8 @@ impl ShapeCostFunction<'_> {
             || table.may_better(seconds, || PeakMemory::lower_bound(case, shards, division))
     }
 
-    /// Prices what remains open: the first `schedules` of a placement, with each sharding of the replicas.
+    /// Prices the layouts that remain once placement, micro-batch and mode are fixed: the first `schedules`
+    /// of the placement, with each sharding of the replicas.
     fn leaves(
         &self,
         case: &mut StepInputs<'_>,

@@ -1,22 +1,23 @@
-//! Calibrates estimates to a site: one correction factor from a few measured steps of its cluster.
+//! Calibrates estimates to a site: one correction factor from a few measured steps on its cluster.
 
-/// A correction factor for estimates, with its uncertainty.
+/// A correction factor for estimated step times, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SiteCalibration {
-    /// Multiplier of estimates.
+    /// Factor by which estimated step times are multiplied.
     pub factor: f64,
-    /// Remaining share of an estimate's own standard deviation.
+    /// Share of an estimate's own standard deviation that remains after the correction.
     pub left: f64,
-    /// Standard deviation of the factor's logarithm.
+    /// Standard deviation of the logarithm of the factor.
     pub doubt: f64,
 }
 
 impl SiteCalibration {
-    /// No correction: no measurements.
+    /// No correction, as without measurements.
     pub const NONE: Self = Self { factor: 1.0, left: 1.0, doubt: 0.0 };
 
     /// Computes the correction from pairs of `ln(measured / estimated)` and its standard deviation: a robust
-    /// mean (Huber) with shrinkage (James-Stein), so that a correction below its own error is not made.
+    /// mean (Huber) with shrinkage (James-Stein), so that a correction smaller than its own error is not
+    /// made.
     pub fn of(pairs: &[(f64, f64)]) -> Self {
         if pairs.is_empty() {
             return Self::NONE;
@@ -33,13 +34,13 @@ impl SiteCalibration {
         Self { factor: (mean * worth).exp(), left: 0.7, doubt: error.sqrt() }
     }
 
-    /// Returns the standard deviation of a corrected estimate.
+    /// Returns the standard deviation of an estimate after the correction, from its `own` before.
     pub fn corrected_deviation(&self, own: f64) -> f64 {
         if *self == Self::NONE { own } else { (self.left * own).hypot(self.doubt) }
     }
 }
 
-/// Huber's mean, iterated from `start`, for deviations of scale `spread`.
+/// Returns Huber's robust mean of `values`, iterated from `start`, for deviations of scale `spread`.
 fn robust(values: &[f64], start: f64, spread: f64) -> f64 {
     (0..20).fold(start, |mean, _| {
         let weight = |value: f64| (1.5 * spread / (value - mean).abs().max(1e-9)).min(1.0);
@@ -50,7 +51,8 @@ fn robust(values: &[f64], start: f64, spread: f64) -> f64 {
     })
 }
 
-/// Median of `values`: the mean of the two middle ones if their count is even, 0 if there are none.
+/// Returns the median of `values`: the mean of the two middle ones if their count is even, 0 if there are
+/// none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

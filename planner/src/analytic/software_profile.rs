@@ -1,9 +1,10 @@
-//! Profiles of software styles: the cost of an engine's software, and the communication that it hides.
+//! Cost profiles of software styles: the time that an engine's software takes, and the communication that it
+//! hides.
 
 use crate::engine::SoftwareStyle;
 use serde::Deserialize;
 
-/// Software costs of an engine style; `data/engines.toml` gives the meaning and the source of each.
+/// Cost profile of an engine style; `data/engines.toml` gives the meaning and the source of each constant.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -32,7 +33,7 @@ pub struct SoftwareProfile {
     pub largest: f64,
 }
 
-/// The profiles of all styles.
+/// The cost profiles of all software styles.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "named after the styles")]
@@ -47,7 +48,7 @@ pub struct SoftwareProfiles {
 }
 
 impl SoftwareProfiles {
-    /// Returns the profile of a style.
+    /// Returns the cost profile of `style`.
     pub fn of(&self, style: SoftwareStyle) -> SoftwareProfile {
         match style {
             SoftwareStyle::Research => self.research,
@@ -62,7 +63,7 @@ impl SoftwareProfiles {
 }
 
 impl SoftwareProfiles {
-    /// Returns the profile of a style for changes.
+    /// Returns the cost profile of `style`, so that it can be changed.
     pub(crate) fn of_mut(&mut self, style: SoftwareStyle) -> &mut SoftwareProfile {
         match style {
             SoftwareStyle::Research => &mut self.research,

@@ -3,23 +3,23 @@
 use super::{StepConfig, Transformer};
 use crate::pipeline_schedule::chunks_of;
 
-/// Layers of the stages that decide time and memory.
+/// Number of layers on the stages that decide time and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagePartition {
-    /// Layers of the first stage.
+    /// Number of layers on the first stage.
     pub first: u32,
-    /// Layers of the last stage.
+    /// Number of layers on the last stage.
     pub last: u32,
-    /// Layers of the second stage; 0 if it is the last or missing.
+    /// Number of layers on the second stage; 0 if the pipeline has at most two stages.
     pub second: u32,
-    /// Layers of the fullest stage between the first and the last; 0 if there is none.
+    /// Number of layers on the fullest stage between the first and the last; 0 if there is none.
     pub most: u32,
-    /// Index of the first stage with `most` layers.
+    /// Index of the first stage that has `most` layers.
     pub most_at: u32,
 }
 
 impl StagePartition {
-    /// Divides the layers of a model according to a layout.
+    /// Divides the layers of `model` among the stages of `config`.
     pub fn of(model: &Transformer, config: &StepConfig) -> Self {
         let stages = config.arrangement.layout.pipeline.get();
         let blocks = super::search::to_count(model.layers);
@@ -37,7 +37,7 @@ impl StagePartition {
         }
     }
 
-    /// Returns the layers of the fullest stage.
+    /// Returns the number of layers on the fullest stage.
     pub fn fullest(&self) -> u32 {
         self.most.max(self.first).max(self.last)
     }

@@ -1,62 +1,57 @@
-//! Step time: layers in stages, pipeline bubble, messages, gradient sync, optimizer.
+//! Time of a step: layers in stages, pipeline bubble, messages, gradient sync and optimizer.
 
-mod local_parameters;
-
-pub(super) use local_parameters::LocalParameters;
-
-use super::collective::{all_reduce, gather_or_scatter, point_to_point};
+use super::collective::point_to_point;
 use super::layer::LayerTimesByKind;
-use super::{
-    GroupTopology, LayerTimes, StagePartition, StepConfig, StepInputs, Transformer, head_and_embedding,
-    topology,
-};
+use super::local_parameters::LocalParameters;
+use super::overlap::{exposed_gathering, exposed_gradient_sync, steady_messages};
+use super::{LayerTimes, StagePartition, StepConfig, StepInputs, Transformer, head_and_embedding, topology};
 use dtrain_protocol::Arrangement;
-use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
+use dtrain_recipes::{PipelineSchedule, Recompute};
 
 /// Seconds of a step, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// One layer, forward and backward.
+    /// Seconds of one layer for one micro-batch, forward and backward.
     pub layer: LayerTimes,
-    /// Head and loss, per micro-batch.
+    /// Seconds of output head and loss per micro-batch.
     pub head: f64,
-    /// Embedding, per micro-batch.
+    /// Seconds of the embedding per micro-batch.
     pub embedding: f64,
-    /// Weight gathering of one layer (ZeRO-3), per micro-batch.
+    /// Exposed seconds of gathering the weights of one layer (ZeRO-3), per micro-batch.
     pub gathering: f64,
-    /// Number of micro-batches.
+    /// Number of micro-batches in the step.
     pub micro_batches: f64,
-    /// The slowest stage, per micro-batch.
+    /// Seconds of the slowest stage per micro-batch.
     pub slowest: f64,
-    /// Pipeline bubble: fill and drain.
+    /// Seconds of the pipeline bubble, as the pipeline fills and drains.
     pub bubble: f64,
-    /// Messages between stages.
+    /// Exposed seconds of messages between stages.
     pub messages: f64,
-    /// Exposed gradient sync among replicas.
+    /// Exposed seconds of gradient sync among replicas.
     pub replicas: f64,
-    /// Optimizer update.
+    /// Seconds of the optimizer update.
     pub optimizer: f64,
-    /// Waiting for the slowest host.
+    /// Seconds of waiting for the slowest host.
     pub stragglers: f64,
-    /// Fixed overhead of a step.
+    /// Seconds of a step's fixed overhead.
     pub fixed: f64,
 }
 
-/// Costs of one micro-batch, independent of stages and replicas.
+/// Seconds of one micro-batch, which do not depend on stages and replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MicroBatchTimes {
-    /// One layer, forward and backward.
+    /// Seconds of one layer, forward and backward.
     pub layer: LayerTimes,
-    /// Seconds of a layer without experts, in models with both kinds.
+    /// Seconds of a layer without experts; 0 unless the model has both kinds of layers.
     pub dense: f64,
-    /// Seconds of head and loss.
+    /// Seconds of output head and loss.
     pub head: f64,
-    /// Seconds of the embedding.
+    /// Seconds of the embedding, forward and backward.
     pub embedding: f64,
 }
 
 impl MicroBatchTimes {
-    /// Computes the micro-batch of a case.
+    /// Computes the times of the micro-batch of `case`.
     pub fn of(case: &StepInputs<'_>) -> Self {
         let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
         Self {
@@ -67,7 +62,7 @@ impl MicroBatchTimes {
         }
     }
 
-    /// Computes a micro-batch with given layers, for each recompute mode.
+    /// Computes the times of a micro-batch with the given layers, once for each recompute mode.
     pub(super) fn each(
         case: &StepInputs<'_>,
         layers: LayerTimesByKind,
@@ -95,7 +90,7 @@ impl MicroBatchTimes {
         share * self.layers(model, 0.0) + self.head + self.embedding
     }
 
-    /// Returns the seconds of all layers, each gathering weights for `gathering` seconds.
+    /// Returns the seconds of all layers, each of which gathers weights for `gathering` seconds.
     pub(crate) fn layers(&self, model: &Transformer, gathering: f64) -> f64 {
         let layers = model.layers + model.further();
         let dense = model.experts.map_or(0.0, |experts| experts.dense_layers);
@@ -104,18 +99,18 @@ impl MicroBatchTimes {
 }
 
 impl StepTimes {
-    /// Computes the step of a case.
+    /// Computes the times of the step of `case`.
     pub fn of(case: &StepInputs<'_>) -> Self {
         Self::with(case, &MicroBatchTimes::of(case), StagePartition::of(case.model, &case.config))
     }
 
-    /// Computes the step for known micro-batch times and stage partition.
+    /// Computes the times of a step from those of its micro-batch and a stage partition.
     pub fn with(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition) -> Self {
         Self::passes(case, unit, division).with_update(case, division)
     }
 
-    /// Returns a lower bound for any partition, sharding and schedule of at most `chunks` chunks per stage,
-    /// if one micro-batch takes `stages` seconds in all stages.
+    /// Returns a lower bound on the seconds of a step under any partition, sharding and schedule of at most
+    /// `chunks` chunks per stage, if one micro-batch takes `stages` seconds in all stages.
     pub(super) fn lower_bound(case: &StepInputs<'_>, stages: f64, chunks: u32) -> f64 {
         let config = &case.config;
         let slowest = stages / config.pipeline();
@@ -127,10 +122,11 @@ impl StepTimes {
         (passes + straggler_seconds(case, passes) + messages + fixed_overhead(case)) * (1.0 - 1e-12)
     }
 
-    /// Computes the step before gradient sync and optimizer, which alone depend on the sharding below ZeRO-3.
+    /// Computes the times of a step without gradient sync and optimizer, which below ZeRO-3 are all that
+    /// depends on the sharding.
     pub(super) fn passes(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition) -> Self {
         let config = &case.config;
-        let gathering = if config.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
+        let gathering = if config.gathers_layers() { exposed_gathering(case, &unit.layer) } else { 0.0 };
         let StageSeconds { sum, slowest } = StageSeconds::of(case, unit, division, gathering);
         let (bubble, messages) = if config.pipeline() > 1.0 {
             (bubble(config, sum - slowest), messages(case))
@@ -153,7 +149,7 @@ impl StepTimes {
         }
     }
 
-    /// Adds gradient sync and optimizer to the passes.
+    /// Adds the times of gradient sync and optimizer to those of the passes.
     pub(super) fn with_update(self, case: &StepInputs<'_>, division: StagePartition) -> Self {
         let held = LocalParameters::of(case, division.fullest().into(), true);
         Self {
@@ -163,7 +159,7 @@ impl StepTimes {
         }
     }
 
-    /// Seconds of the whole step.
+    /// Returns the seconds of the whole step.
     pub fn total(&self) -> f64 {
         self.micro_batches * self.slowest
             + self.bubble
@@ -175,16 +171,16 @@ impl StepTimes {
     }
 }
 
-/// Seconds of one micro-batch in the stages.
+/// Seconds of one micro-batch in the pipeline stages.
 struct StageSeconds {
-    /// Sum of all stages.
+    /// Seconds of all stages together.
     sum: f64,
-    /// The slowest stage.
+    /// Seconds of the slowest stage.
     slowest: f64,
 }
 
 impl StageSeconds {
-    /// Computes the stages, with each layer gathering weights for `gathering` seconds.
+    /// Computes the times of the stages if each layer gathers weights for `gathering` seconds.
     fn of(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition, gathering: f64) -> Self {
         let model = case.model;
         let all = unit.layers(model, gathering);
@@ -200,12 +196,12 @@ impl StageSeconds {
 }
 
 impl StepTimes {
-    /// Returns the seconds by cause, in a fixed order; they add up to the step.
+    /// Returns the seconds of the step by cause, in a fixed order; they add up to the whole step.
     pub fn causes(&self, case: &StepInputs<'_>) -> [(&'static str, f64); 10] {
         self.causes_of(StagePartition::of(case.model, &case.config).fullest().into())
     }
 
-    /// Like `causes`, for a slowest stage of `layers`.
+    /// Returns the seconds of the step by cause if the slowest stage has `layers` layers.
     pub(crate) fn causes_of(&self, layers: f64) -> [(&'static str, f64); 10] {
         let of_layers = |seconds: f64| self.micro_batches * layers * seconds;
         let mut causes = [
@@ -226,8 +222,8 @@ impl StepTimes {
     }
 }
 
-/// Returns the pipeline bubble, given `others` seconds per micro-batch on all stages but the slowest. ZB-H1
-/// leaves a third (Qi et al. 2023).
+/// Returns the seconds of the pipeline bubble, given `others` seconds per micro-batch on all stages but the
+/// slowest. ZB-H1 leaves a third (Qi et al. 2023).
 pub(super) fn bubble(config: &StepConfig, others: f64) -> f64 {
     match config.arrangement.schedule {
         PipelineSchedule::ZeroBubble => others / 3.0,
@@ -236,138 +232,34 @@ pub(super) fn bubble(config: &StepConfig, others: f64) -> f64 {
     }
 }
 
-/// Communication groups of the replicas of one kind of weights.
-struct ReplicaGroups {
-    /// All ranks that hold the weights.
-    all: GroupTopology,
-    /// Ranks among which state is sharded.
-    shard: GroupTopology,
-    /// Ranks that hold the same shard.
-    across: GroupTopology,
-}
-
-impl ReplicaGroups {
-    fn dense(case: &StepInputs<'_>) -> Self {
-        Self {
-            all: topology::replica_group(case),
-            shard: topology::shard_group(case),
-            across: topology::cross_shard_group(case),
-        }
-    }
-
-    fn experts(case: &StepInputs<'_>) -> Self {
-        let config = &case.config;
-        let (all, shard) = (config.expert_replicas(), config.expert_shard());
-        Self {
-            all: topology::expert_replica_group(case, all),
-            shard: topology::expert_replica_group(case, shard),
-            across: GroupTopology { inside: 1.0, outside: all / shard },
-        }
-    }
-
-    /// Returns the seconds to gather sharded `parameters`.
-    fn gather(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        gather_or_scatter(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
-    }
-
-    /// Returns the seconds to reduce the gradients of `parameters`, scattered to their shards.
-    fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = case.engine.profile.gradient_bytes * parameters;
-        if case.config.arrangement.zero == ZeroStage::Zero0 {
-            return all_reduce(bytes, self.all, &case.links);
-        }
-        gather_or_scatter(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
-    }
-
-    /// Returns the seconds to all-reduce gradient shards among ranks with the same shard.
-    fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
-        all_reduce(bytes, self.across, &case.links)
-    }
-}
-
-/// Returns the seconds to reduce the gradients of `held` parameters.
-fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
-    let experts =
-        if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
-    ReplicaGroups::dense(case).reduce(held.dense, case) + experts
-}
-
-/// Returns the seconds to gather the weights of `held` parameters.
-fn gather(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
-    let experts =
-        if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };
-    ReplicaGroups::dense(case).gather(held.dense, case) + experts
-}
-
-/// Returns the exposed seconds, per layer and micro-batch, of gathering weights twice and scattering
-/// gradients.
-fn gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
-    let held = LocalParameters::of_layer(case);
-    let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
-    let copies = if case.config.shard() < case.config.replicas() {
-        ReplicaGroups::dense(case).between_copies(held.all(), case)
-    } else {
-        0.0
-    };
-    let forward = (gather - hidden * passes.forward).max(0.0);
-    let backward = (2.0 * gather + copies - hidden * (passes.backward + layer.recompute)).max(0.0);
-    forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
-}
-
-/// Seconds of messages between stages; about half overlap in the steady phase.
+/// Returns the exposed seconds of messages between stages; about half of them overlap in the steady phase.
 fn messages(case: &StepInputs<'_>) -> f64 {
     2.0 * stage_message_seconds(case) * (steady_messages(case) + case.config.pipeline())
 }
 
-/// Seconds of one message from a stage to the next.
+/// Returns the seconds of one message from a stage to the next.
 pub(crate) fn stage_message_seconds(case: &StepInputs<'_>) -> f64 {
     let leaves = topology::stages_span_hosts(case);
     let bytes = case.engine.profile.wire_bytes * case.tokens_between() * case.model.hidden;
     point_to_point(bytes, leaves, case.engine.profile.message, &case.links)
 }
 
-/// Returns the exposed messages of the steady phase, each way.
-pub(super) fn steady_messages(case: &StepInputs<'_>) -> f64 {
-    (case.config.micro_batches() - 1.0) * case.config.chunks() * case.engine.profile.message_exposed
-}
-
-/// Returns the exposed gradient sync of `held` parameters. It overlaps with the last backward of the
-/// `slowest` stage, or with every backward under ZeRO-2.
-pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters, slowest: f64) -> f64 {
-    let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
-    if config.gathers_layers() {
-        // The first and the last gather have nothing to overlap with.
-        return 2.0 * gather(case, LocalParameters::of_layer(case));
-    }
-    let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
-    let reduced = reduce(case, held);
-    let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather(case, held) };
-    if config.scatters_each_micro_batch() {
-        let each = exposed(reduced, BACKWARD * slowest);
-        return config.micro_batches() * each + exposed(gathered, slowest / config.chunks());
-    }
-    exposed(reduced + gathered, slowest / config.chunks())
-}
-
-/// Share of the backward in a micro-batch.
-const BACKWARD: f64 = 2.0 / 3.0;
-
-/// Returns the seconds of the optimizer update of a rank's shard.
+/// Returns the seconds of the optimizer update of the parameters `held` by a rank, of which it updates its
+/// shard.
 pub(super) fn optimizer_seconds(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let config = &case.config;
     let owned = held.dense / config.shard() + held.experts / config.expert_shard();
     case.general().optimizer_bytes * owned / case.device.stream
 }
 
-/// Returns the seconds that hosts wait for the slowest in passes of `seconds`: the expected maximum of normal
-/// deviates (Dean and Barroso 2013).
+/// Returns the seconds that hosts wait for the slowest host in passes of `seconds`: the expected maximum of
+/// normal deviates (Dean and Barroso 2013).
 pub(super) fn straggler_seconds(case: &StepInputs<'_>, seconds: f64) -> f64 {
     let hosts = (case.config.ranks() / case.links.per_host).max(1.0);
     case.general().straggler * (2.0 * hosts.ln()).sqrt() * seconds
 }
 
-/// Returns the fixed overhead of a step; stages also all-reduce the gradient norm.
+/// Returns the seconds of a step's fixed overhead; pipeline stages also all-reduce the gradient norm.
 pub(super) fn fixed_overhead(case: &StepInputs<'_>) -> f64 {
     let agree = if case.config.pipeline() > 1.0 { 4.0 * case.general().network_start } else { 0.0 };
     case.engine.profile.step + agree

@@ -1,4 +1,4 @@
-//! Placement of communication groups on hosts.
+//! Spread of communication groups over hosts.
 //!
 //! Tensor-parallel ranks are adjacent, next come context-parallel ranks, then replicas and stages in the
 //! order of [`RankOrder`]. Hosts are filled one after the other.
@@ -6,7 +6,7 @@
 use super::{GroupTopology, StepInputs};
 use dtrain_protocol::RankOrder;
 
-/// Returns the distance in ranks between neighbouring stages.
+/// Returns the distance between neighboring pipeline stages, in ranks.
 fn stage_stride(case: &StepInputs<'_>) -> f64 {
     let config = &case.config;
     match config.arrangement.order {
@@ -15,41 +15,42 @@ fn stage_stride(case: &StepInputs<'_>) -> f64 {
     }
 }
 
-/// Tensor-parallel group.
+/// Returns the spread over hosts of a tensor-parallel group.
 pub fn tensor_group(case: &StepInputs<'_>) -> GroupTopology {
     case.links.group(case.config.tensor(), 1.0)
 }
 
-/// Context-parallel group.
+/// Returns the spread over hosts of a context-parallel group.
 pub fn context_group(case: &StepInputs<'_>) -> GroupTopology {
     case.links.group(case.config.context(), case.config.tensor())
 }
 
-/// Expert-parallel group.
+/// Returns the spread over hosts of an expert-parallel group.
 pub fn expert_group(case: &StepInputs<'_>) -> GroupTopology {
     let config = &case.config;
     let is_folded = config.arrangement.expert_fold > 1;
     case.links.group(config.expert(), if is_folded { 1.0 } else { config.tensor() * config.context() })
 }
 
-/// Replicas among which state is sharded: adjacent among those with the same weights.
+/// Returns the spread over hosts of the replicas among which state is sharded: adjacent ones of those with
+/// the same weights.
 pub fn shard_group(case: &StepInputs<'_>) -> GroupTopology {
     replica_subgroup(case, case.config.shard())
 }
 
-/// All ranks with the same weights, experts aside.
+/// Returns the spread over hosts of all ranks that hold the same weights, experts aside.
 pub fn replica_group(case: &StepInputs<'_>) -> GroupTopology {
     replica_subgroup(case, case.config.replicas())
 }
 
-/// Replicas that hold the same shard.
+/// Returns the spread over hosts of the replicas that hold the same shard.
 pub fn cross_shard_group(case: &StepInputs<'_>) -> GroupTopology {
     let config = &case.config;
     let copies = config.replicas() / config.shard();
     case.links.group(copies, (config.tensor() * config.shard()).min(case.links.per_host))
 }
 
-/// The first `count` ranks with the same weights.
+/// Returns the spread over hosts of the first `count` ranks that hold the same weights.
 fn replica_subgroup(case: &StepInputs<'_>, count: f64) -> GroupTopology {
     let config = &case.config;
     let near = case.links.group(count, config.tensor());
@@ -63,7 +64,7 @@ fn replica_subgroup(case: &StepInputs<'_>, count: f64) -> GroupTopology {
     GroupTopology { inside, outside: count / inside }
 }
 
-/// Ranks with the same experts: the first `count` of them.
+/// Returns the spread over hosts of the first `count` ranks that hold the same experts.
 pub fn expert_replica_group(case: &StepInputs<'_>, count: f64) -> GroupTopology {
     let config = &case.config;
     let is_folded = config.arrangement.expert_fold > 1;

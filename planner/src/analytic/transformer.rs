@@ -1,87 +1,88 @@
 //! Dimensions of a transformer that decide its cost, and its parameter counts.
 
-/// Dimensions of a decoder.
+/// Dimensions of a decoder transformer. Counts are `f64`, for formulas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transformer {
-    /// Number of layers, multi-token prediction aside.
+    /// Number of layers, without those of multi-token prediction.
     pub layers: f64,
-    /// Hidden size.
+    /// Hidden size, in channels.
     pub hidden: f64,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: f64,
-    /// Key-value heads.
+    /// Number of key-value heads.
     pub kv_heads: f64,
-    /// Channels of a query or key head.
+    /// Number of channels of a query or key head.
     pub head: f64,
-    /// Channels of a value head.
+    /// Number of channels of a value head.
     pub head_value: f64,
-    /// Multi-head latent attention (low-rank keys and values), if used.
+    /// Dimensions of multi-head latent attention (low-rank keys and values), if it is used.
     pub latent: Option<LatentDims>,
-    /// Sliding-window attention, if some layers use it.
+    /// Dimensions of sliding-window attention, if some layers use it.
     pub window: Option<WindowDims>,
-    /// Hidden channels of a dense feed-forward.
+    /// Number of hidden channels of a dense feed-forward block.
     pub ffn: f64,
-    /// True if the feed-forward has a gate: three matrices rather than two.
+    /// True if the feed-forward block has a gate: three matrices rather than two.
     pub is_gated: bool,
-    /// Mixture of experts, if some layers use it.
+    /// Dimensions of the mixture of experts, if some layers use it.
     pub experts: Option<ExpertDims>,
-    /// Vocabulary size.
+    /// Number of entries in the vocabulary.
     pub vocabulary: f64,
-    /// Tokens per sample.
+    /// Number of tokens per sample.
     pub sequence: f64,
-    /// Multi-token prediction layers, each with a head.
+    /// Number of multi-token prediction layers, each with an output head.
     pub mtp_layers: f64,
 }
 
-/// Sliding-window attention.
+/// Dimensions of sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowDims {
-    /// Window size in tokens.
+    /// Size of the window in tokens.
     pub tokens: f64,
-    /// Share of the layers with a window.
+    /// Share of the layers that have a window.
     pub share: f64,
 }
 
-/// Multi-head latent attention.
+/// Dimensions of multi-head latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentDims {
     /// Rank of the query projection.
     pub query: f64,
     /// Rank of the key-value projection.
     pub key_value: f64,
-    /// Channels per head with rotary positions.
+    /// Number of channels per head with rotary positions.
     pub rotary: f64,
 }
 
-/// Mixture of experts in a layer.
+/// Dimensions of the mixture of experts in a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertDims {
-    /// Number of experts.
+    /// Number of experts, shared ones aside.
     pub count: f64,
-    /// Experts per token (top-k).
+    /// Number of experts chosen for each token (top-k).
     pub chosen: f64,
-    /// Hidden channels of one expert.
+    /// Number of hidden channels of one expert.
     pub ffn: f64,
-    /// Hidden channels of the shared experts.
+    /// Number of hidden channels of the shared experts together.
     pub shared: f64,
-    /// Dense layers before the first with experts.
+    /// Number of dense layers before the first layer with experts.
     pub dense_layers: f64,
-    /// True if tokens beyond an expert's capacity are dropped: counts are known without a synchronization.
+    /// True if tokens beyond an expert's capacity are dropped, so that counts are known without a
+    /// synchronization.
     pub drop: bool,
 }
 
 impl Transformer {
-    /// Number of matrices of a feed-forward.
+    /// Returns the number of matrices of a feed-forward block.
     pub fn matrices(&self) -> f64 {
         if self.is_gated { 3.0 } else { 2.0 }
     }
 
-    /// Number of multi-token prediction layers.
+    /// Returns the number of multi-token prediction layers.
     pub fn further(&self) -> f64 {
         self.mtp_layers
     }
 
-    /// Parameters of a layer's attention.
+    /// Returns the number of parameters of a layer's attention.
     pub fn attention(&self) -> f64 {
         let (h, queries, values) = (self.hidden, self.heads * self.head, self.heads * self.head_value);
         match self.latent {
@@ -93,46 +94,28 @@ impl Transformer {
         }
     }
 
-    /// Parameters of a dense feed-forward.
+    /// Returns the number of parameters of a dense feed-forward block.
     pub fn feed_forward(&self) -> f64 {
         self.matrices() * self.hidden * self.ffn
     }
 
-    /// Parameters of one expert.
+    /// Returns the number of parameters of one expert; 0 without experts.
     pub fn expert(&self) -> f64 {
         self.experts.map_or(0.0, |experts| self.matrices() * self.hidden * experts.ffn)
     }
 
-    /// Parameters of a layer's shared experts.
+    /// Returns the number of parameters of a layer's shared experts.
     pub fn shared(&self) -> f64 {
         self.experts.map_or(0.0, |experts| self.matrices() * self.hidden * experts.shared)
     }
 
-    /// Parameters of a layer's router.
+    /// Returns the number of parameters of a layer's router.
     pub fn router(&self) -> f64 {
         self.experts.map_or(0.0, |experts| self.hidden * experts.count)
     }
 
-    /// Parameters of the embedding.
+    /// Returns the number of parameters of the embedding.
     pub fn embedding(&self) -> f64 {
         self.vocabulary * self.hidden
-    }
-
-    /// Active parameters per token, with the head and without the embedding.
-    pub fn active(&self) -> f64 {
-        let (attention, dense) = (self.attention(), self.feed_forward());
-        let layers = match self.experts {
-            Some(experts) => {
-                let sparse = attention + experts.chosen * self.expert() + self.shared() + self.router();
-                (self.layers - experts.dense_layers) * sparse + experts.dense_layers * (attention + dense)
-            }
-            None => self.layers * (attention + dense),
-        };
-        layers + self.embedding()
-    }
-
-    /// Training FLOPs per token: six per active parameter, plus causal attention.
-    pub fn flops_per_token(&self) -> f64 {
-        6.0 * self.active() + 6.0 * self.layers * self.heads * self.head * self.sequence
     }
 }

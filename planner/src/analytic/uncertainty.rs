@@ -1,5 +1,6 @@
-//! Uncertainty of estimates. Fitted constants share a [`Covariance`]; each effect that the formulas leave out
-//! adds variance, more so if published runs cover it badly.
+//! Uncertainty of estimates, and the prediction interval around each. Fitted constants share a
+//! [`Covariance`]; each effect that the formulas leave out adds variance, more so if published runs cover it
+//! badly.
 //!
 //! [`Covariance`]: super::constants::covariance::Covariance
 
@@ -7,55 +8,56 @@ use super::{StepInputs, StepTimes, topology};
 use crate::hardware::GpuSpec;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
-/// Inputs of a training that are unknown and were filled with defaults.
+/// Inputs of a training that are unknown, so that a default stands in for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each of them is a fact of its own")]
 pub struct MissingInputs {
-    /// The GPU is not in the table.
+    /// True if the GPU is not in the table.
     pub hardware: bool,
-    /// The engine has no known style.
+    /// True if the engine has no known style.
     pub software: bool,
-    /// Samples per micro-batch.
+    /// True if the number of samples per micro-batch is unknown.
     pub micro_batch: bool,
-    /// Chunks per stage.
+    /// True if the number of chunks per stage is unknown.
     pub chunks: bool,
-    /// Recompute mode.
+    /// True if the recompute mode is unknown.
     pub recompute: bool,
-    /// Attention kernel.
+    /// True if the attention kernel is unknown.
     pub attention: bool,
-    /// Network bandwidth, on more than one host.
+    /// True if the speed of the network is unknown and the training is on more than one host.
     pub network: bool,
-    /// Number format of matrix products.
+    /// True if the number format of matrix products is unknown.
     pub precision: bool,
-    /// ZeRO stage.
+    /// True if the ZeRO stage is unknown.
     pub zero: bool,
 }
 
-/// Half-width of an 80 % interval, in standard deviations.
+/// Half-width of an 80 % prediction interval, in standard deviations.
 pub const Z_80_PERCENT: f64 = 1.2816;
 
-/// Number of causes of uncertainty besides the fitted constants.
+/// Number of causes of uncertainty, besides the fitted constants.
 const CAUSES: usize = 22;
 
 /// Standard deviations of ln(measured / estimated step time) of one layout, by cause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogStdDevs {
-    /// Signed, along each uncertain direction of the constants.
+    /// Signed standard deviations along each uncertain direction of the fitted constants.
     constants: Vec<f64>,
-    /// By cause; correlated between layouts.
+    /// Standard deviations by cause, which are correlated between layouts.
     causes: [f64; CAUSES],
-    /// Independent for each layout.
+    /// Standard deviation of the error that is independent for each layout.
     own: f64,
 }
 
 impl LogStdDevs {
-    /// Returns the total standard deviation of ln(measured / estimated step time).
+    /// Returns the standard deviation of ln(measured / estimated step time) from all causes together.
     pub fn deviation(&self) -> f64 {
         let shared = self.constants.iter().chain(&self.causes).map(|part| part * part).sum::<f64>();
         (shared + self.own * self.own).sqrt()
     }
 
-    /// Returns the standard deviation for the ratio of two step times, in which common errors cancel.
+    /// Returns the standard deviation of the logarithm of the ratio of two step times, in which common errors
+    /// cancel.
     pub fn deviation_of_ratio(&self, other: &Self) -> f64 {
         let (ours, theirs) =
             (self.constants.iter().chain(&self.causes), other.constants.iter().chain(&other.causes));
@@ -64,7 +66,7 @@ impl LogStdDevs {
     }
 }
 
-/// Returns the uncertainty of the step time of `case` on `gpu`.
+/// Returns the uncertainty of the step time of `case` on `gpu`, given the inputs that are `unknown`.
 pub fn step_time_uncertainty(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> LogStdDevs {
     LogStdDevs {
         constants: case.constants.covariance.directions(case, gpu),
@@ -125,7 +127,8 @@ pub fn memory_uncertainty(case: &StepInputs<'_>, unknown: MissingInputs) -> f64 
     }
 }
 
-/// Returns the ends of the 80 % interval around an estimate.
+/// Returns the lower and the upper end of the 80 % prediction interval around `estimate`, given the standard
+/// deviation of its logarithm.
 pub fn prediction_interval(estimate: f64, deviation: f64) -> (f64, f64) {
     let factor = (Z_80_PERCENT * deviation).exp();
     (estimate / factor, estimate * factor)

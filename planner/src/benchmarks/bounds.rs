@@ -1,9 +1,9 @@
-//! Validates rows: rejects values that no real training can have, and names the column.
+//! Validates rows of a table: rejects values that no real training can have, and names the column.
 
 use super::sharding::stage;
 use super::table::TableRow;
 
-/// Upper limit of each column, far above any real training.
+/// Upper limit of the values in each column, far above any real training.
 const LARGEST: [(&str, f64); 23] = [
     ("num_gpus", 1e7),
     ("gpus_per_node", 1e5),
@@ -50,7 +50,7 @@ const AT_MOST: [(&str, &str, &str); 10] = [
     ("micro_batch", "global_batch", "a micro-batch is a part of it"),
 ];
 
-/// Returns an error with the column and the reason if the row cannot describe a training.
+/// Returns an error that names the column and the reason if `row` cannot describe a training.
 pub(super) fn check(row: &TableRow) -> Result<(), String> {
     for (column, largest) in LARGEST {
         number(row, column, largest)?;
@@ -86,7 +86,7 @@ pub(super) fn check(row: &TableRow) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns an error if a filled cell is not a number allowed in its column.
+/// Returns an error if the cell of `row` in `column` is filled and not a number allowed there.
 fn number(row: &TableRow, column: &str, largest: f64) -> Result<(), String> {
     let text = row.text(column);
     if text.is_empty() {

@@ -1,4 +1,4 @@
-//! The estimate of a row, with its errors against measurements.
+//! The estimate for a row of a table, and its errors against the measurement.
 
 use super::table::TableRow;
 use super::training::ResolvedTraining;
@@ -9,86 +9,87 @@ use crate::analytic::{Constants, PeakMemory, StepTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A row with its estimate; unknown values are `None`.
+/// A row of a table with its estimate; values that are unknown are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RowEstimate {
-    /// `id` of the row.
+    /// Identifier of the row, from its column `id`.
     pub id: String,
-    /// Publication of the row.
+    /// Publication that the row comes from.
     pub source: String,
     /// True if the row could be priced.
     pub supported: bool,
-    /// The reason if it could not be priced.
+    /// Reason why the row could not be priced; `None` if it could.
     pub reason: Option<String>,
     /// Estimated seconds per step.
     pub step_seconds: Option<f64>,
-    /// Lower end of the 80 % interval of the step.
+    /// Lower end of the 80 % prediction interval of the seconds per step.
     pub step_seconds_low: Option<f64>,
-    /// Upper end of the 80 % interval of the step.
+    /// Upper end of the 80 % prediction interval of the seconds per step.
     pub step_seconds_high: Option<f64>,
-    /// Tokens per second and device.
+    /// Estimated tokens per second and device.
     pub tokens_per_second_per_device: Option<f64>,
-    /// Model FLOPs utilisation (MFU).
+    /// Estimated model FLOPs utilization (MFU).
     pub model_flops_utilization: Option<f64>,
     /// Estimated peak bytes of the heaviest rank.
     pub peak_bytes: Option<f64>,
-    /// Lower end of the 80 % interval of memory.
+    /// Lower end of the 80 % prediction interval of the peak bytes.
     pub peak_bytes_low: Option<f64>,
-    /// Upper end of the 80 % interval of memory.
+    /// Upper end of the 80 % prediction interval of the peak bytes.
     pub peak_bytes_high: Option<f64>,
-    /// True if it fits the device's memory; `None` if it does not and the row leaves the recompute mode open.
+    /// True if the training fits into device memory; `None` if it does not and the row leaves the recompute
+    /// mode open.
     pub fits: Option<bool>,
     /// Measured seconds per step.
     pub measured_step_seconds: Option<f64>,
-    /// Relative error of the step: estimated over measured, minus one.
+    /// Relative error of the step time: estimated over measured, minus one.
     pub error: Option<f64>,
-    /// Measured peak bytes.
+    /// Measured peak bytes of the heaviest rank.
     pub measured_peak_bytes: Option<f64>,
-    /// Relative error of memory: estimated over measured, minus one.
+    /// Relative error of the peak bytes: estimated over measured, minus one.
     pub peak_bytes_error: Option<f64>,
-    /// Style of the engine.
+    /// Name of the engine's software style.
     pub style: Option<&'static str>,
-    /// Assumptions about unstated settings.
+    /// Assumptions about settings that the row does not state.
     pub assumptions: Vec<String>,
-    /// True if the row's measurement calibrated its site; such a row is not scored.
+    /// True if the measurement of the row calibrated its site; such a row is not scored.
     #[serde(skip)]
     pub is_known: bool,
-    /// Tensor-parallel degree, which breaks ties.
+    /// Tensor-parallel degree of the row, which breaks ties.
     #[serde(skip)]
     pub tensor: f64,
-    /// Properties that comparable rows share.
+    /// Properties that rows share if they can be compared.
     #[serde(skip)]
     pub group: ComparisonGroup,
 }
 
-/// Properties by which rows are grouped for comparison.
+/// Properties that rows share if they can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComparisonGroup {
-    /// Name of the model.
+    /// Name of the model in the row.
     pub model: String,
-    /// Name of the device.
+    /// Name of the device in the row.
     pub hardware: String,
-    /// Number of devices.
+    /// Number of devices, as text.
     pub devices: String,
-    /// Batch, sequence, precision and engine: equal for rows that differ in layout alone.
+    /// Batch, sequence, precision and engine: equal for rows that differ only in layout.
     pub work: String,
-    /// True for a mixture of experts.
+    /// True if the model is a mixture of experts.
     pub has_experts: bool,
 }
 
-/// A row's estimate before any measurement is used.
+/// Estimate for a row before any measurement is used.
 struct UncorrectedEstimate<'a> {
     training: ResolvedTraining<'a>,
     seconds: f64,
     /// Standard deviation of ln(measured / estimated seconds).
     doubt: f64,
     bytes: f64,
-    /// Bytes of state and activations alone, for papers that compute memory.
+    /// Bytes of state and activations only, to compare with papers that compute memory.
     counted: f64,
 }
 
-/// Estimates all rows, in order. `known` are ids of rows whose measured time may calibrate rows of the same
-/// source and hardware.
+/// Estimates all rows, in order. `known` are the ids of rows whose measured time may calibrate the estimates
+/// of rows with the same source and hardware.
 pub fn estimate_rows(rows: &[TableRow], known: &[String], constants: &Constants) -> Vec<RowEstimate> {
     let estimates: Vec<_> = rows.iter().map(|row| uncorrected(row, constants)).collect();
     let sites = site_calibrations(rows, &estimates, known);
@@ -105,7 +106,7 @@ pub fn estimate_rows(rows: &[TableRow], known: &[String], constants: &Constants)
     rows.iter().zip(estimates).map(priced).collect()
 }
 
-/// Returns the site calibrations from the `known` rows.
+/// Returns the calibration of each site (source and hardware) from its `known` rows.
 fn site_calibrations(
     rows: &[TableRow],
     estimates: &[Result<UncorrectedEstimate<'_>, String>],
@@ -137,7 +138,7 @@ fn uncorrected<'a>(row: &TableRow, constants: &'a Constants) -> Result<Uncorrect
     })
 }
 
-/// Returns a row without an estimate.
+/// Returns the result for a row that could not be priced.
 fn without_estimate(row: &TableRow) -> RowEstimate {
     let name = |column| row.text(column).to_owned();
     let work = ["global_batch", "seq", "precision", "framework"].map(|column| row.text(column)).join(" | ");
@@ -155,7 +156,7 @@ fn without_estimate(row: &TableRow) -> RowEstimate {
     }
 }
 
-/// Returns the estimate of a row, corrected by its site calibration.
+/// Returns the estimate for a row, corrected by the calibration of its site.
 fn row_estimate(row: &TableRow, estimate: &UncorrectedEstimate<'_>, site: SiteCalibration) -> RowEstimate {
     let UncorrectedEstimate { training, bytes, .. } = estimate;
     let case = training.case();
@@ -189,7 +190,7 @@ fn row_estimate(row: &TableRow, estimate: &UncorrectedEstimate<'_>, site: SiteCa
     }
 }
 
-/// Adds measurements and errors to an estimate.
+/// Adds the measurements of a row, and the errors against them, to its estimate.
 fn with_errors(row: &TableRow, estimate: &UncorrectedEstimate<'_>, priced: RowEstimate) -> RowEstimate {
     let (seconds, bytes) = (measured::step_seconds(row), measured::peak_bytes(row));
     let estimated = if measured::is_computed(row) { Some(estimate.counted) } else { priced.peak_bytes };

@@ -1,22 +1,22 @@
-//! Properties that follow from a model's name: vocabulary, gated feed-forward, unusual attention.
+//! Properties of a model that follow from its name: vocabulary, gated feed-forward, unusual attention.
 
 use super::table::has_any;
 use crate::hardware::normalized_gpu_name;
 
-/// Properties of a family of models.
+/// Unusual properties of a family of models; `None` and 0 stand for the usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FamilyTraits {
-    /// Channels of a query or key head, if not hidden size over heads.
+    /// Number of channels of a query or key head; `None` if it is the hidden size over the number of heads.
     pub head: Option<f64>,
-    /// Channels of a value head, if different.
+    /// Number of channels of a value head; `None` if it is that of a key head.
     pub head_value: Option<f64>,
-    /// Multi-head latent attention: query rank, key-value rank, rotary channels.
+    /// Query rank, key-value rank and rotary channels of multi-head latent attention.
     pub latent: Option<(f64, f64, f64)>,
-    /// Window of every second layer, in tokens.
+    /// Attention window of every second layer, in tokens.
     pub window: Option<f64>,
-    /// Dense layers before the first with experts.
+    /// Number of dense layers before the first layer with experts.
     pub dense_layers: f64,
-    /// Hidden channels of the shared experts.
+    /// Number of hidden channels of the shared experts together.
     pub shared: f64,
 }
 
@@ -27,7 +27,8 @@ const PLAIN: FamilyTraits =
 const LATENT: FamilyTraits =
     FamilyTraits { head: Some(192.0), head_value: Some(128.0), latent: Some((1536.0, 512.0, 64.0)), ..PLAIN };
 
-/// Families by a part of the name; the first match wins. From the published model configurations.
+/// Families of models by a part of the model's name; the first match wins. From the published model
+/// configurations.
 const FAMILIES: &[(&[&str], FamilyTraits)] = &[
     (&["qwen3"], FamilyTraits { head: Some(128.0), ..PLAIN }),
     (&["gptoss"], FamilyTraits { head: Some(64.0), window: Some(128.0), ..PLAIN }),
@@ -37,7 +38,7 @@ const FAMILIES: &[(&[&str], FamilyTraits)] = &[
     (&["gemma"], FamilyTraits { head: Some(256.0), ..PLAIN }),
 ];
 
-/// Vocabulary sizes by a part of the name; the first match wins.
+/// Vocabulary sizes by a part of the model's name; the first match wins.
 const VOCABULARIES: &[(&[&str], f64)] = &[
     (&["llama30b", "llama33b"], 32_000.0),
     (&["llama3", "llama4"], 128_256.0),
@@ -54,25 +55,25 @@ const VOCABULARIES: &[(&[&str], f64)] = &[
     (&["bloom"], 250_880.0),
 ];
 
-/// Parts of names of models with a gated feed-forward.
+/// Parts of the names of models whose feed-forward block is gated.
 const GATED: &[&str] = &[
     "llama", "qwen", "mistral", "mixtral", "gemma", "deepseek", "oss", "kimi", "glm", "olmo", "internlm",
     "baichuan", "grok", "dbrx",
 ];
 
-/// Returns the properties of a model's family; most have none.
+/// Returns the unusual properties of the family that `model` names; most families have none.
 pub fn family(model: &str) -> FamilyTraits {
     let name = normalized_gpu_name(model);
     FAMILIES.iter().find(|(words, _)| has_any(&name, words)).map_or(PLAIN, |(_, family)| *family)
 }
 
-/// Returns the vocabulary size of `model`; for unknown models that of GPT-2, padded.
+/// Returns the vocabulary size of `model`; that of GPT-2, padded, if the model is unknown.
 pub fn vocabulary(model: &str) -> f64 {
     let name = normalized_gpu_name(model);
     VOCABULARIES.iter().find(|(words, _)| has_any(&name, words)).map_or(50_304.0, |(_, size)| *size)
 }
 
-/// Returns `true` if the feed-forward of `model` is gated.
+/// Returns `true` if the feed-forward block of `model` is gated.
 pub fn is_gated(model: &str) -> bool {
     has_any(&normalized_gpu_name(model), GATED)
 }

@@ -1,9 +1,10 @@
-//! The GPU named in a row.
+//! The GPU that a row of a table names.
 
 use super::table::TableRow;
 use crate::hardware::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
 
-/// Parses the GPU of a row; `None` for a blank cell. A name that is not fully understood is an error.
+/// Parses the GPU that a row names; `None` if the cell is blank. A name that is not fully understood is an
+/// error.
 pub(super) fn gpu_of(row: &TableRow) -> Result<Option<ParsedGpuName>, String> {
     match row.text("hardware") {
         "" => Ok(None),

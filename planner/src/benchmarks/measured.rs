@@ -1,13 +1,13 @@
-//! Measured time and memory of a row, converted to seconds and bytes.
+//! Measured time and memory of a row, in seconds and bytes.
 
 use super::table::TableRow;
 
-/// Returns the measured seconds per step, or derives them from a throughput.
+/// Returns the measured seconds per step of a row, or derives them from a throughput.
 pub fn step_seconds(row: &TableRow) -> Option<f64> {
     row.positive("step_time_s").or_else(|| derived(row)).filter(|seconds| *seconds > 0.0)
 }
 
-/// Derives the seconds per step from a throughput.
+/// Derives the seconds per step of a row from a published throughput.
 fn derived(row: &TableRow) -> Option<f64> {
     let (value, batch, sequence) =
         (row.positive("value")?, row.positive("global_batch")?, row.positive("seq")?);
@@ -23,8 +23,8 @@ fn derived(row: &TableRow) -> Option<f64> {
     }
 }
 
-/// Returns the FLOPs of a step as the paper counts them: with full recompute (Narayanan et al. 2021, equation
-/// 3), without (Korthikanti et al. 2022), or six per parameter and token.
+/// Returns the FLOPs of a step as the paper of the row counts them: with full recompute (Narayanan et al.
+/// 2021, equation 3), without recompute (Korthikanti et al. 2022), or six per parameter and token.
 fn operations(row: &TableRow) -> Option<f64> {
     let [layers, hidden, s, batch] =
         ["layers", "hidden", "seq", "global_batch"].map(|column| row.positive(column));
@@ -51,13 +51,13 @@ fn operations(row: &TableRow) -> Option<f64> {
     }
 }
 
-/// Returns the published bytes of peak memory, measured or computed.
+/// Returns the published bytes of peak memory of a row, measured or computed.
 pub fn peak_bytes(row: &TableRow) -> Option<f64> {
     let unit = if row.lower("mem_kind").contains("gib") { 1024f64.powi(3) } else { 1e9 };
     row.positive("mem_gb").map(|value| value * unit)
 }
 
-/// Returns `true` if the memory of a row was computed, from state and activations alone.
+/// Returns `true` if the published memory of a row was computed, from state and activations only.
 pub fn is_computed(row: &TableRow) -> bool {
     row.lower("mem_kind").contains("analytic")
 }

@@ -1,4 +1,4 @@
-//! Converts the cells of a row into a training, with a default for every blank cell.
+//! Converts the cells of a row into a training, with a default for each blank cell.
 
 use super::bounds;
 use super::families::{FamilyTraits, family, is_gated, vocabulary};
@@ -22,7 +22,7 @@ use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 /// Columns without which a row cannot be priced.
 const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
 
-/// Resolves the training of a row, or explains why it cannot.
+/// Resolves the training that a row describes, or returns the reason why it cannot be priced.
 pub fn resolve_training<'a>(
     row: &TableRow,
     constants: &'a Constants,
@@ -80,15 +80,15 @@ pub fn resolve_training<'a>(
     Ok(training)
 }
 
-/// Returns the bytes of memory per device: from the row, from the name of the GPU, or the GPU's usual size.
+/// Returns the bytes of memory per device: from the row, from the name of the GPU, or as usual for the GPU.
 fn memory(row: &TableRow, gpu: &GpuSpec, named: Option<ParsedGpuName>) -> f64 {
     let gibibytes = |gibibytes: f64| gibibytes * 1024f64.powi(3);
     let said = row.positive("gpu_mem_gib").map(gibibytes);
     said.or(named.map(|named| named.memory)).unwrap_or_else(|| gibibytes(gpu.gibibytes))
 }
 
-/// Returns an error if the engine does not run on the device. Gaudi has a port of
-/// Megatron-DeepSpeed, TPUs one of PyTorch.
+/// Returns an error if the engine does not run on the device. Gaudi has a port of Megatron-DeepSpeed, and
+/// TPUs have one of PyTorch.
 fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSpec>) -> Result<(), String> {
     let is_refused = match part.map(GpuSpec::kind) {
         Some(AcceleratorKind::Tpu) => {
@@ -108,8 +108,8 @@ fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSp
     Ok(())
 }
 
-/// Guesses the style of an unknown engine: FSDP, or the Megatron of the GPU's time if matrices or layers are
-/// split.
+/// Guesses the style of an unknown engine: FSDP, or the Megatron of the time of the GPU if matrices or layers
+/// are split.
 fn likely_style(shape: RowDegrees, part: Option<&GpuSpec>) -> SoftwareStyle {
     let is_old = part.is_some_and(|part| ["volta", "turing", "ampere"].contains(&part.generation.as_str()));
     match () {
@@ -224,7 +224,8 @@ fn config(row: &TableRow, model: &Transformer, style: SoftwareStyle, shape: RowD
     config
 }
 
-/// Returns layer equivalents of embedding and head with which the layers divide into `runs`, if needed.
+/// Returns the numbers of layers that embedding and head count as for the layers to divide into `runs`; zero
+/// if they divide by themselves.
 fn ends(model: &Transformer, runs: f64) -> EmbeddingHeadCost {
     let divides = |counted: f64| (model.layers + counted) % runs == 0.0;
     match () {
@@ -235,8 +236,8 @@ fn ends(model: &Transformer, runs: f64) -> EmbeddingHeadCost {
     }
 }
 
-/// Returns the samples per micro-batch, by default the engine's, or the start of
-/// [`ResolvedTraining::assume_micro_batch`].
+/// Returns the number of samples per micro-batch: as the row states, otherwise the engine's default, or the
+/// value from which [`ResolvedTraining::assume_micro_batch`] starts.
 fn micro_batch(row: &TableRow, style: SoftwareStyle, shape: RowDegrees, batch: f64) -> f64 {
     let local = batch / shape.data;
     match () {
@@ -248,7 +249,7 @@ fn micro_batch(row: &TableRow, style: SoftwareStyle, shape: RowDegrees, batch: f
     }
 }
 
-/// Returns `true` if published runs of this style use the fastest micro-batch.
+/// Returns `true` if published runs of an engine of this style use the fastest micro-batch.
 fn tunes_micro_batch(style: SoftwareStyle) -> bool {
     matches!(style, SoftwareStyle::Research | SoftwareStyle::Megatron | SoftwareStyle::Modern)
 }
@@ -277,7 +278,7 @@ fn chunks(row: &TableRow, model: &Transformer, style: SoftwareStyle, pipeline: f
     }
 }
 
-/// Returns the pipeline schedule; several chunks mean interleaving, whatever its name.
+/// Returns the pipeline schedule of a row; several chunks mean interleaving, whatever its name.
 fn schedule(row: &TableRow, chunks: f64) -> PipelineSchedule {
     let name = normalized_gpu_name(row.text("schedule"));
     match () {
@@ -345,7 +346,7 @@ fn recomputed(recompute: Recompute) -> &'static str {
     }
 }
 
-/// Adds assumptions in words for everything the row leaves open.
+/// Adds an assumption in words for each setting that the row leaves open.
 fn describe(training: &mut ResolvedTraining<'_>, row: &TableRow, degrees: RowDegrees) {
     let MissingInputs { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
         training.unknown;

@@ -1,12 +1,12 @@
-//! Degrees of parallelism of a row.
+//! Degrees of parallelism that a row of a table states.
 
 use super::table::{TableRow, has_any};
 use crate::hardware::normalized_gpu_name;
 
-/// Devices per host if the row does not say.
+/// Number of devices per host if a row does not state it.
 const PER_HOST: f64 = 8.0;
 
-/// Degrees of parallelism that a row gives, independent of the model.
+/// Degrees of parallelism that a row states, as far as they do not depend on the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowDegrees {
     pub(super) ranks: f64,
@@ -17,7 +17,7 @@ pub(super) struct RowDegrees {
     pub(super) data: f64,
 }
 
-/// Reads the degrees of a row; the number of devices decides where columns disagree.
+/// Reads the degrees of parallelism of a row; the number of devices decides where columns disagree.
 pub(super) fn shape(row: &TableRow) -> RowDegrees {
     let ranks = row.positive("num_gpus").unwrap_or(1.0);
     let degree = |column| row.positive(column).unwrap_or(1.0).max(1.0);

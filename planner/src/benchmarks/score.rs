@@ -5,47 +5,49 @@ use crate::analytic::site_calibration::median;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Accuracy of the estimates of one set of rows; `None` if a score is undefined.
+/// Accuracy of the estimates for one set of rows; a score is `None` where it is undefined.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct AccuracyScores {
-    /// Name of the source, and of the subset.
+    /// Name of the source of the rows, and of the subset.
     pub name: String,
-    /// Number of rows.
+    /// Number of rows in the set.
     pub rows: usize,
-    /// Rows that could not be priced.
+    /// Number of rows that could not be priced.
     pub refused: usize,
-    /// Rows with a measured step time.
+    /// Number of rows with a measured step time.
     pub measured: usize,
-    /// Mean absolute relative error.
+    /// Mean absolute relative error of the step time.
     pub mean: Option<f64>,
-    /// Median absolute relative error.
+    /// Median absolute relative error of the step time.
     pub median: Option<f64>,
-    /// 95th percentile of the absolute relative error.
+    /// 95th percentile of the absolute relative error of the step time.
     pub p95: Option<f64>,
-    /// Median signed relative error.
+    /// Median signed relative error of the step time.
     pub bias: Option<f64>,
-    /// Share of rows within the 80 % interval.
+    /// Share of the rows whose measured step time lies within the 80 % prediction interval.
     pub covered: Option<f64>,
-    /// Pairs of rows with equal model, hardware and size whose measured times differ by more than 5 %.
+    /// Number of pairs of rows with the same model, hardware and size whose measured times differ by more
+    /// than 5 %.
     pub pairs: usize,
-    /// Share of these pairs that are ordered correctly.
+    /// Share of the pairs of rows that the estimates order correctly.
     pub ordered: Option<f64>,
-    /// Sets of rows that differ in layout alone.
+    /// Number of sets of rows that differ only in layout.
     pub choices: usize,
-    /// Mean regret over these sets: measured time of the chosen layout over the best measured, minus one.
+    /// Mean regret over the sets of rows that differ only in layout: measured time of the chosen layout over
+    /// the best measured time, minus one.
     pub regret: Option<f64>,
-    /// Rows with a measured peak memory.
+    /// Number of rows with a measured peak memory.
     pub memory_rows: usize,
-    /// Median absolute relative error of memory.
+    /// Median absolute relative error of the peak memory.
     pub memory_median: Option<f64>,
-    /// 95th percentile of the absolute relative error of memory.
+    /// 95th percentile of the absolute relative error of the peak memory.
     pub memory_p95: Option<f64>,
 }
 
-/// Estimates within this share of the best are a tie.
+/// Relative difference from the best estimate up to which estimates are tied.
 const TIE: f64 = 0.04;
 
-/// Ratio of measured times from which on a pair counts.
+/// Ratio of the measured times of two rows from which on the pair is scored.
 const APART: f64 = 1.05;
 
 /// Returns the scores of every source, followed by those of its subsets by hardware and kind of model. Rows
@@ -66,7 +68,7 @@ pub fn scores(priced: &[RowEstimate]) -> Vec<AccuracyScores> {
     sources.into_iter().flat_map(of_source).collect()
 }
 
-/// Returns the hardware of a row, with a mark for models with experts.
+/// Returns the hardware of a row, with a mark if its model has experts.
 fn part(row: &RowEstimate) -> String {
     let experts = if row.group.has_experts { ", experts" } else { "" };
     format!("{}{experts}", row.group.hardware)
@@ -104,7 +106,7 @@ fn sizes(errors: &[f64]) -> Vec<f64> {
     errors.iter().map(|error| error.abs()).collect()
 }
 
-/// Returns 1 if the measured time is within the interval, otherwise 0.
+/// Returns 1 if the measured time of a row lies within its prediction interval, otherwise 0.
 fn covered(row: &RowEstimate) -> Option<f64> {
     let (low, high) = (row.step_seconds_low?, row.step_seconds_high?);
     let seconds = row.measured_step_seconds?;
@@ -116,7 +118,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Returns the `share` quantile of `values`, linearly interpolated.
+/// Returns the quantile of `values` at `share`, linearly interpolated.
 fn percentile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -129,12 +131,12 @@ fn percentile(values: &[f64], share: f64) -> Option<f64> {
     Some(sorted[below] + (sorted[above] - sorted[below]) * at.fract())
 }
 
-/// Returns estimated and measured seconds of a row that has both.
+/// Returns the estimated and the measured seconds of a row; `None` unless it has both.
 fn estimated_and_measured(row: &RowEstimate) -> Option<(f64, f64)> {
     Some((row.step_seconds?, row.measured_step_seconds?))
 }
 
-/// Groups rows by `key`.
+/// Groups rows by the value of `key`.
 fn groups<'a, K: Ord>(
     rows: &[&'a RowEstimate],
     key: impl Fn(&'a RowEstimate) -> K,
@@ -146,7 +148,8 @@ fn groups<'a, K: Ord>(
     groups.into_values().collect()
 }
 
-/// Returns the number of clearly different pairs, and the share of them in the right order.
+/// Returns the number of pairs of rows with clearly different times, and the share of them that is ordered
+/// correctly.
 fn order(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
     let (mut pairs, mut right) = (0, 0);
     for group in groups(rows, |row| (&row.group.model, &row.group.hardware, &row.group.devices)) {
@@ -167,7 +170,8 @@ fn is_apart(a: f64, b: f64) -> bool {
     a > APART * b || b > APART * a
 }
 
-/// Returns the number of sets that differ in layout alone, and the mean regret of the choice among them.
+/// Returns the number of sets of rows that differ only in layout, and the mean regret of choosing by
+/// estimate.
 fn regret(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
     let lost = |group: Vec<&RowEstimate>| {
         let chosen = predicted_best(&group)?.measured_step_seconds?;
@@ -179,7 +183,8 @@ fn regret(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
     (lost.len(), mean(&lost))
 }
 
-/// Returns the row that would be chosen: among ties with the best estimate, one with the fewest tensor ranks.
+/// Returns the row that would be chosen: of those tied with the best estimate, the one with the fewest tensor
+/// ranks.
 fn predicted_best<'a>(group: &[&'a RowEstimate]) -> Option<&'a RowEstimate> {
     let seconds = |row: &RowEstimate| row.step_seconds.unwrap_or(f64::INFINITY);
     let best = group.iter().map(|row| seconds(row)).min_by(f64::total_cmp)?;

@@ -1,10 +1,10 @@
-//! The ZeRO stage and the sharding group of a row.
+//! The ZeRO stage of a row of a table, and its sharding groups.
 
 use super::table::{TableRow, has_any};
 use crate::engine::SoftwareStyle;
 use dtrain_recipes::ZeroStage;
 
-/// Parses the ZeRO stage that a cell begins with, as in `3 (hsdp)`; FSDP is 3.
+/// Parses the number of the ZeRO stage with which the cell of a row begins, as in `3 (hsdp)`; FSDP is 3.
 pub(super) fn stage(row: &TableRow) -> Option<f64> {
     let cell = row.lower("zero");
     let word = cell.split(|c: char| !c.is_ascii_alphanumeric() && c != '.').next().unwrap_or_default();
@@ -27,8 +27,9 @@ pub(super) fn zero(row: &TableRow, style: SoftwareStyle) -> ZeroStage {
     }
 }
 
-/// Returns the replicas among which state is sharded under hybrid sharding: as stated, as in `replicate 4,
-/// shard 8` or `4x8`, otherwise the `on_a_host` replicas of a host. `None` without hybrid sharding.
+/// Returns the number of replicas among which state is sharded under hybrid sharding: as stated, such as
+/// `replicate 4, shard 8` or `4x8`, otherwise the `on_a_host` replicas of a host. `None` without hybrid
+/// sharding.
 pub(super) fn shard(row: &TableRow, on_a_host: u32, replicas: u32) -> Option<u32> {
     let said = format!("{} {} {}", row.lower("zero"), row.lower("framework"), row.lower("notes"));
     if !has_any(&said, &["hsdp", "hybrid", "replicate"]) {

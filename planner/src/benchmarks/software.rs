@@ -1,4 +1,4 @@
-//! Recognizes the style of an engine by its name.
+//! Recognizes the software style of an engine by its name.
 
 use super::table::{has_any, has_word};
 use crate::engine::SoftwareStyle;
@@ -39,7 +39,8 @@ const FSDP: &[&str] = &[
     "torch",
 ];
 
-/// Returns the style of the engine `framework`, in a row with these `notes`; `None` if the name is unknown.
+/// Returns the software style of the engine `framework`, in a row with the given `notes`; `None` if the name
+/// is unknown.
 pub fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
     let name = normalized_gpu_name(framework);
     let is_megatron = name.contains("megatron");

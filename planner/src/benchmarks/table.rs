@@ -1,16 +1,16 @@
-//! Reads tables of trainings in CSV.
+//! Reads tables of trainings from CSV.
 
 use std::collections::BTreeMap;
 
-/// One row, as text.
+/// One row of a table of trainings, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableRow {
-    /// `id` of the row, or its number.
+    /// Identifier of the row: its cell in the column `id`, or its number.
     pub id: String,
     cells: BTreeMap<String, String>,
 }
 
-/// Reasons why a table cannot be read.
+/// Reasons why a table of trainings cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The text is not valid CSV.
@@ -19,9 +19,9 @@ pub enum TableError {
     /// The header lacks a required column.
     #[error("its header has no column `{column}`; wanted at least {wanted}")]
     Column {
-        /// The missing column.
+        /// Name of the missing column.
         column: &'static str,
-        /// All required columns.
+        /// Names of all required columns.
         wanted: String,
     },
 }
@@ -51,22 +51,22 @@ impl TableRow {
         Self { id: id.unwrap_or_else(|| format!("row {number}")), cells }
     }
 
-    /// Returns a cell; empty if the table lacks the column.
+    /// Returns the cell in `column`; empty if the table lacks the column.
     pub fn text(&self, column: &str) -> &str {
         self.cells.get(column).map_or("", String::as_str)
     }
 
-    /// Returns a cell in lower case.
+    /// Returns the cell in `column` in lower case.
     pub fn lower(&self, column: &str) -> String {
         self.text(column).to_lowercase()
     }
 
-    /// Returns a cell as a number above 0.
+    /// Returns the cell in `column` as a number above 0; `None` if it is none.
     pub fn positive(&self, column: &str) -> Option<f64> {
         self.number(column).filter(|value| *value > 0.0)
     }
 
-    /// Returns a cell as a finite number.
+    /// Returns the cell in `column` as a finite number; `None` if it is none.
     pub fn number(&self, column: &str) -> Option<f64> {
         self.text(column).parse().ok().filter(|value: &f64| value.is_finite())
     }

@@ -1,4 +1,4 @@
-//! A training described by a row, with every open setting resolved.
+//! A training that a row of a table describes, with every open setting resolved.
 
 use crate::analytic::{
     Constants, DeviceThroughput, Interconnect, MatmulPrecision, MissingInputs, PeakMemory, Software,
@@ -8,22 +8,22 @@ use crate::engine::{AttentionKernel, SoftwareStyle};
 use crate::hardware::GpuSpec;
 use dtrain_recipes::Recompute;
 
-/// A training that can be priced.
+/// A training with all settings that its price depends on.
 #[derive(Clone, Debug)]
 pub struct ResolvedTraining<'a> {
     /// Dimensions of the model.
     pub model: Transformer,
-    /// Layout and batch.
+    /// Layout and batch size.
     pub config: StepConfig,
     /// Cost profile of the engine.
     pub engine: Software,
     /// Data sheet of the device.
     pub gpu: &'static GpuSpec,
-    /// Share of the clock that a power limit leaves.
+    /// Share of its usual clock at which the device runs under its power limit.
     pub power: f64,
-    /// Attention kernel.
+    /// Implementation of attention.
     pub kernel: AttentionKernel,
-    /// Number format of linear layers.
+    /// Number format of the products in linear layers.
     pub products: MatmulPrecision,
     /// Links between the devices.
     pub links: Interconnect,
@@ -31,30 +31,31 @@ pub struct ResolvedTraining<'a> {
     pub memory: f64,
     /// Constants of the cost model.
     pub constants: &'a Constants,
-    /// Assumed inputs, for the interval.
+    /// Inputs that were assumed, which widen the prediction interval.
     pub unknown: MissingInputs,
-    /// Assumptions in words.
+    /// Assumptions about open settings, in words.
     pub assumptions: Vec<String>,
 }
 
 /// Share of device memory up to which a tuned run increases its micro-batch.
 const FULL: f64 = 0.95;
 
-/// Share of device memory below which a run that may recompute does not.
+/// Share of device memory below which a run that may recompute does not recompute.
 const ROOMY: f64 = 0.9;
 
-/// Share of memory that an estimate may reach for a published run: the run fitted, and estimates can be this
-/// far off.
+/// Share of device memory that the estimate for a published run may reach: the run fitted, and estimates can
+/// be this far off.
 const UNSURE: f64 = 1.1;
 
-/// Like `UNSURE`, for engines that recompute single modules and as few layers as possible.
+/// Share of device memory that the estimate for a published run may reach if its engine recomputes single
+/// modules, and in as few layers as possible.
 const BY_MODULE: f64 = 2.0;
 
-/// Upper limit on the micro-batch of tuned runs.
+/// Upper limit of the micro-batch of tuned runs, in samples.
 const MOST: u32 = 32;
 
 impl ResolvedTraining<'_> {
-    /// Returns the inputs of the cost formulas.
+    /// Returns the training as inputs of the cost formulas.
     pub fn case(&self) -> StepInputs<'_> {
         StepInputs {
             model: &self.model,
@@ -75,13 +76,13 @@ impl ResolvedTraining<'_> {
         }
     }
 
-    /// Adds an assumption.
+    /// Adds an assumption in words.
     pub(super) fn assume(&mut self, words: impl Into<String>) {
         self.assumptions.push(words.into());
     }
 
-    /// Sets an unstated recompute mode: the least that memory allows. Research engines do so whatever they
-    /// were allowed.
+    /// Sets a recompute mode that the row does not state to the least that memory allows. Research engines do
+    /// so whatever they were allowed.
     pub(super) fn assume_recompute(&mut self) {
         let asked = self.config.arrangement.recompute;
         let may = self.engine.style == SoftwareStyle::Research && asked == Recompute::Full;
@@ -105,7 +106,8 @@ impl ResolvedTraining<'_> {
         self.unknown.recompute |= chosen != asked;
     }
 
-    /// Sets the fastest micro-batch that fits and divides the replica's batch: published runs are tuned.
+    /// Sets the micro-batch to the fastest one that fits and divides the batch of a replica: published runs
+    /// are tuned.
     pub(super) fn assume_micro_batch(&mut self) {
         let per_replica = self.config.batch / self.config.degrees().data;
         let tried = |micro: u32| {

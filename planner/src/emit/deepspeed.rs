@@ -10,10 +10,10 @@ use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::Axis;
 use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
-/// Version against which the names were checked.
+/// Version of DeepSpeed against which the names were checked.
 pub(crate) const VERSION: &str = "0.19.8";
 
-/// Emits `ds_config.json`, `config.json` and `deepspeed.sh`.
+/// Emits the files `ds_config.json`, `config.json` and `deepspeed.sh`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let family = DecoderArchitecture::of(source.model);
     let mut notes = source.notes();
@@ -152,7 +152,7 @@ fn script(source: &DecoderPlan, notes: &[String]) -> String {
     )
 }
 
-/// Returns DeepSpeed's name of the gradient precision on the wire, if it is reduced.
+/// Returns DeepSpeed's name for the precision in which gradients are reduced; `None` if it is not lowered.
 fn compress_word(source: &DecoderPlan) -> Option<&'static str> {
     let sync = &source.arrangement.sync;
     match sync.compress {

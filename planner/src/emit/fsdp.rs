@@ -1,5 +1,5 @@
-//! Emits PyTorch FSDP2 configuration for Hugging Face accelerate: its YAML, training arguments of
-//! transformers, and the model.
+//! Emits configuration for PyTorch FSDP2 through Hugging Face accelerate: its YAML file, the training
+//! arguments of transformers, and the model.
 
 use super::hosts::HostShape;
 use super::hugging_face::{self, DecoderArchitecture};
@@ -9,10 +9,10 @@ use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
-/// Version against which the names were checked.
+/// Version of accelerate against which the names were checked.
 pub(crate) const VERSION: &str = "1.15.0";
 
-/// Emits `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
+/// Emits the files `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let family = DecoderArchitecture::of(source.model);
     let mut notes = source.notes();
@@ -33,12 +33,12 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     ConfigFiles { files, notes, start: start.into(), checkout: None }
 }
 
-/// Returns `true` if state is sharded; otherwise replicas use DistributedDataParallel.
+/// Returns `true` if FSDP shards the state; otherwise replicas use DistributedDataParallel.
 fn is_fsdp(source: &DecoderPlan) -> bool {
     source.arrangement.zero != ZeroStage::Zero0
 }
 
-/// Returns `true` if there are other axes than `data`, or several shard groups.
+/// Returns `true` if the plan uses axes other than `data`, or several shard groups.
 fn is_parallel(source: &DecoderPlan) -> bool {
     source.degree(Axis::Tensor) * source.degree(Axis::Context) > 1 || is_fsdp(source) && source.copies() > 1
 }
@@ -131,7 +131,7 @@ fn parallelism(source: &DecoderPlan) -> String {
     text
 }
 
-/// Writes the training arguments, one per line.
+/// Returns the training arguments of transformers, one per line.
 fn arguments(source: &DecoderPlan) -> String {
     let (train, rule, pace) = (source.train(), source.optimizer(), &source.plan.best().run_length);
     let mut lines = vec![
@@ -178,7 +178,7 @@ fn arguments(source: &DecoderPlan) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns `true` if transformers recompute blocks, as FSDP is not used.
+/// Returns `true` if transformers itself recomputes blocks, as FSDP is not used.
 fn recomputes_alone(source: &DecoderPlan) -> bool {
     source.arrangement.recompute == Recompute::Full && !is_fsdp(source) && !is_parallel(source)
 }

@@ -6,15 +6,15 @@ use super::source::DecoderPlan;
 use crate::engine::rules;
 use dtrain_recipes::{Activation, Decoder, Experts, Positions};
 
-/// Version against which the names were checked.
+/// Version of transformers against which the names were checked.
 pub(super) const VERSION: &str = "5.23.0";
 
-/// Architectures of transformers that a recipe's decoder can have.
+/// Architectures in transformers that a recipe's decoder can have.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum DecoderArchitecture {
-    /// Learned positions, layer norms, GELU, biases, as many key as query heads.
+    /// GPT-2: learned positions, layer norms, GELU, biases, as many key heads as query heads.
     Gpt2,
-    /// Rotary positions, RMS norms, SwiGLU.
+    /// Llama: rotary positions, RMS norms, SwiGLU.
     Llama,
     /// Llama with biases of queries, keys and values.
     Qwen2,
@@ -23,7 +23,7 @@ pub(super) enum DecoderArchitecture {
 }
 
 impl DecoderArchitecture {
-    /// Returns the architecture of a model.
+    /// Returns the architecture of the decoder `model`.
     pub(super) fn of(model: &Decoder) -> Self {
         match (&model.experts, model.positions) {
             (Some(_), _) => Self::Mixtral,
@@ -33,7 +33,7 @@ impl DecoderArchitecture {
         }
     }
 
-    /// Returns the class name of a block.
+    /// Returns the class name of a block in transformers.
     pub(super) fn block(self) -> &'static str {
         match self {
             Self::Gpt2 => "GPT2Block",
@@ -44,7 +44,7 @@ impl DecoderArchitecture {
     }
 }
 
-/// Emits `config.json`.
+/// Emits the file `config.json`.
 pub(super) fn config(source: &DecoderPlan, family: DecoderArchitecture) -> ConfigFile {
     let model = source.model;
     let object = match family {
@@ -66,7 +66,7 @@ pub(super) fn config(source: &DecoderPlan, family: DecoderArchitecture) -> Confi
     ConfigFile { name: "config.json".into(), text: object.text() }
 }
 
-/// Returns the notes about the model.
+/// Returns the notes about differences between the plan's model and the one in transformers.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = vec!["weights begin as transformers draw them, not as dtrain does".into()];
     let Some(experts) = source.model.experts else { return notes };

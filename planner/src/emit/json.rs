@@ -3,7 +3,7 @@
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
-/// Keys and values in order; a map of `serde_json` would sort them.
+/// A JSON object whose keys stay in order; a map of `serde_json` would sort them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OrderedObject(Vec<(&'static str, ObjectEntry)>);
 
@@ -14,19 +14,19 @@ enum ObjectEntry {
 }
 
 impl OrderedObject {
-    /// Adds a value.
+    /// Adds a value under `key`.
     pub(super) fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.0.push((key, ObjectEntry::Value(value.into())));
         self
     }
 
-    /// Adds an object.
+    /// Adds an object under `key`.
     pub(super) fn object(mut self, key: &'static str, object: Self) -> Self {
         self.0.push((key, ObjectEntry::OrderedObject(object)));
         self
     }
 
-    /// Returns the indented text, with a final newline.
+    /// Returns the object as indented JSON, with a final newline.
     pub(super) fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("all keys are text") + "\n"
     }

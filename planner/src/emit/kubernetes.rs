@@ -1,4 +1,4 @@
-//! Emits an indexed Kubernetes job, with the service through which its pods find the first.
+//! Emits an indexed Kubernetes job, with the service through which its pods find the first pod.
 
 use super::hosts::HostShape;
 use super::slurm::name;
@@ -7,7 +7,7 @@ use crate::planning::plan::Plan;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Bytes;
 
-/// Emits one manifest; the user sets image, program and storage.
+/// Emits one manifest; image, program and storage are left to the user.
 pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     let candidate = &plan.best().candidate;
     let notes =
@@ -42,7 +42,8 @@ fn job(plan: &Plan, world: u32, HostShape { count, each }: HostShape) -> String 
     )
 }
 
-/// Returns the resource limits of a pod: a GPU per rank, or the threads and memory of CPU ranks in the plan.
+/// Returns the resource limits of a pod with `each` ranks: a GPU per rank, or the threads and memory of CPU
+/// ranks in the plan.
 fn limits(plan: &Plan, each: u32) -> String {
     let best = plan.best();
     match best.candidate.arrangement.device {
@@ -64,7 +65,7 @@ fn mebibytes(bytes: Bytes) -> u64 {
     bytes.0.div_ceil(1 << 20)
 }
 
-/// NCCL and data loaders use shared memory; the default of 64 MiB is too little.
+/// Volume for shared memory, which NCCL and data loaders use; the default of 64 MiB is too small.
 const VOLUMES: &str = "          volumeMounts:
             - name: shared-memory
               mountPath: /dev/shm

@@ -1,5 +1,5 @@
-//! Emits MaxText (JAX) configuration: YAML over its `base.yml`, and a script that starts a process on each
-//! host.
+//! Emits configuration for MaxText (JAX): YAML that overrides its `base.yml`, and a script that starts one
+//! process on each host.
 
 use super::hosts::HostShape;
 use super::source::DecoderPlan;
@@ -8,13 +8,13 @@ use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{Precision, Recompute, Schedule, ZeroStage};
 
-/// Version against which the keys were checked.
+/// Version of MaxText against which the keys were checked.
 pub(crate) const VERSION: &str = "0.2.5";
 
-/// Lines of keys and values.
+/// Lines of YAML, each a key with its value.
 type Lines = Vec<String>;
 
-/// Emits `maxtext.yml` and `maxtext.sh`.
+/// Emits the files `maxtext.yml` and `maxtext.sh`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
@@ -197,7 +197,7 @@ fn training(source: &DecoderPlan) -> Lines {
     lines
 }
 
-/// Returns `part / whole` such that `whole` times it, rounded down, is `part`.
+/// Returns a fraction near `part / whole` whose product with `whole`, rounded down, is `part`.
 #[expect(clippy::cast_precision_loss, reason = "numbers of steps, far below 2^52")]
 fn fraction(part: u64, whole: u64) -> f64 {
     if part == 0 || whole == 0 {
@@ -206,8 +206,8 @@ fn fraction(part: u64, whole: u64) -> f64 {
     ((part as f64 + 0.5) / whole as f64).min(1.0)
 }
 
-/// Returns `samples / devices` such that MaxText, which multiplies by the devices and rounds down, gets
-/// `samples`.
+/// Returns a number near `samples / devices` as text; MaxText multiplies it by the devices, rounds down, and
+/// gets `samples`.
 #[expect(clippy::cast_precision_loss, reason = "numbers of samples, far below 2^52")]
 fn per_device(samples: u64, devices: u32) -> String {
     let (whole, devices) = (samples as f64, f64::from(devices));
@@ -218,7 +218,8 @@ fn per_device(samples: u64, devices: u32) -> String {
     number(each)
 }
 
-/// Returns `true` if sequences may pack several documents: not if Transformer Engine gathers keys and values.
+/// Returns `true` if a sequence may pack several documents: not if Transformer Engine gathers keys and
+/// values.
 fn is_packed(source: &DecoderPlan) -> bool {
     source.degree(Axis::Context) == 1 || source.arrangement.context_exchange == ContextExchange::Ring
 }
@@ -255,7 +256,7 @@ fn data(source: &DecoderPlan) -> Lines {
     lines
 }
 
-/// Emits the script: one process per host, with all its GPUs.
+/// Emits the start script: one process per host, which uses all its GPUs.
 fn script(source: &DecoderPlan) -> String {
     let HostShape { count, each } = HostShape::of(source.plan);
     let meet = if count > 1 {

@@ -9,13 +9,13 @@ use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Axis, ContextExchange, RankOrder};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
-/// Version against which the arguments were checked; `megatron-core` on PyPI now includes Megatron-LM.
+/// Version of Megatron-LM against which the arguments were checked; `megatron-core` on PyPI now includes it.
 pub(crate) const VERSION: &str = "0.19.2";
 
-/// An argument with its values, such as `--micro-batch-size 4`.
+/// A command-line argument with its values, such as `--micro-batch-size 4`.
 type Argument = String;
 
-/// Emits one script.
+/// Emits one shell script.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
@@ -60,13 +60,13 @@ fn groups(source: &DecoderPlan) -> [(&'static str, Vec<Argument>); 4] {
     ]
 }
 
-/// Returns `true` if Megatron-FSDP shards the state: its only way to shard gradients and weights.
+/// Returns `true` if Megatron-FSDP shards the state, which is the only way to shard gradients and weights.
 fn is_fsdp(source: &DecoderPlan) -> bool {
     source.arrangement.zero >= ZeroStage::Zero2
 }
 
-/// Returns the queue setting: tensor and context ranks on older GPUs need one queue, so that communication
-/// starts first; Megatron-FSDP needs more.
+/// Returns the setting of `CUDA_DEVICE_MAX_CONNECTIONS`: tensor and context ranks on older GPUs need one
+/// queue, so that communication starts first; Megatron-FSDP needs more.
 fn connections(source: &DecoderPlan) -> &'static str {
     let cuts = source.degree(Axis::Tensor) > 1 || source.degree(Axis::Context) > 1;
     if cuts && !is_fsdp(source) { "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" } else { "" }
@@ -124,8 +124,8 @@ fn layout(source: &DecoderPlan) -> Vec<Argument> {
     arguments
 }
 
-/// Returns the stage layout: a number for even chunks; for uneven ones a letter per block, `t`, with `E` and
-/// `L` at the ends.
+/// Returns the argument that divides the layers among pipeline stages: the number of chunks if they are even,
+/// otherwise a letter `t` per block, with `E` and `L` at the ends. `None` if the default division is right.
 fn stages(source: &DecoderPlan) -> Option<Argument> {
     let (stages, chunks) = (source.degree(Axis::Pipeline), source.arrangement.chunks);
     let blocks = source.model.layers;

@@ -1,4 +1,4 @@
-//! Emits configuration for other engines, and launch manifests, from a plan's best choice.
+//! Emits configuration for other engines, and launch manifests, from the best choice of a plan.
 //!
 //! Pure: returns text and writes no files. A setting that an engine cannot express is an error; one that it
 //! expresses differently, or leaves to the user, is a note. Notes are at the head of the file if the format
@@ -23,7 +23,7 @@ use serde::Serialize;
 pub use source::DecoderPlan;
 use std::fmt::Write;
 
-/// A target format of a plan.
+/// A format in which a plan can be emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigFormat {
     /// A Python config registry for torchtitan.
@@ -42,7 +42,7 @@ pub enum ConfigFormat {
     Kubernetes,
 }
 
-/// An emitted file.
+/// A file with emitted configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConfigFile {
     /// File name without a folder.
@@ -51,16 +51,16 @@ pub struct ConfigFile {
     pub text: String,
 }
 
-/// The emitted files of one format, with notes on differences from the plan.
+/// The files emitted in one format, with notes on differences from the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConfigFiles {
-    /// At least one file.
+    /// Emitted files, at least one.
     pub files: Vec<ConfigFile>,
-    /// Notes: sentences without their full stop.
+    /// Notes on differences from the plan: sentences without their full stop.
     pub notes: Vec<String>,
-    /// Command that starts training, in the folder of the files or in the `checkout`.
+    /// Command that starts training, run in the folder of the files or in the `checkout`.
     pub start: String,
-    /// Placeholder for the engine's repository, if the command must run in its root.
+    /// Placeholder for the path of the engine's repository; `None` unless the command must run in its root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkout: Option<&'static str>,
 }
@@ -80,10 +80,10 @@ impl ConfigFiles {
 /// Reasons why a plan cannot be emitted in a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
-    /// The format is unknown.
+    /// No format has the given name.
     #[error("unknown format `{name}`; known are {}", ConfigFormat::names())]
     Unknown {
-        /// The unknown name.
+        /// Name of the unknown format.
         name: String,
     },
     /// The engine trains only other kinds of models.
@@ -93,23 +93,24 @@ pub enum EmitError {
     OtherModel {
         /// Name of the engine.
         engine: &'static str,
-        /// Kind of the model.
+        /// Kind of the plan's model.
         kind: &'static str,
     },
-    /// The engine cannot express a setting that changes the training, or is required.
+    /// The engine cannot express a setting of the plan that changes the training, or lacks one that it
+    /// requires.
     #[error("{engine} does not support the plan: {what}; {instead}")]
     CannotSay {
         /// Name of the engine.
         engine: &'static str,
-        /// The setting in the plan, with its values.
+        /// Setting of the plan that cannot be expressed, with its values.
         what: String,
-        /// Suggested alternative.
+        /// Alternative that the message suggests.
         instead: &'static str,
     },
 }
 
 impl ConfigFormat {
-    /// All formats, in the order of messages.
+    /// All formats, in the order in which messages list them.
     pub const ALL: [Self; 7] = [
         Self::Torchtitan,
         Self::Megatron,
@@ -120,7 +121,7 @@ impl ConfigFormat {
         Self::Kubernetes,
     ];
 
-    /// Returns the format's name on the command line.
+    /// Returns the name of the format on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Torchtitan => "torchtitan",
@@ -133,7 +134,7 @@ impl ConfigFormat {
         }
     }
 
-    /// Returns the engine that reads the format; `None` for launchers of any program.
+    /// Returns the engine that reads the format; `None` for formats that launch any program.
     pub fn engine(self) -> Option<&'static dyn Engine> {
         match self {
             Self::Torchtitan => Some(&engine::TORCHTITAN),
@@ -145,7 +146,7 @@ impl ConfigFormat {
         }
     }
 
-    /// Parses the name of a format; `Err` lists the known ones.
+    /// Parses the name of a format; the error lists the known names.
     pub fn parse(name: &str) -> Result<Self, EmitError> {
         let known = Self::ALL.into_iter().find(|format| format.word() == name);
         known.ok_or_else(|| EmitError::Unknown { name: name.into() })
@@ -156,7 +157,7 @@ impl ConfigFormat {
     }
 }
 
-/// Emits the best choice of `plan`. `Err` if the engine cannot train it.
+/// Emits the best choice of `plan` in `format`. `Err` if the engine cannot train it.
 pub fn emit(plan: &Plan, format: ConfigFormat) -> Result<ConfigFiles, EmitError> {
     Ok(match format {
         ConfigFormat::Torchtitan => torchtitan::emit(&DecoderPlan::of(plan, &engine::TORCHTITAN)?),
@@ -189,8 +190,8 @@ fn head(plan: &Plan, what: &str, notes: &[String]) -> String {
     text
 }
 
-/// Appends a comment wrapped at 110 columns. A recipe's path may contain a line break, which must not end the
-/// comment: the file may be a script.
+/// Appends a comment to `text`, wrapped at 110 columns. A recipe's path may contain a line break, which must
+/// not end the comment: the file may be a script.
 fn line(text: &mut String, words: &str) {
     let mut width = 1;
     text.push('#');

@@ -1,11 +1,11 @@
-//! Emits a Slurm batch script: torchrun on each host, with a rendezvous at the first.
+//! Emits a Slurm batch script, which runs torchrun on each host with a rendezvous on the first.
 
 use super::hosts::HostShape;
 use super::{ConfigFile, ConfigFiles, head};
 use crate::planning::plan::Plan;
 use dtrain_protocol::DeviceKind;
 
-/// Emits one script; the user fills in the training program.
+/// Emits one script; the training program is left to the user.
 pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     let arrangement = &plan.best().candidate.arrangement;
     let (world, threads) = (arrangement.layout.world(), plan.best().candidate.threads);
@@ -53,8 +53,8 @@ fn body(world: u32, each: u32, threads: u32) -> String {
     )
 }
 
-/// Returns the recipe's name as lower-case letters, digits and `-`, a letter first, at most 52 long, so that
-/// Kubernetes can append a number within its limit of 63.
+/// Returns the name of the recipe as lower-case letters, digits and `-`, beginning with a letter and at most
+/// 52 long, so that Kubernetes can append a number within its limit of 63.
 pub(super) fn name(plan: &Plan) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let text: String = plan.recipe.name.chars().map(keep).collect();

@@ -1,4 +1,4 @@
-//! Values that emitters read from a plan.
+//! Values of a plan that emitters read.
 
 use super::EmitError;
 use crate::engine::{Engine, TrainingSpec};
@@ -9,23 +9,23 @@ use dtrain_recipes::{
     Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, ValidationSource, ZeroStage,
 };
 
-/// A plan for a decoder, prepared for emitters.
+/// The best choice of a plan for a decoder, prepared for emitters.
 pub struct DecoderPlan<'a> {
-    /// The target engine.
+    /// Engine to emit configuration for.
     pub(crate) engine: &'static dyn Engine,
-    /// The plan.
+    /// Plan to emit.
     pub(crate) plan: &'a Plan,
-    /// The model.
+    /// Model of the plan.
     pub(crate) model: &'a Decoder,
-    /// Arrangement of the work.
+    /// Arrangement of the plan's best choice.
     pub(crate) arrangement: &'a Arrangement,
-    /// Split of the batch.
+    /// Split of the batch in the plan's best choice.
     pub(crate) split: &'a BatchSplit,
 }
 
 impl<'a> DecoderPlan<'a> {
-    /// Reads a plan. `Err` if its model is not a decoder, its replicas are unequal, or the engine cannot run
-    /// it.
+    /// Reads a plan for `engine`. `Err` if its model is not a decoder, its replicas are unequal, or the
+    /// engine cannot run it.
     pub(crate) fn of(plan: &'a Plan, engine: &'static dyn Engine) -> Result<Self, EmitError> {
         let kind = match &plan.recipe.model {
             Model::Decoder(model) => return Self::of_decoder(plan, engine, model),
@@ -59,28 +59,29 @@ impl<'a> DecoderPlan<'a> {
         Ok(source)
     }
 
-    /// Returns an error about `what` the plan contains, with an alternative.
+    /// Returns an error about the setting `what` of the plan, with an alternative.
     fn unsupported(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
         EmitError::CannotSay { engine: self.engine.title(), what: what.into(), instead }
     }
 
-    /// Returns the degree along an axis.
+    /// Returns the degree of parallelism along `axis`.
     pub(crate) fn degree(&self, axis: Axis) -> u32 {
         self.arrangement.layout.degree(axis)
     }
 
-    /// Returns the ranks that read samples of their own: the engines' data-parallel size, expert axis
-    /// included.
+    /// Returns the number of ranks that read samples of their own: the engines' data-parallel size, expert
+    /// axis included.
     pub(crate) fn readers(&self) -> u32 {
         self.arrangement.layout.readers()
     }
 
-    /// Returns the replicas that keep the same shard; 1 if all replicas share one copy of the state.
+    /// Returns the number of replicas that keep the same shard; 1 if all replicas share one copy of the
+    /// state.
     pub(crate) fn copies(&self) -> u32 {
         self.arrangement.replicas() / self.shard()
     }
 
-    /// Returns the replicas among which state is sharded; 1 without ZeRO.
+    /// Returns the number of replicas among which state is sharded; 1 without ZeRO.
     pub(crate) fn shard(&self) -> u32 {
         if self.arrangement.zero == ZeroStage::Zero0 { 1 } else { self.arrangement.shard }
     }
@@ -90,7 +91,7 @@ impl<'a> DecoderPlan<'a> {
         &self.plan.recipe.train
     }
 
-    /// Returns the optimizer settings.
+    /// Returns the optimizer settings of the recipe.
     pub(crate) fn optimizer(&self) -> &'a Optimizer {
         &self.train().optimizer
     }
@@ -106,22 +107,23 @@ impl<'a> DecoderPlan<'a> {
         text.parse().expect("it was just written")
     }
 
-    /// Returns the steps of the learning-rate schedule.
+    /// Returns the number of steps of the learning-rate schedule.
     pub(crate) fn steps(&self) -> u64 {
         self.plan.best().run_length.schedule_steps
     }
 
-    /// Returns the warm-up steps.
+    /// Returns the number of warm-up steps.
     pub(crate) fn warmup(&self) -> u64 {
         self.plan.best().run_length.warmup.value
     }
 
-    /// Returns the training data; every decoder has some.
+    /// Returns the training data of the recipe, which every decoder has.
     pub(crate) fn data(&self) -> &'a Data {
         self.plan.recipe.data.as_ref().expect("only a foreign command has no data")
     }
 
-    /// Returns the fraction of data held out for validation; `None` if validation has files of its own.
+    /// Returns the fraction of the data that is held out for validation; `None` if validation has files of
+    /// its own.
     pub(crate) fn valid_fraction(&self) -> Option<f64> {
         match self.data().valid {
             ValidationSource::Fraction(fraction) => Some(fraction),
@@ -129,7 +131,7 @@ impl<'a> DecoderPlan<'a> {
         }
     }
 
-    /// Returns the training files, joined to the recipe's folder; URLs are unchanged.
+    /// Returns the paths of the training files, joined to the recipe's folder; URLs are unchanged.
     pub(crate) fn train_files(&self) -> Vec<String> {
         let root = &self.plan.data_root;
         let place = |name: &String| {

@@ -13,13 +13,13 @@ use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::Axis;
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
 
-/// Version against which the names were checked.
+/// Version of torchtitan against which the names were checked.
 pub(crate) const VERSION: &str = "0.3.0";
 
-/// Name of the Python module.
+/// Name of the emitted Python module.
 const MODULE: &str = "dtrain_config";
 
-/// Copies of the state, and the ranks among which each is sharded.
+/// Number of copies of the state, and of ranks among which each copy is sharded.
 struct HybridSharding {
     replicate: u32,
     shard: u32,
@@ -51,7 +51,7 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     }
 }
 
-/// Returns the sharding: shards span `data × expert × context`, as in the plan.
+/// Returns the sharding of the plan: shards span `data × expert × context`.
 fn sharding(source: &DecoderPlan) -> HybridSharding {
     let context = source.degree(Axis::Context);
     let shard = (source.shard() / context).max(1);
@@ -178,7 +178,8 @@ fn parallelism(source: &DecoderPlan, sharding: &HybridSharding) -> String {
     text + "        ),\n"
 }
 
-/// Returns the schedule with the modules of every chunk, in order of chunks, then stages.
+/// Returns the argument for the pipeline schedule, with the modules of every chunk in order of chunks, then
+/// stages.
 fn stages(source: &DecoderPlan) -> String {
     let arrangement = source.arrangement;
     let name = match arrangement.schedule {

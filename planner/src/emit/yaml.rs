@@ -1,6 +1,6 @@
 //! Formats values in YAML.
 
-/// Formats a number for YAML 1.1: with a point before its exponent.
+/// Formats a number for YAML 1.1, which needs a point before an exponent.
 pub(super) fn number(value: f64) -> String {
     let text = format!("{value:?}");
     match text.split_once('e') {
@@ -9,7 +9,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Formats text in quotes; a JSON string is a YAML string.
+/// Formats text in quotes, as a JSON string, which is also a YAML string.
 pub(super) fn text(value: &str) -> String {
     serde_json::to_string(value).expect("it is text")
 }

@@ -1,4 +1,4 @@
-//! DeepSpeed: rules from its sources, version 0.19.8.
+//! DeepSpeed: the layouts it can run, from the sources of version 0.19.8.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
@@ -6,7 +6,7 @@ use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, OptimizerKind, Precision, ZeroStage};
 
-/// DeepSpeed.
+/// The engine DeepSpeed.
 #[derive(Clone, Copy, Debug)]
 pub struct DeepSpeed;
 
@@ -70,7 +70,7 @@ fn no_pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     rules::no_pipeline(arrangement).map(|reason| UnsupportedLayout { instead, ..reason })
 }
 
-/// Checks gradient compression: only reduced precision is supported (`communication_data_type`).
+/// Checks gradient compression: DeepSpeed supports only reduced precision (`communication_data_type`).
 fn sums(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let sync = &arrangement.sync;
     match sync.compress {
@@ -100,7 +100,7 @@ fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     rules::experts_from_the_nearest(arrangement)
 }
 
-/// Checks sharding: only among all replicas, as shard groups (MiCS) were removed.
+/// Checks sharding: DeepSpeed shards only among all replicas, as shard groups (MiCS) were removed.
 fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.zero == ZeroStage::Zero0 || arrangement.shard == arrangement.replicas() {
         return None;

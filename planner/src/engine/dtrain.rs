@@ -1,11 +1,11 @@
-//! dtrain's own worker: rules from `dtrain_protocol::supported`.
+//! dtrain's own worker: the layouts it can run, from `dtrain_protocol::supported`.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange, supported};
 use dtrain_recipes::{Model, Precision};
 
-/// dtrain's own worker.
+/// The engine of dtrain: its own worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Dtrain;
 
@@ -52,7 +52,7 @@ impl Engine for Dtrain {
     }
 }
 
-/// Returns the feature of a model that the worker cannot train.
+/// Returns the feature of `model` that the worker cannot train; `None` if it can train all.
 fn untrained(model: &Model, precision: Precision) -> Option<UnsupportedLayout> {
     let missing = supported::cannot_train(model, precision)?;
     unsupported(missing.what, "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`")

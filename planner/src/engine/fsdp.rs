@@ -1,12 +1,12 @@
-//! PyTorch FSDP2 through Hugging Face accelerate: rules from `parallelism_config.py` of accelerate 1.15.0 and
-//! the tensor-parallel plans of transformers 5.23.0.
+//! PyTorch FSDP2 through Hugging Face accelerate: the layouts it can run, from `parallelism_config.py` of
+//! accelerate 1.15.0 and the tensor-parallel plans of transformers 5.23.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
 
-/// PyTorch FSDP2 through Hugging Face accelerate.
+/// The engine PyTorch FSDP2, through Hugging Face accelerate.
 #[derive(Clone, Copy, Debug)]
 pub struct Fsdp;
 
@@ -91,8 +91,8 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout>
     None
 }
 
-/// Checks `dp_replicate × dp_shard × cp × tp`: shards span `dp_shard × cp`; replicas of unsharded state use
-/// `DistributedDataParallel`, which combines with nothing else.
+/// Checks sharding as `dp_replicate × dp_shard × cp × tp`: shards span `dp_shard × cp`; replicas of unsharded
+/// state use `DistributedDataParallel`, which combines with nothing else.
 fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     let (data, context) = (layout.data.get(), layout.context.get());

@@ -1,4 +1,4 @@
-//! MaxText on JAX: rules from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
+//! MaxText on JAX: the layouts it can run, from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
@@ -6,7 +6,7 @@ use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
-/// MaxText on JAX.
+/// The engine MaxText, on JAX.
 #[derive(Clone, Copy, Debug)]
 pub struct Jax;
 
@@ -121,7 +121,7 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout>
     None
 }
 
-/// Checks recompute: its policies save at most the outputs of products; none saves everything.
+/// Checks recompute: MaxText's policies save at most the outputs of matrix products; none saves everything.
 fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute == Recompute::None {
         return unsupported(
@@ -162,8 +162,8 @@ fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     }
 }
 
-/// Checks the pipeline: circular, all forward passes before all backward passes, on a mesh `stage × data ×
-/// fsdp × …`.
+/// Checks the pipeline: MaxText's is circular, with all forward passes before all backward passes, on a mesh
+/// `stage × data × fsdp × …`.
 fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
     let stages = arrangement.layout.pipeline.get();
     if stages == 1 {

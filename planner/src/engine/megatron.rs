@@ -1,4 +1,5 @@
-//! Megatron-LM: rules from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
+//! Megatron-LM: the layouts it can run, from `megatron/training/arguments.py` and `megatron/core` of
+//! megatron-core 0.19.2.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
@@ -6,7 +7,7 @@ use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
-/// Megatron-LM on Megatron-Core.
+/// The engine Megatron-LM, on Megatron-Core.
 #[derive(Clone, Copy, Debug)]
 pub struct Megatron;
 
@@ -99,7 +100,7 @@ fn pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     }
 }
 
-/// Checks key-value heads: they divide among tensor ranks, or several ranks hold each.
+/// Checks key-value heads: they divide among tensor ranks, or several ranks hold each head.
 fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
     if !model.kv_heads.is_multiple_of(tensor) && !tensor.is_multiple_of(model.kv_heads) {
@@ -114,7 +115,8 @@ fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLay
     None
 }
 
-/// Checks context parallelism of Transformer Engine: 16 bits, and equal pieces from both ends of a sequence.
+/// Checks context parallelism, which is Transformer Engine's: 16 bits, and equal pieces from both ends of a
+/// sequence.
 fn context(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
     if context == 1 {
@@ -170,7 +172,7 @@ fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayo
     None
 }
 
-/// Returns the number of ranks with the same experts.
+/// Returns the number of ranks that hold the same experts.
 fn expert_replicas(arrangement: &Arrangement) -> u32 {
     let layout = &arrangement.layout;
     let dense = layout.data.get() * layout.context.get();
@@ -180,8 +182,8 @@ fn expert_replicas(arrangement: &Arrangement) -> u32 {
     }
 }
 
-/// Checks recompute: `--recompute-method block` counts blocks per chunk, so all chunks must recompute equally
-/// many.
+/// Checks recompute: `--recompute-method block` counts blocks per chunk, so all chunks must recompute the
+/// same number.
 fn recompute(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let every = u64::from(arrangement.recompute_every);
     if arrangement.recompute != Recompute::Full || every == 1 {

@@ -1,4 +1,4 @@
-//! Training engines: the layouts that each can run.
+//! Training engines, and the layouts that each can run.
 //!
 //! One rule serves search and emission: a search asks [`Engine::unsupported_layout`] about every layout, and
 //! [`emit`](mod@crate::emit) writes only layouts that it accepts. So a layout that cannot be emitted is never
@@ -9,6 +9,7 @@ mod dtrain;
 mod fsdp;
 mod jax;
 mod megatron;
+mod recomputation;
 pub(crate) mod rules;
 mod software_style;
 mod torchtitan;
@@ -21,42 +22,43 @@ pub use self::dtrain::Dtrain;
 pub use self::fsdp::Fsdp;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
-pub use self::software_style::{AttentionKernel, Recomputation, SoftwareStyle};
+pub use self::recomputation::Recomputation;
+pub use self::software_style::{AttentionKernel, SoftwareStyle};
 pub use self::torchtitan::Torchtitan;
 
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
 
-/// A training engine.
+/// A training engine, and the layouts it can run.
 pub trait Engine: Sync + std::fmt::Debug {
-    /// Returns the name on the command line.
+    /// Returns the name of the engine on the command line.
     fn name(&self) -> &'static str;
 
-    /// Returns the name in messages, in its authors' spelling.
+    /// Returns the name of the engine in messages, as its authors spell it.
     fn title(&self) -> &'static str;
 
-    /// Returns the software style, which decides its costs.
+    /// Returns the software style of the engine, which decides its costs.
     fn style(&self) -> SoftwareStyle;
 
-    /// Returns the supported kinds of accelerators.
+    /// Returns the kinds of accelerators that the engine runs on.
     fn kinds(&self) -> &'static [AcceleratorKind] {
         &[AcceleratorKind::Gpu]
     }
 
-    /// Returns the supported exchanges of keys and values in context parallelism.
+    /// Returns the exchanges of keys and values that the engine supports in context parallelism.
     fn context_exchanges(&self) -> &'static [ContextExchange];
 
-    /// Returns the reason why it cannot run any layout of a training in a precision;
-    /// [`Engine::unsupported_layout`] repeats it for each.
+    /// Returns the reason why the engine cannot run any layout of `training` in `precision`; `None` if it can
+    /// run some. [`Engine::unsupported_layout`] repeats it for each layout.
     fn unsupported_training(
         &self,
         training: &TrainingSpec,
         precision: Precision,
     ) -> Option<UnsupportedLayout>;
 
-    /// Returns the reason why it cannot run a training in a layout; `None` if it can. Must be cheap: a search
-    /// asks about millions of layouts. Reasons that hold for any layout come first.
+    /// Returns the reason why the engine cannot run `training` in a layout; `None` if it can. Must be cheap:
+    /// a search asks about millions of layouts. Reasons that hold for any layout come first.
     fn unsupported_layout(
         &self,
         training: &TrainingSpec,
@@ -65,19 +67,19 @@ pub trait Engine: Sync + std::fmt::Debug {
     ) -> Option<UnsupportedLayout>;
 }
 
-/// The training of an engine, independent of the layout.
+/// The training that an engine is to run, without its layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainingSpec {
-    /// The model.
+    /// Model to train.
     pub model: Decoder,
-    /// The optimizer.
+    /// Optimizer to train with.
     pub optimizer: OptimizerKind,
-    /// Scaling of values into fp8, if products are in fp8.
+    /// Method by which values are scaled into fp8, if products are in fp8.
     pub fp8_recipe: Fp8Recipe,
 }
 
 impl TrainingSpec {
-    /// Creates the training of `model` with the settings of `train`.
+    /// Creates the training of `model` under the settings of `train`.
     pub fn of(model: &Decoder, train: &Train) -> Self {
         Self {
             model: model.clone(),
@@ -90,51 +92,51 @@ impl TrainingSpec {
 /// An engine with the training it is to run.
 #[derive(Clone, Debug)]
 pub struct EngineSupport {
-    /// The engine.
+    /// Engine that is to run the training.
     pub engine: &'static dyn Engine,
-    /// The training, for the engine's checks.
+    /// Training that the engine is asked about.
     pub training: TrainingSpec,
 }
 
-/// The reason why an engine cannot run a layout.
+/// Reason why an engine cannot run a layout, with a way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsupportedLayout {
-    /// The unsupported feature of the layout.
+    /// Feature of the layout that the engine does not support.
     pub what: &'static str,
-    /// Suggested alternative.
+    /// Alternative that the message suggests.
     pub instead: &'static str,
 }
 
-/// Builds the refusal of a layout.
+/// Returns the refusal of a layout for the feature `what`.
 const fn unsupported(what: &'static str, instead: &'static str) -> Option<UnsupportedLayout> {
     Some(UnsupportedLayout { what, instead })
 }
 
-/// dtrain's own worker.
+/// The engine of dtrain: its own worker.
 pub static DTRAIN: Dtrain = Dtrain;
-/// Megatron-LM on Megatron-Core.
+/// The engine Megatron-LM, on Megatron-Core.
 pub static MEGATRON: Megatron = Megatron;
-/// torchtitan.
+/// The engine torchtitan.
 pub static TORCHTITAN: Torchtitan = Torchtitan;
-/// PyTorch FSDP2 through Hugging Face accelerate.
+/// The engine PyTorch FSDP2, through Hugging Face accelerate.
 pub static FSDP: Fsdp = Fsdp;
-/// DeepSpeed.
+/// The engine DeepSpeed.
 pub static DEEPSPEED: DeepSpeed = DeepSpeed;
-/// MaxText on JAX.
+/// The engine MaxText, on JAX.
 pub static JAX: Jax = Jax;
 
 /// All engines, dtrain first.
 pub static ALL: [&dyn Engine; 6] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED, &JAX];
 
-/// Returns the default engine for these kinds of accelerators: Megatron-LM if it supports them; `None` if no
-/// engine does.
+/// Returns the default engine for the given kinds of accelerators: Megatron-LM if it supports them all,
+/// otherwise the first that does; `None` if no engine does.
 pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> {
     let can = |engine: &&'static dyn Engine| kinds.iter().all(|kind| engine.kinds().contains(kind));
     let megatron: &'static dyn Engine = &MEGATRON;
     std::iter::once(megatron).chain(ALL).find(can)
 }
 
-/// Finds the engine called `name`.
+/// Finds the engine whose name is `name`; `None` if there is none.
 pub fn engine_by_name(name: &str) -> Option<&'static dyn Engine> {
     ALL.into_iter().find(|engine| engine.name() == name)
 }

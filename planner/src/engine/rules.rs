@@ -1,4 +1,4 @@
-//! Rules that several engines share. Each returns the reason for a refusal, or `None`.
+//! Rules that several engines share. Each returns the reason why a layout is refused, or `None`.
 
 use super::{TrainingSpec, UnsupportedLayout, unsupported};
 use crate::pipeline_schedule::{PipelineShape, is_possible};
@@ -7,7 +7,8 @@ use dtrain_recipes::{
     Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
 };
 
-/// Refuses layouts that no engine supports, then applies these rules.
+/// Refuses layouts that no engine can run, by rules for tensor ranks, experts, stages, sharding and
+/// recomputation.
 pub(super) fn of_all(
     model: &Decoder,
     arrangement: &Arrangement,
@@ -20,7 +21,7 @@ pub(super) fn of_all(
         .or_else(|| recompute(arrangement))
 }
 
-/// Refuses optimizers that are not `known`.
+/// Refuses optimizers that are not among the `known` ones.
 pub(super) fn optimizer(
     training: &TrainingSpec,
     known: &[OptimizerKind],
@@ -38,16 +39,16 @@ pub(super) fn optimizer(
     unsupported(what, instead)
 }
 
-/// Features of newer models that an engine's files can express.
+/// Features of newer models, with those that an engine's files can express set to `true`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewerFeatures {
-    /// Sliding windows in every layer.
+    /// True for sliding windows in every layer.
     pub(super) window: bool,
-    /// Products in fp8.
+    /// True for matrix products in fp8.
     pub(super) fp8: bool,
 }
 
-/// Refuses features of newer models that the engine's files cannot express.
+/// Refuses features of newer models that are not among those that the engine `can` express in its files.
 pub(super) fn newer(model: &Decoder, precision: Precision, can: NewerFeatures) -> Option<UnsupportedLayout> {
     let experts = model.experts.as_ref();
     let slides = model.window.is_some_and(|window| !can.window || window.every.is_some());
@@ -86,7 +87,7 @@ fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLay
     None
 }
 
-/// Refuses tensor ranks that do not divide the key-value heads.
+/// Refuses a number of key-value heads that is no multiple of the tensor ranks.
 pub(super) fn whole_heads(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if model.kv_heads.is_multiple_of(arrangement.layout.tensor.get()) {
         return None;
@@ -123,8 +124,8 @@ fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayo
     None
 }
 
-/// Checks expert ranks that are counted from the innermost axis: tensor, then context, then replicas. The
-/// axes in between must be covered whole.
+/// Refuses expert ranks that cannot be counted from the innermost axis: tensor, then context, then replicas.
+/// The axes in between must be covered whole.
 pub(super) fn experts_from_the_nearest(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (layout, fold) = (&arrangement.layout, arrangement.expert_fold);
     let (tensor, context) = (layout.tensor.get(), layout.context.get());
@@ -205,7 +206,7 @@ fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     }
 }
 
-/// Refuses synchronization that leaves replicas unequal after a step.
+/// Refuses gradient synchronization that leaves replicas unequal after a step.
 pub(super) fn exact(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.sync.is_exact() {
         return None;
@@ -213,7 +214,7 @@ pub(super) fn exact(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     unsupported("replicas that are kept alike approximately", "remove the `sync` table")
 }
 
-/// Refuses recompute of only some blocks.
+/// Refuses recomputation of only some blocks.
 pub(super) fn every_block(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute_every == 1 {
         return None;
@@ -221,7 +222,7 @@ pub(super) fn every_block(arrangement: &Arrangement) -> Option<UnsupportedLayout
     unsupported("recompute of one block in several", "pin layout.recompute_every = 1")
 }
 
-/// Refuses selective recompute, and recompute of only some blocks.
+/// Refuses selective recomputation, and recomputation of only some blocks.
 pub(super) fn whole_blocks(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute != Recompute::Selective {
         return every_block(arrangement);
@@ -230,7 +231,7 @@ pub(super) fn whole_blocks(arrangement: &Arrangement) -> Option<UnsupportedLayou
     unsupported("selective recompute", instead)
 }
 
-/// Refuses rank orders in which the pipeline is not outermost.
+/// Refuses rank orders in which the pipeline axis is not outermost.
 pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.order.is_pipeline_outermost() || arrangement.layout.pipeline.get() == 1 {
         return None;
@@ -241,7 +242,7 @@ pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<Unsupporte
     )
 }
 
-/// Refuses pipelines.
+/// Refuses layouts with a pipeline.
 pub(super) fn no_pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.layout.pipeline.get() == 1 {
         return None;
@@ -254,17 +255,17 @@ pub(super) fn is_llama(model: &Decoder) -> bool {
     model.positions == Positions::Rotary && model.norm == Norm::Rms && model.activation == Activation::Swiglu
 }
 
-/// Returns `true` if no linear layer has a bias.
+/// Returns `true` if no linear layer of the model has a bias.
 pub(super) fn has_no_biases(model: &Decoder) -> bool {
     !model.bias && !model.qkv_bias()
 }
 
-/// Returns `true` if exactly queries, keys and values have biases.
+/// Returns `true` if queries, keys and values have biases and no other linear layer has one.
 pub(crate) fn has_qkv_biases_alone(model: &Decoder) -> bool {
     !model.bias && model.qkv_bias()
 }
 
-/// Returns `true` if the model is a GPT-2.
+/// Returns `true` if the model is of the GPT-2 family.
 pub(super) fn is_gpt2(model: &Decoder) -> bool {
     model.positions == Positions::Learned
         && model.norm == Norm::Layer
@@ -274,7 +275,7 @@ pub(super) fn is_gpt2(model: &Decoder) -> bool {
         && model.kv_heads == model.heads
 }
 
-/// Refuses models that transformers lack, and precisions that their files cannot express; only those with
+/// Refuses models that transformers lacks, and precisions that its files cannot express; only models with
 /// experts have a window.
 pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<UnsupportedLayout> {
     let is_known = match model.experts {

@@ -1,26 +1,26 @@
-//! Styles of the software of training engines, with their attention kernel and selective recomputation.
+//! Styles of the software of training engines, and the attention kernel of each.
 
-/// Engine styles with known constants.
+/// Styles of engine software whose costs are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SoftwareStyle {
-    /// Megatron-DeepSpeed, GPT-NeoX and research code built on them.
+    /// Style of Megatron-DeepSpeed, GPT-NeoX and research code built on them.
     Research,
-    /// Megatron-LM of 2019 to 2022.
+    /// Style of Megatron-LM of 2019 to 2022.
     Megatron,
-    /// Megatron-Core, NeMo and Megatron-Bridge, with Transformer Engine.
+    /// Style of Megatron-Core, NeMo and Megatron-Bridge, with Transformer Engine.
     Modern,
-    /// PyTorch FSDP and DeepSpeed ZeRO, not compiled.
+    /// Style of PyTorch FSDP and DeepSpeed ZeRO, not compiled.
     Fsdp,
-    /// `torch.compile`, as in torchtitan.
+    /// Style of `torch.compile`, as in torchtitan.
     Compiled,
-    /// JAX with XLA.
+    /// Style of JAX with XLA.
     Xla,
-    /// dtrain's own worker on GPUs; its constants are unmeasured.
+    /// Style of dtrain's own worker on GPUs, whose costs are not measured.
     Dtrain,
 }
 
 impl SoftwareStyle {
-    /// Name of the style in data files and messages.
+    /// Returns the name of the style in data files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Research => "research",
@@ -33,12 +33,12 @@ impl SoftwareStyle {
         }
     }
 
-    /// Returns `true` if the constants were checked against measured runs.
+    /// Returns `true` if the cost constants of the style were checked against measured runs.
     pub fn is_measured(self) -> bool {
         self != Self::Dtrain
     }
 
-    /// Returns the default attention kernel.
+    /// Returns the attention kernel that engines of this style use by default.
     pub fn kernel(self) -> AttentionKernel {
         match self {
             Self::Research | Self::Dtrain => AttentionKernel::Plain,
@@ -47,50 +47,26 @@ impl SoftwareStyle {
             Self::Fsdp | Self::Compiled | Self::Xla => AttentionKernel::Flash2,
         }
     }
-
-    /// Returns the meaning of selective recomputation: the core of attention in Megatron, every second matrix
-    /// product in PyTorch.
-    pub fn selective(self) -> Recomputation {
-        match self {
-            Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => {
-                Recomputation::Attention
-            }
-            Self::Fsdp | Self::Compiled => Recomputation::EverySecondProduct,
-        }
-    }
 }
 
 /// Implementation of the core of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionKernel {
-    /// Separate matrix products and element-wise operations.
+    /// Separate matrix products, and separate element-wise operations.
     Plain,
-    /// Separate matrix products, with mask and softmax in one kernel.
+    /// Separate matrix products, with the mask and the softmax in one kernel.
     Unfused,
     /// FlashAttention 1.
     Flash1,
     /// FlashAttention 2.
     Flash2,
-    /// FlashAttention 3, cuDNN's or Transformer Engine's attention.
+    /// FlashAttention 3, or the fused attention of cuDNN or Transformer Engine.
     Fused,
 }
 
 impl AttentionKernel {
-    /// Returns `true` if attention scores are never written to memory.
+    /// Returns `true` if the kernel never writes attention scores to memory.
     pub fn is_fused(self) -> bool {
         !matches!(self, Self::Plain | Self::Unfused)
     }
-}
-
-/// Part of a layer that the backward recomputes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recomputation {
-    /// Nothing.
-    Nothing,
-    /// The core of attention: scores and weighted values.
-    Attention,
-    /// Every second matrix product, and all element-wise operations.
-    EverySecondProduct,
-    /// The whole layer.
-    All,
 }

@@ -1,11 +1,11 @@
-//! torchtitan: rules from its sources, version 0.3.0.
+//! torchtitan: the layouts it can run, from the sources of version 0.3.0.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
-/// torchtitan.
+/// The engine torchtitan.
 #[derive(Clone, Copy, Debug)]
 pub struct Torchtitan;
 
@@ -58,7 +58,7 @@ impl Engine for Torchtitan {
     }
 }
 
-/// Checks the optimizer: `components/optimizer/optimizer.py` has `Adam` and `AdamW`.
+/// Checks the optimizer: torchtitan's `components/optimizer/optimizer.py` has `Adam` and `AdamW`.
 fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     rules::optimizer(training, &[OptimizerKind::Adamw], "its only optimizer here is adamw")
 }

@@ -1,28 +1,28 @@
-//! Measured runs for the fit: rows of the benchmark table with all unstated settings resolved.
+//! Measured runs for the fit: rows of the benchmark table, with all settings resolved that they do not state.
 
 use crate::analytic::Constants;
 use crate::benchmarks::{ResolvedTraining, TableRow, measured, read};
 use std::collections::BTreeMap;
 
-/// A training with its measured step time.
+/// A published training with its measured step time.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun<'a> {
-    /// `id` of the table row.
+    /// Identifier of the table row.
     pub id: String,
-    /// Publication it comes from.
+    /// Publication that the run comes from.
     pub source: String,
-    /// The training, fully resolved.
+    /// The training that was measured, with all settings resolved.
     pub training: ResolvedTraining<'a>,
     /// Logarithm of the measured seconds per step.
     pub measured: f64,
-    /// Weight of the residual.
+    /// Weight of the run's residual in the loss.
     pub weight: f64,
 }
 
-/// Rows per source up to which each counts in full.
+/// Number of rows per source up to which each row counts in full.
 const FULL: f64 = 10.0;
 
-/// Returns the rows that have a step time and can be priced, resolved under `constants`.
+/// Returns the rows that have a measured step time and can be priced, resolved under `constants`.
 pub fn measured_runs<'a>(rows: &[TableRow], constants: &'a Constants) -> Vec<MeasuredRun<'a>> {
     let one = |row: &TableRow| {
         let measured = measured::step_seconds(row)?.ln();

@@ -1,4 +1,4 @@
-//! The loss function of the fit, and its minimisation.
+//! The loss function of the fit, and its minimization.
 
 use super::measured_runs::MeasuredRun;
 use super::priors::ConstantPriors;
@@ -12,38 +12,39 @@ use argmin::core::{CostFunction, Error, Executor, Hessian, State as _};
 /// Standard deviation of ln(predicted step time): the unit of residuals.
 pub const SPREAD: f64 = 0.05;
 
-/// Step of numeric derivatives, in standard deviations of a prior.
+/// Change of a z-score in numeric derivatives.
 const STEP: f64 = 1e-4;
 
-/// Iteration limit of one search; about ten are needed.
+/// Iteration limit of one fit; about ten iterations are needed.
 const ITERATIONS: u64 = 60;
 
-/// The loss: residuals of measured runs and of priors, as a function of the constants' z-scores.
+/// The loss of the fit: residuals of measured runs and of priors, as a function of the z-scores of the
+/// constants.
 #[derive(Clone, Debug)]
 pub struct CalibrationLoss<'a> {
-    /// The measured runs.
+    /// Measured runs to fit the constants to.
     pub observed: &'a [MeasuredRun<'a>],
     /// Priors of the fitted constants.
     pub priors: &'a ConstantPriors,
-    /// Values of the constants that are not fitted.
+    /// Constants of the cost model, for those that are not fitted.
     pub constants: &'a Constants,
 }
 
-/// Result of a fit.
+/// Result of a fit of the constants.
 #[derive(Clone, Debug)]
 pub struct CalibrationResult {
-    /// The constants at the minimum.
+    /// Constants of the cost model at the minimum of the loss.
     pub constants: Constants,
-    /// Their z-scores.
+    /// Z-scores of the fitted constants at the minimum.
     pub z_scores: Vec<f64>,
-    /// The loss at the minimum.
+    /// Loss at the minimum.
     pub cost: f64,
-    /// Iterations used.
+    /// Number of iterations of the fit.
     pub iterations: u64,
 }
 
 impl CalibrationLoss<'_> {
-    /// Returns `ln(predicted / measured)` of each run.
+    /// Returns `ln(predicted / measured)` of each run under `constants`.
     pub fn residuals(&self, constants: &Constants) -> Vec<f64> {
         self.observed
             .iter()
@@ -51,7 +52,7 @@ impl CalibrationLoss<'_> {
             .collect()
     }
 
-    /// Returns the Jacobian of ln(predicted): a row per run, a column per z-score.
+    /// Returns the Jacobian of ln(predicted step time): a row per run, a column per z-score.
     pub fn slopes(&self, z_scores: &[f64]) -> Vec<Vec<f64>> {
         let here = self.priors.constants(z_scores, self.constants);
         let moved: Vec<Constants> = (0..z_scores.len())
@@ -109,7 +110,7 @@ impl CalibrationLoss<'_> {
     }
 }
 
-/// Returns the step seconds of `row`, with inputs `case`, under other constants.
+/// Returns the predicted seconds per step of the run `row`, whose inputs are `case`, under other `constants`.
 fn seconds(case: &StepInputs<'_>, row: &MeasuredRun<'_>, constants: &Constants) -> f64 {
     StepTimes::of(&with_constants(case, row.training.gpu, constants)).total()
 }
@@ -138,7 +139,7 @@ impl Hessian for &CalibrationLoss<'_> {
     }
 }
 
-/// Minimises the loss from `start`, as z-scores of the constants.
+/// Minimizes the loss from the z-scores `start`.
 ///
 /// # Errors
 /// If no step is possible from there.
@@ -156,12 +157,13 @@ pub fn fit(objective: &CalibrationLoss<'_>, start: &[f64]) -> Result<Calibration
     Ok(CalibrationResult { constants, z_scores, cost, iterations })
 }
 
-/// Returns the covariance at a minimum: the inverse of the curvature.
+/// Returns the covariance of the z-scores at a minimum: the inverse of the loss's curvature.
 fn covariance(objective: &CalibrationLoss<'_>, z_scores: &[f64]) -> Option<Covariance> {
     Covariance::of(covariance_file(objective, z_scores)?).ok()
 }
 
-/// Returns the contents of the covariance file at a minimum.
+/// Returns the contents of the covariance file for the minimum at `z_scores`; `None` if the curvature cannot
+/// be inverted.
 pub fn covariance_file(objective: &CalibrationLoss<'_>, z_scores: &[f64]) -> Option<CovarianceFile> {
     let (size, priors) = (z_scores.len(), &objective.priors.0);
     let half = Cholesky::of(objective.normal(z_scores).curvature, size)?.inverse();

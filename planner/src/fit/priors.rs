@@ -1,17 +1,17 @@
-//! Prior knowledge about the constants of the cost model.
+//! Priors of the constants of the cost model.
 
 use crate::analytic::Constants;
 use crate::analytic::constants::fitted::FittedConstant;
 use std::collections::BTreeMap;
 
-/// Log-normal prior of one constant.
+/// Log-normal prior of one constant of the cost model.
 #[derive(Clone, Debug)]
 pub struct ConstantPrior {
-    /// The constant.
+    /// Constant that the prior is about.
     pub constant: FittedConstant,
-    /// Typical value.
+    /// Typical value of the constant.
     pub mean: f64,
-    /// Standard deviation of the logarithm.
+    /// Standard deviation of the logarithm of the constant.
     pub spread: f64,
 }
 
@@ -20,7 +20,7 @@ pub struct ConstantPrior {
 pub struct ConstantPriors(pub Vec<ConstantPrior>);
 
 impl ConstantPriors {
-    /// Parses priors in TOML: `key = [mean, spread]` in a table per file or section of constants.
+    /// Parses priors from TOML: `key = [mean, spread]`, in a table per style or section of constants.
     ///
     /// # Errors
     /// If the TOML is malformed, or names an unknown constant.
@@ -41,7 +41,7 @@ impl ConstantPriors {
         keys.map(prior).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns `constants` with the fitted ones set from their z-scores.
+    /// Returns `constants` with the fitted ones set to the values at their z-scores.
     pub fn constants(&self, z_scores: &[f64], constants: &Constants) -> Constants {
         let mut moved = constants.clone();
         for (prior, z_score) in self.0.iter().zip(z_scores) {
@@ -50,19 +50,19 @@ impl ConstantPriors {
         moved
     }
 
-    /// Returns the z-scores of `constants`.
+    /// Returns the z-score of each fitted constant in `constants`.
     pub fn z_scores(&self, constants: &Constants) -> Vec<f64> {
         self.0.iter().map(|prior| prior.z_score(prior.constant.of(constants))).collect()
     }
 }
 
 impl ConstantPrior {
-    /// Returns the value at a z-score.
+    /// Returns the value of the constant at a z-score.
     pub fn value(&self, z_score: f64) -> f64 {
         self.mean * (z_score * self.spread).exp()
     }
 
-    /// Returns the z-score of a value.
+    /// Returns the z-score of a value of the constant.
     pub fn z_score(&self, value: f64) -> f64 {
         (value / self.mean).ln() / self.spread
     }

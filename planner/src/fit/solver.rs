@@ -1,4 +1,4 @@
-//! Gauss-Newton method with Levenberg-Marquardt damping.
+//! The Gauss-Newton method with Levenberg-Marquardt damping.
 
 use crate::linear_algebra::Cholesky;
 use argmin::core::{CostFunction, Error, Hessian, IterState, KV, Problem, Solver};
@@ -7,16 +7,16 @@ use argmin::core::{TerminationReason, TerminationStatus};
 /// Gradient and approximate Hessian of a sum of squares.
 #[derive(Clone, Debug)]
 pub struct NormalEquations {
-    /// Gradient.
+    /// Gradient of the sum of squares.
     pub slope: Vec<f64>,
     /// Gauss-Newton approximation of the Hessian, row-major.
     pub curvature: Vec<f64>,
 }
 
-/// Iteration state of the solver.
+/// State of the solver between iterations.
 pub(super) type GaussNewtonState = IterState<Vec<f64>, (), (), (), (), f64>;
 
-/// The solver; it has converged when a step gains less than `GAIN`.
+/// The Gauss-Newton solver; it has converged when a step gains less than `GAIN`.
 #[derive(Clone, Debug)]
 pub(super) struct GaussNewton {
     damping: f64,
@@ -26,7 +26,7 @@ pub(super) struct GaussNewton {
 /// Decrease of the loss in one step below which the search ends.
 const GAIN: f64 = 1e-7;
 
-/// Damping beyond which the search gives up.
+/// Damping beyond which the solver gives up.
 const STUCK: f64 = 1e9;
 
 impl GaussNewton {

@@ -4,12 +4,12 @@
 
 use super::{GpuSpec, gpus};
 
-/// A GPU with the power limit and memory that its name gives.
+/// A GPU, with the power limit and the memory that its name states.
 #[derive(Clone, Copy, Debug)]
 pub struct ParsedGpuName {
-    /// The GPU's data sheet.
+    /// Data sheet of the GPU.
     pub gpu: &'static GpuSpec,
-    /// Power limit in watts, as in `H100 500W`.
+    /// Power limit in watts, as in `H100 500W`; `None` if the name states none.
     pub watts: Option<f64>,
     /// Bytes of memory of one device.
     pub memory: f64,
@@ -18,23 +18,23 @@ pub struct ParsedGpuName {
 /// Reasons why a name does not identify a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GpuNameError {
-    /// The GPU is unknown; holds the word that was not understood if the rest was.
+    /// No known GPU; holds the word that was not understood if all others were.
     Unknown(Option<String>),
-    /// The GPU is not sold with this much memory (GB); the sizes that it is sold with.
+    /// The GPU is not sold with the stated memory (GB); the list has the sizes that it is sold with.
     Memory(u32, Vec<u32>),
-    /// The name gives a power limit, but the table has no usual power to compare it with.
+    /// The name states a power limit, but the table has no usual power to compare it with.
     NoPower,
-    /// The power limit is out of range: the given one, the lowest and the highest, in watts.
+    /// The power limit is out of range: the stated limit, the lowest and the highest, in watts.
     Power(f64, f64, f64),
 }
 
-/// Length limit of a name, in bytes.
+/// Length limit of a GPU's name, in bytes.
 const LONGEST: usize = 100;
 
-/// Lowest and highest power limit, as shares of the GPU's usual one.
+/// Lowest and highest power limit, as shares of the GPU's usual power.
 const POWER: (f64, f64) = (0.25, 1.25);
 
-/// Names of GPUs in addition to those of the table.
+/// Names of GPUs that the table does not list.
 const ALIASES: &[&str] =
     &["mi250x", "mi300x", "mi325x", "mi350x", "mi355x", "v5e", "v5lite", "v5litepod", "v6e", "rtxa6000"];
 
@@ -78,20 +78,21 @@ const BESIDE: &[&str] = &[
     "hbm3e",
 ];
 
-/// One token of a name.
+/// One token of a GPU's name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NameToken {
-    /// A word that names a GPU; its index in the list.
+    /// A word that names a GPU, by its index in the list of such words.
     Part(usize),
-    /// A word that may accompany it; its index in the list.
+    /// A word that may accompany the name of a GPU, by its index in the list of such words.
     Word(usize),
-    /// Memory size in GB.
+    /// A memory size in GB.
     Gigabytes(u32),
-    /// Power limit in watts.
+    /// A power limit in watts.
     Watts(u32),
 }
 
-/// A name without case and separators; per character, if a separator precedes it, and its byte offset.
+/// A name without case and separators, with the byte offset of each character and a mark if a separator
+/// precedes it.
 struct NormalizedName {
     text: String,
     places: Vec<(bool, usize)>,
@@ -117,13 +118,13 @@ impl NormalizedName {
         Self { text, places }
     }
 
-    /// Returns `true` if two digits meet at `at`.
+    /// Returns `true` if the characters before and at `at` are digits that a separator keeps apart.
     fn has_seam(&self, at: usize) -> bool {
         let is_digit = |at: usize| self.text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
         at > 0 && is_digit(at - 1) && is_digit(at)
     }
 
-    /// Returns `true` if `length` bytes at `at` can be one word: it neither splits nor joins numbers.
+    /// Returns `true` if `length` bytes at `at` can be one word, which neither splits a number nor joins two.
     fn is_whole(&self, at: usize, length: usize) -> bool {
         let is_apart = |at: usize| self.places.get(at).is_none_or(|(is_apart, _)| *is_apart);
         let end = at + length;
@@ -145,7 +146,7 @@ impl NormalizedName {
     }
 }
 
-/// Returns the words that name a GPU.
+/// Returns all words that name a GPU.
 fn parts() -> Vec<&'static str> {
     let main = |gpu: &'static GpuSpec| match gpu.words.as_slice() {
         [first, second] if first == "tpu" => second.as_str(),
@@ -157,7 +158,7 @@ fn parts() -> Vec<&'static str> {
     parts
 }
 
-/// Splits a name from `at` on into tokens with exactly one GPU; `far` becomes the furthest character read.
+/// Splits a name from `at` on into tokens with exactly one GPU; sets `far` to the furthest character read.
 fn pieces(
     letters: &NormalizedName,
     parts: &[&str],
@@ -189,7 +190,8 @@ fn pieces(
     })
 }
 
-/// Returns the tokens that a leading number can be, as in `80`, `80g`, `80gb` or `500w`, with their lengths.
+/// Returns the tokens that a number at the start of `text` can be, as in `80`, `80g`, `80gb` or `500w`, with
+/// their lengths.
 fn numbers(text: &str) -> Vec<(NameToken, usize)> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let Some(number) = text[..digits].parse::<u32>().ok().filter(|number| *number > 0) else {
@@ -205,7 +207,7 @@ fn numbers(text: &str) -> Vec<(NameToken, usize)> {
     found
 }
 
-/// Parses the name of a GPU.
+/// Parses the name of a GPU, with the memory and the power limit that it states.
 pub fn parse_gpu_name(name: &str) -> Result<ParsedGpuName, GpuNameError> {
     let (letters, parts, mut far) = (NormalizedName::of(name), parts(), 0);
     let pieces = (name.len() <= LONGEST).then(|| pieces(&letters, &parts, 0, false, &mut far)).flatten();
@@ -244,7 +246,7 @@ pub fn parse_gpu_name(name: &str) -> Result<ParsedGpuName, GpuNameError> {
     Ok(ParsedGpuName { gpu, watts: watts(gpu, &limits)?, memory: memory(gpu, &sizes)? })
 }
 
-/// Returns the first power limit of a name, checked against the range of `gpu`.
+/// Returns the first power limit in a name, checked against the range of `gpu`; `None` if there is none.
 fn watts(gpu: &GpuSpec, limits: &[f64]) -> Result<Option<f64>, GpuNameError> {
     let Some(limit) = limits.first() else { return Ok(None) };
     let usual = gpu.watts.ok_or(GpuNameError::NoPower)?;
@@ -255,7 +257,7 @@ fn watts(gpu: &GpuSpec, limits: &[f64]) -> Result<Option<f64>, GpuNameError> {
     }
 }
 
-/// Returns the bytes of memory of the variant that a name selects.
+/// Returns the bytes of memory of the variant of `gpu` that the `sizes` in its name select.
 fn memory(gpu: &GpuSpec, sizes: &[u32]) -> Result<f64, GpuNameError> {
     let usual = gpu.gibibytes * 1024f64.powi(3);
     let sizes: Vec<u32> = sizes.iter().copied().filter(|size| !gpu.beside.contains(size)).collect();

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Data sheet of an accelerator; `data/gpus.toml` gives units and sources.
+/// Data sheet of an accelerator; `data/gpus.toml` gives the unit and the source of each figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -32,7 +32,8 @@ pub struct GpuSpec {
     pub source: String,
 }
 
-/// Properties common to one hardware generation; `data/generations.toml` gives the sources.
+/// Properties that all accelerators of a hardware generation share; `data/generations.toml` gives the
+/// sources.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
@@ -48,16 +49,16 @@ pub struct GpuGeneration {
     pub is_measured: bool,
 }
 
-/// Kind of accelerator; each engine supports some kinds.
+/// Kind of an accelerator; each engine supports some kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceleratorKind {
-    /// A GPU.
+    /// A GPU of any maker.
     #[default]
     Gpu,
-    /// Intel's Gaudi.
+    /// An Intel Gaudi.
     Gaudi,
-    /// Google's TPU.
+    /// A Google TPU.
     Tpu,
 }
 
@@ -92,12 +93,12 @@ static UNKNOWN: LazyLock<GpuSpec> = LazyLock::new(|| GpuSpec {
     source: "a guess: the part is not in the table".into(),
 });
 
-/// Returns all accelerators of the table.
+/// Returns the data sheets of all accelerators in the table.
 pub fn gpus() -> &'static [GpuSpec] {
     &GPUS
 }
 
-/// Returns the hardware generations by name.
+/// Returns the properties of each hardware generation, by its name.
 pub fn generations() -> &'static BTreeMap<String, GpuGeneration> {
     &GENERATIONS
 }
@@ -110,7 +111,7 @@ pub fn gpu(name: &str) -> Option<&'static GpuSpec> {
     GPUS.iter().find(|part| part.words.iter().all(has) && !part.unless.iter().any(has))
 }
 
-/// Normalizes a name like [`normalized_gpu_name`], with a blank where two numbers would join.
+/// Returns `name` normalized as by [`normalized_gpu_name`], but with a blank where two numbers would join.
 fn split_gpu_name(name: &str) -> String {
     let mut parted = String::new();
     let mut is_apart = false;
@@ -140,24 +141,24 @@ fn has_number_whole(name: &str, word: &str) -> bool {
     })
 }
 
-/// Returns a name in lower case, without spaces, hyphens and underscores.
+/// Returns `name` in lower case, without spaces, hyphens and underscores.
 pub fn normalized_gpu_name(name: &str) -> String {
     name.to_lowercase().chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect()
 }
 
-/// Returns the stand-in for accelerators that the table lacks.
+/// Returns the data sheet that stands in for accelerators that the table lacks.
 pub fn unknown() -> &'static GpuSpec {
     &UNKNOWN
 }
 
 impl GpuSpec {
-    /// Returns the share of the clock left by a limit of `watts`: power grows with about its square. 1 if the
-    /// usual power is unknown.
+    /// Returns the share of its usual clock at which the accelerator runs under a limit of `watts`: power
+    /// grows with about the square of the clock. 1 if the usual power is unknown.
     pub fn clock_at(&self, watts: f64) -> f64 {
         self.watts.map_or(1.0, |usual| (watts / usual).sqrt().min(1.0))
     }
 
-    /// Kind of the accelerator.
+    /// Returns the kind of the accelerator.
     pub fn kind(&self) -> AcceleratorKind {
         generations()
             .get(&self.generation)
@@ -165,7 +166,7 @@ impl GpuSpec {
             .kind
     }
 
-    /// Peak 16-bit FLOP/s of the data sheet, without sparsity.
+    /// Returns the peak 16-bit FLOP/s of the data sheet, without sparsity.
     pub fn peak(&self) -> f64 {
         self.dense_16 * 1e12
     }

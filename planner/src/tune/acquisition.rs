@@ -1,4 +1,4 @@
-//! Acquisition functions and their maximization: the search for the point worth trying next.
+//! Acquisition functions and their maximization: the search for the point that is most worth trying next.
 //!
 //! Uses the logarithm of the expected improvement (Ament et al. 2023), which still has a gradient where the
 //! improvement itself underflows to 0, times the probability that the point can be trained at all (Gardner et
@@ -13,10 +13,10 @@ use super::space::SearchSpace;
 use super::surrogate::Surrogate;
 use super::value::TrialValue;
 
-/// Points compared that are spread over the whole unit cube.
+/// Number of points to compare that are spread over the whole unit cube.
 const EVERYWHERE: u32 = 1024;
 
-/// Points compared around each of the best points, at each radius of [`REACHES`].
+/// Number of points to compare around each of the best points, for each half-width in [`REACHES`].
 const NEARBY: u32 = 24;
 
 /// Number of best points whose surroundings are sampled.
@@ -25,7 +25,7 @@ const LOOKED_AROUND: usize = 4;
 /// Half-widths of the boxes sampled around the best points, in widths of the unit cube.
 const REACHES: [f64; 3] = [0.2, 0.05, 0.01];
 
-/// Number of local searches.
+/// Number of local searches that look for the maximum.
 const CLIMBED: usize = 5;
 
 /// Least distance between two starting points of local searches: the root mean squared difference of their
@@ -37,31 +37,32 @@ const APART: f64 = 0.2;
 /// costs as much as another and teaches less.
 const CAUTION: f64 = 2.0;
 
-/// The maximum of the acquisition function.
+/// The maximum of an acquisition function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcquisitionMaximum {
-    /// Values to try, one for each dimension.
+    /// Values to try next, one for each dimension.
     pub values: Vec<TrialValue>,
     /// Expected reduction of the best cost, in the units of the trials.
     pub improvement: f64,
 }
 
-/// Criterion by which a point is chosen.
+/// Criterion by which the next point is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquisitionGoal {
-    /// A large expected improvement.
+    /// The point with the largest expected improvement.
     Improvement,
-    /// A low posterior mean.
+    /// The point with the lowest posterior mean.
     Lowest,
 }
 
-/// Returns the natural logarithm of the expected improvement on `incumbent` under `posterior`.
+/// Returns the natural logarithm of the expected improvement on the cost `incumbent` at a point with this
+/// `posterior`.
 pub fn log_expected_improvement(posterior: Posterior, incumbent: f64) -> f64 {
     let deviation = posterior.variance.sqrt();
     deviation.ln() + log_improvement((incumbent - posterior.mean) / deviation)
 }
 
-/// Returns the untried values of highest acquisition; `None` when the search finds no untried values.
+/// Returns the untried values with the highest acquisition; `None` when the search finds no untried values.
 pub fn maximize_acquisition(
     space: &SearchSpace,
     model: &Surrogate,
@@ -91,8 +92,8 @@ pub fn maximize_acquisition(
     Some(AcquisitionMaximum { values, improvement: expected })
 }
 
-/// Returns the points from which local searches start: in the order of scores, those far enough from the ones
-/// before.
+/// Returns the points from which local searches start: in the order of their scores, those far enough from
+/// all previous ones.
 fn starting_points(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
     let is_near = |a: &[f64], b: &[f64]| {
         let squares = a.iter().zip(b).map(|(a, b)| (a - b).powi(2) - APART * APART);
@@ -110,8 +111,8 @@ fn starting_points(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
     starts
 }
 
-/// Returns points with their scores, the highest first; each point is rounded to the values that would be
-/// tried.
+/// Returns points with their scores, the highest first; each point is rounded to the values that a trial
+/// would have.
 fn score_points(
     places: Vec<Vec<f64>>,
     space: &SearchSpace,
@@ -123,7 +124,7 @@ fn score_points(
     scored
 }
 
-/// Returns points spread over the whole unit cube, and points around those of lowest posterior mean.
+/// Returns points spread over the whole unit cube, and points around those with the lowest posterior mean.
 fn candidates(space: &SearchSpace, model: &Surrogate, seed: u64) -> Vec<Vec<f64>> {
     let sobol = Sobol::new(space.dimensions().len(), seed);
     let mut places: Vec<Vec<f64>> = (0..EVERYWHERE).map(|index| sobol.point(index)).collect();

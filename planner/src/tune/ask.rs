@@ -1,4 +1,4 @@
-//! The next action of a study, a pure function of its event log.
+//! The next action of a study, as a pure function of its event log.
 
 use super::event::{Proposal, ProposalSource, PruneDecision, StudyEvent};
 use super::samplers::AskContext;
@@ -8,16 +8,16 @@ use super::study_trial::StudyTrial;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// Action for a free slot.
+/// The action that a study asks for when a slot is free.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SlotAction {
     /// Start a trial.
     Launch(Proposal),
     /// Resume a paused trial.
     Resume {
-        /// Number of the trial.
+        /// Number of the trial to resume.
         trial: u64,
-        /// Training at which the pruner decides next, in the unit of the study; `None`: it runs to its end.
+        /// Units of training after which the pruner decides next; `None` if the trial runs to its end.
         until: Option<u64>,
     },
     /// Wait until another trial reports or ends.
@@ -26,33 +26,34 @@ pub enum SlotAction {
     Finished(FinishReason),
 }
 
-/// Reason for the end of a study.
+/// Reason why a study has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// The budget of trials is used up.
     Budget,
-    /// Every allowed value has been tried, as far as a bounded number of draws can tell.
+    /// Every allowed combination of values has been tried, as far as a bounded number of draws can tell.
     Exhausted,
     /// The runner of the trials stopped the study.
     Stopped,
 }
 
 impl Study {
-    /// Returns the action for a free slot after the events of the log.
+    /// Returns the action for a free slot after the events of `log`.
     ///
     /// A pure function: the same log gives exactly the same answer, whether or not the study was interrupted.
     pub fn next(&self, log: &[StudyEvent]) -> SlotAction {
         self.next_allowed(log, &|_| true)
     }
 
-    /// Like [`Study::next`], but proposes only `allowed` values. A sampler gives up after a bounded number of
-    /// draws that are not allowed; the study is then exhausted.
+    /// Returns the action for a free slot as [`Study::next`] does, but proposes only `allowed` values. A
+    /// sampler gives up after a bounded number of draws that are not allowed; the study is then exhausted.
     pub fn next_allowed(&self, log: &[StudyEvent], allowed: &dyn Fn(&[TrialValue]) -> bool) -> SlotAction {
         self.next_from(&StudyState::of(self, log), allowed)
     }
 
-    /// Like [`Study::next_allowed`], with the state of the study in place of its log.
+    /// Returns the action for a free slot as [`Study::next_allowed`] does, from the state of the study in
+    /// place of its log.
     pub fn next_from(&self, study_state: &StudyState, allowed: &dyn Fn(&[TrialValue]) -> bool) -> SlotAction {
         if let Some((trial, until)) = study_state.promotable(&self.pruner) {
             return SlotAction::Resume { trial, until };
@@ -69,7 +70,7 @@ impl Study {
         }
     }
 
-    /// Returns the decision on a trial after its newest report.
+    /// Returns the pruner's decision on a trial after its newest report.
     pub fn prune_decision(&self, log: &[StudyEvent], trial: u64) -> PruneDecision {
         StudyState::of(self, log).trial(trial).decision
     }

@@ -1,4 +1,4 @@
-//! The events of a study. The log of events is a study's only memory.
+//! The events of a study, whose log is the study's only memory.
 
 use super::outcome::{TrialOutcome, TrialResult};
 use super::value::TrialValue;
@@ -12,14 +12,14 @@ pub enum StudyEvent {
     Launched {
         /// Number of the trial, from 0, in the order of launch.
         trial: u64,
-        /// A value for every dimension of the space.
+        /// Values of the trial, one for each dimension of the space.
         values: Vec<TrialValue>,
-        /// Reason for trying these values.
+        /// Origin of the values.
         source: ProposalSource,
     },
     /// A trial reported an intermediate value.
     Reported {
-        /// Number of the trial.
+        /// Number of the trial in its study.
         trial: u64,
         /// Training done so far, in steps, epochs or tokens; the unit is the same for all trials of a study.
         progress: u64,
@@ -29,19 +29,19 @@ pub enum StudyEvent {
     },
     /// A trial was paused at a rung; it can be resumed.
     Paused {
-        /// Number of the trial.
+        /// Number of the trial in its study.
         trial: u64,
-        /// Training done so far, in the unit of the study.
+        /// Training done when it was paused, in the unit of the study.
         progress: u64,
     },
-    /// A paused trial goes on.
+    /// A paused trial was resumed.
     Resumed {
-        /// Number of the trial.
+        /// Number of the trial in its study.
         trial: u64,
     },
     /// A trial ended.
     Ended {
-        /// Number of the trial.
+        /// Number of the trial in its study.
         trial: u64,
         /// Result of the trial.
         outcome: TrialOutcome,
@@ -60,7 +60,8 @@ impl StudyEvent {
         }
     }
 
-    /// Builds the log of trials that ran one after the other, such as those of a study of an older version.
+    /// Builds the event log of trials that ran one after the other, such as those of a study from an older
+    /// version.
     pub fn of(ended: &[TrialResult]) -> Vec<Self> {
         let events = |(trial, TrialResult { values, outcome }): (u64, &TrialResult)| {
             let values = values.clone();
@@ -84,14 +85,14 @@ fn deserialize_nullable<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Er
 pub struct Proposal {
     /// Number of the trial in its study, from 0, in the order of launch.
     pub trial: u64,
-    /// A value for every dimension of the space.
+    /// Values to try, one for each dimension of the space.
     pub values: Vec<TrialValue>,
-    /// Reason for trying these values.
+    /// Origin of the values.
     pub source: ProposalSource,
 }
 
 impl Proposal {
-    /// Returns the event that this trial started.
+    /// Returns the event that the proposed trial started.
     pub fn launched(&self) -> StudyEvent {
         StudyEvent::Launched { trial: self.trial, values: self.values.clone(), source: self.source }
     }
@@ -101,37 +102,37 @@ impl Proposal {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProposalSource {
-    /// Given by the user or the plan.
+    /// The user or the plan gave the values.
     Given,
-    /// Next combination of the grid.
+    /// The values are the next combination of the grid.
     Grid,
-    /// Drawn uniformly at random.
+    /// The values were drawn uniformly at random.
     Random,
-    /// Next point of the Sobol sequence.
+    /// The values are the next point of the Sobol sequence.
     Sobol,
-    /// Maximum of the acquisition function.
+    /// The values maximize the acquisition function.
     Model {
-        /// Expected reduction of the best cost, in the units of the trials.
+        /// Expected reduction of the best cost, in the units of the objective.
         improvement: f64,
     },
-    /// Drawn by TPE: resembles the good trials more than the others.
+    /// TPE drew the values, which resemble the good trials more than the others.
     Tpe {
-        /// Natural logarithm of the ratio of the two densities.
+        /// Natural logarithm of the ratio of the density of good trials to that of the others.
         log_ratio: f64,
     },
-    /// Drawn from the normal distribution that CMA-ES has adapted.
+    /// The values were drawn from the normal distribution that CMA-ES adapts.
     CmaEs {
         /// Standard deviation of a step, in widths of the unit cube.
         step: f64,
     },
-    /// Next position of a particle of the swarm.
+    /// The values are the next position of a particle of the swarm.
     Swarm {
-        /// Index of the particle.
+        /// Index of the particle in the swarm.
         particle: u64,
     },
-    /// An earlier trial with one value changed.
+    /// The values are those of an earlier trial, with one value changed.
     Mutated {
-        /// Number of that trial.
+        /// Number of the earlier trial.
         parent: u64,
     },
 }
@@ -144,7 +145,7 @@ pub enum PruneDecision {
     Continue,
     /// The trial frees its slot, and may be resumed.
     Pause,
-    /// The trial is pruned.
+    /// The trial stops for good: it is pruned.
     Stop,
 }
 

@@ -4,31 +4,31 @@ use super::kernel::MaternKernel;
 use super::kernel_fit;
 use crate::linear_algebra::{Cholesky, dot};
 
-/// Most points that a process is fitted to: the cost of fitting grows with their third power.
+/// Highest number of points that a process is fitted to: the cost of fitting grows with its third power.
 pub const PLACES_MOST: usize = 150;
 
-/// A Gaussian process conditioned on values at some points.
+/// A Gaussian process conditioned on the values of a function at some points.
 #[derive(Clone, Debug)]
 pub struct GaussianProcess {
     kernel: MaternKernel,
     named: Vec<bool>,
     points: Vec<Vec<f64>>,
     factor: Cholesky,
-    /// `K⁻¹·y`.
+    /// Product `K⁻¹·y` of the inverse covariance and the values.
     weights: Vec<f64>,
 }
 
 /// Predicted distribution of the function's value at one point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Posterior {
-    /// Its mean.
+    /// Mean of the function's value.
     pub mean: f64,
-    /// Its variance, positive; without the measurement noise.
+    /// Variance of the function's value, positive, without the measurement noise.
     pub variance: f64,
 }
 
 impl GaussianProcess {
-    /// Fits a process of mean 0 to `values` at `points`, at most [`PLACES_MOST`]; `named` marks the
+    /// Fits a process of mean 0 to `values` at `points`, at most [`PLACES_MOST`]; `named` is true for
     /// categorical dimensions.
     pub fn fit(points: Vec<Vec<f64>>, values: &[f64], named: Vec<bool>) -> Self {
         assert_eq!(points.len(), values.len(), "a value for every place");
@@ -37,21 +37,21 @@ impl GaussianProcess {
         Self::with(kernel, points, values, named)
     }
 
-    /// Builds a process with a given kernel.
+    /// Builds a process with the given kernel, conditioned on `values` at `points`.
     pub fn with(kernel: MaternKernel, points: Vec<Vec<f64>>, values: &[f64], named: Vec<bool>) -> Self {
         let factor = factorize(&kernel, &points, &named);
         let weights = factor.solve(values);
         Self { kernel, named, points, factor, weights }
     }
 
-    /// Returns the process conditioned on `points` as well, with the same kernel; `values` has one value for
-    /// each of all points.
+    /// Returns the process conditioned on all of `points`, its own and more, with the same kernel; `values`
+    /// has one value for each of them.
     pub fn with_more(self, points: Vec<Vec<f64>>, values: &[f64]) -> Self {
         let points = self.points.into_iter().chain(points).collect();
         Self::with(self.kernel, points, values, self.named)
     }
 
-    /// Returns the covariance kernel.
+    /// Returns the covariance kernel of the process.
     pub fn kernel(&self) -> &MaternKernel {
         &self.kernel
     }
@@ -61,7 +61,7 @@ impl GaussianProcess {
         &self.points
     }
 
-    /// Returns the predicted distribution at `point`.
+    /// Returns the predicted distribution of the function's value at `point`.
     pub fn posterior(&self, point: &[f64]) -> Posterior {
         let covariances: Vec<f64> =
             self.points.iter().map(|seen| covariance(&self.kernel, seen, point, &self.named)).collect();

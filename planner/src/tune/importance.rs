@@ -8,17 +8,17 @@ use super::scale::{Dimension, cell};
 use super::space::SearchSpace;
 use super::study_state::StudyState;
 
-/// Fraction of the trials that count as good: one in this many.
+/// Reciprocal of the fraction of the trials that count as good.
 const GOOD: usize = 4;
 
-/// Fewest trials with a cost for which importances are computed.
+/// Lowest number of trials with a cost for which importances are computed.
 const TRIALS_LEAST: usize = 12;
 
-/// Number of cells that a dimension of many values is divided into.
+/// Number of cells into which a dimension with many values is divided.
 const CELLS: usize = 20;
 
-/// Returns the importance of each dimension, which sum to 1; `None` with fewer than twelve trials with a
-/// cost, or when no dimension matters.
+/// Returns the importance of each dimension, with a sum of 1; `None` with fewer than twelve trials that have
+/// a cost, or when no dimension matters.
 pub fn importance(space: &SearchSpace, study_state: &StudyState) -> Option<Vec<f64>> {
     let mut costs = StudyObservations::of(study_state).costs;
     if costs.len() < TRIALS_LEAST {
@@ -33,7 +33,7 @@ pub fn importance(space: &SearchSpace, study_state: &StudyState) -> Option<Vec<f
     (sum > 0.0).then(|| found.into_iter().map(|one| one / sum).collect())
 }
 
-/// Returns the Pearson divergence of the first `good` coordinates from all coordinates.
+/// Returns the Pearson divergence of the first `good` coordinates along a dimension from all coordinates.
 fn divergence(dimension: &Dimension, all: &[Option<f64>], good: usize) -> f64 {
     let count = dimension.count().unwrap_or(CELLS).min(CELLS);
     let is_smooth = dimension.is_continuous();
@@ -41,9 +41,9 @@ fn divergence(dimension: &Dimension, all: &[Option<f64>], good: usize) -> f64 {
     few.iter().zip(&many).map(|(few, many)| many * (few / many - 1.0).powi(2)).sum()
 }
 
-/// Returns the probability of each cell, and last that of an inactive dimension. Empty cells get a small
-/// probability. With `is_smooth`, a trial counts for neighboring cells too, over a width that shrinks with
-/// the number of trials.
+/// Returns the probability that a trial is in each cell, and last that the dimension is inactive. Empty cells
+/// get a small probability. With `is_smooth`, a trial counts for neighboring cells too, over a width that
+/// shrinks with the number of trials.
 fn density(coordinates: &[Option<f64>], count: usize, is_smooth: bool) -> Vec<f64> {
     #[expect(clippy::cast_precision_loss, reason = "small counts")]
     let (trials, cells) = (coordinates.len() as f64, count as f64);

@@ -1,17 +1,18 @@
-//! The covariance kernel: Matérn with smoothness 5/2 and one length scale for each dimension.
+//! The covariance kernel of the Gaussian process: Matérn with smoothness 5/2 and one length scale for each
+//! dimension.
 
-/// Parameters of the covariance kernel.
+/// Parameters of the Matérn covariance kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaternKernel {
     /// Length scale of each dimension, in widths of the unit cube.
     pub lengths: Vec<f64>,
-    /// Variance of the function.
+    /// Variance of the function, without noise.
     pub amplitude: f64,
     /// Variance of the measurement noise.
     pub noise: f64,
 }
 
-/// Least noise variance, relative to standardized values: keeps matrices positive definite.
+/// Lowest variance of the noise of standardized values, which keeps matrices positive definite.
 const NOISE_LEAST: f64 = 1e-6;
 
 impl MaternKernel {
@@ -26,38 +27,39 @@ impl MaternKernel {
         }
     }
 
-    /// Returns the derivative of the noise with respect to its logarithm.
+    /// Returns the derivative of the noise variance with respect to its logarithm.
     pub fn noise_slope(&self) -> f64 {
         self.noise - NOISE_LEAST
     }
 
-    /// Returns the scaled squared distance of two points with the squared coordinate differences `squares`.
+    /// Returns the squared distance of two points in length scales, from the `squares` of their coordinate
+    /// differences.
     pub fn distance(&self, squares: &[f64]) -> f64 {
         self.lengths.iter().zip(squares).map(|(length, square)| square / (length * length)).sum()
     }
 
-    /// Returns the scaled squared distance of two points; like [`squares`] and `distance`, without
-    /// allocating.
+    /// Returns the squared distance of the points `a` and `b` in length scales; equals `distance` of their
+    /// [`squares`], without allocating.
     pub fn between(&self, a: &[f64], b: &[f64], named: &[bool]) -> f64 {
         let pairs = a.iter().zip(b).zip(named).zip(&self.lengths);
         pairs.map(|(((a, b), named), length)| square(*a, *b, *named) / (length * length)).sum()
     }
 
-    /// Returns the covariance at a squared distance.
+    /// Returns the covariance of two points whose squared distance, in length scales, is `distance`.
     pub fn covariance(&self, distance: f64) -> f64 {
         let root = (5.0 * distance).sqrt();
         self.amplitude * (1.0 + root + 5.0 / 3.0 * distance) * (-root).exp()
     }
 
-    /// Returns the derivative of the covariance with respect to the squared distance; finite at distance 0
-    /// too.
+    /// Returns the derivative of the covariance with respect to the squared distance; it is finite at
+    /// distance 0 too.
     pub fn slope(&self, distance: f64) -> f64 {
         let root = (5.0 * distance).sqrt();
         -5.0 / 6.0 * self.amplitude * (1.0 + root) * (-root).exp()
     }
 }
 
-/// Returns the squared coordinate differences of two points; two different names are 1 apart.
+/// Returns the squared coordinate differences of the points `a` and `b`; two different names are 1 apart.
 pub fn squares(a: &[f64], b: &[f64], named: &[bool]) -> Vec<f64> {
     a.iter().zip(b).zip(named).map(|((a, b), named)| square(*a, *b, *named)).collect()
 }

@@ -1,4 +1,4 @@
-//! Fits the parameters of a kernel to measured values, by maximum a posteriori.
+//! Fits the parameters of a kernel to measured values, by maximum a posteriori estimation.
 //!
 //! Maximizes the evidence of a Gaussian process (Rasmussen and Williams 2006, equation 5.8) times a
 //! log-normal prior of every parameter, by L-BFGS with analytic gradients (equation 5.9).
@@ -11,7 +11,7 @@ use argmin::solver::quasinewton::LBFGS;
 use std::cell::RefCell;
 use std::f64::consts::TAU;
 
-/// Iterations of one L-BFGS search; the evidence is flat long before.
+/// Iteration limit of one L-BFGS search; the evidence is flat long before.
 const ITERATIONS: u64 = 40;
 
 /// A log-normal prior: the logarithm of a parameter has mean `middle` and standard deviation `spread`.
@@ -21,8 +21,8 @@ struct LogNormalPrior {
     spread: f64,
 }
 
-/// Returns the prior of a length scale among `dimensions`: about half the cube, longer with more dimensions,
-/// where all points are farther apart (Hvarfner et al. 2024).
+/// Returns the prior of a length scale in a space of `dimensions` dimensions: about half the unit cube,
+/// longer with more dimensions, as all points are then farther apart (Hvarfner et al. 2024).
 fn length(dimensions: usize) -> LogNormalPrior {
     #[expect(clippy::cast_precision_loss, reason = "a few dimensions")]
     let root = (dimensions as f64).sqrt();
@@ -35,7 +35,8 @@ const AMPLITUDE: LogNormalPrior = LogNormalPrior { middle: 0.0, spread: 1.0 };
 /// Prior of the noise variance: about 10 % of the total spread, with room for almost none and for all of it.
 const NOISE: LogNormalPrior = LogNormalPrior { middle: -4.5, spread: 2.5 };
 
-/// Returns the kernel of highest posterior density for standardized `values` at `points`. Deterministic.
+/// Returns the kernel with the highest posterior density for standardized `values` at `points`.
+/// Deterministic.
 ///
 /// Searches from the middle of the priors and from length scales a fifth of that; costs `n³` operations for
 /// each of about a hundred evaluations.
@@ -51,15 +52,15 @@ pub fn fit(points: &[Vec<f64>], values: &[f64], named: &[bool]) -> MaternKernel 
     MaternKernel::of(&best)
 }
 
-/// Negative log posterior as a function of the logarithms of the kernel's parameters.
+/// The negative log posterior as a function of the logarithms of the kernel's parameters.
 struct NegativeLogPosterior<'a> {
     values: &'a [f64],
     priors: Vec<LogNormalPrior>,
-    /// Squared coordinate differences of the points `i > j`, row after row.
+    /// Squared coordinate differences of each pair of points `i > j`, row after row.
     squares: Vec<Vec<f64>>,
-    /// Lowest cost found and its parameters: a failed line search would lose them.
+    /// Lowest cost found so far and its parameters, which a failed line search would lose.
     best: RefCell<(f64, Vec<f64>)>,
-    /// Latest evaluation: the search asks for the cost and the gradient at one point in two calls.
+    /// Latest evaluation, as the search asks for the cost and the gradient at one point in two calls.
     last: RefCell<Option<(Vec<f64>, CostAndGradient)>>,
 }
 
@@ -82,7 +83,7 @@ impl<'a> NegativeLogPosterior<'a> {
         Self { values, priors, squares, best, last: RefCell::new(None) }
     }
 
-    /// Minimizes from `start`; stores the result in `best`.
+    /// Minimizes the negative log posterior from `start`; stores the result in `best`.
     fn climb(&self, start: &[f64]) {
         let solver = LBFGS::new(MoreThuenteLineSearch::new(), 7).with_tolerance_grad(1e-3);
         let solver = solver.and_then(|solver| solver.with_tolerance_cost(1e-7));
@@ -93,7 +94,7 @@ impl<'a> NegativeLogPosterior<'a> {
         });
     }
 
-    /// Returns the priors' part of the cost and of its gradient.
+    /// Returns the contribution of the priors to the cost and to its gradient.
     fn prior(&self, logarithms: &[f64]) -> CostAndGradient {
         let away = |(log, prior): (&f64, &LogNormalPrior)| (log - prior.middle) / prior.spread;
         let aways: Vec<f64> = logarithms.iter().zip(&self.priors).map(away).collect();
@@ -101,8 +102,8 @@ impl<'a> NegativeLogPosterior<'a> {
         CostAndGradient { cost: 0.5 * dot(&aways, &aways), gradient: slopes.collect() }
     }
 
-    /// Returns cost and gradient, which share most of the work. The cost is infinite where the evidence is
-    /// undefined.
+    /// Returns the cost and its gradient, which share most of the work. The cost is infinite where the
+    /// evidence is undefined.
     fn evaluated(&self, logarithms: &[f64]) -> CostAndGradient {
         if let Some((at, evaluated)) = &*self.last.borrow()
             && at == logarithms
@@ -131,7 +132,7 @@ impl<'a> NegativeLogPosterior<'a> {
         CostAndGradient { cost, gradient }
     }
 
-    /// Returns the lower half of the covariance matrix of all values.
+    /// Returns the lower triangle of the covariance matrix of the measured values.
     fn matrix(&self, kernel: &MaternKernel) -> Vec<f64> {
         let n = self.values.len();
         let mut matrix = vec![0.0; n * n];
@@ -146,8 +147,8 @@ impl<'a> NegativeLogPosterior<'a> {
         matrix
     }
 
-    /// Returns the gradient of the evidence's part of the cost: `½·tr((K⁻¹ − w·wᵀ)·∂K)` with the weights
-    /// `w = K⁻¹·y`.
+    /// Returns the gradient of the evidence's contribution to the cost: `½·tr((K⁻¹ − w·wᵀ)·∂K)` with the
+    /// weights `w = K⁻¹·y`.
     fn slopes(&self, kernel: &MaternKernel, weights: &[f64], inverse: &[f64]) -> Vec<f64> {
         let dimensions = kernel.lengths.len();
         let mut slopes = vec![0.0; dimensions + 2];

@@ -1,9 +1,10 @@
-//! Learning-rate range test: bounds worth searching, from short trials at rates far apart (after Smith 2017).
+//! Learning-rate range test: the bounds worth searching, from short trials at rates far apart (after Smith
+//! 2017).
 
-/// Smallest fraction of the largest fall of the loss that counts as learning.
+/// Fall of the loss that counts as learning, as a fraction of the largest fall.
 const VISIBLE: f64 = 0.1;
 
-/// Least ratio of the high bound to the low one.
+/// Lowest ratio of the upper bound to the lower one.
 const LEAST: f64 = 9.0;
 
 /// Returns the lowest and the highest learning rate worth searching. `trials` has learning rates in ascending

@@ -1,4 +1,4 @@
-//! Local search that maximizes a score from a promising starting point.
+//! Local search for a point with a higher score, from a promising starting point.
 
 use super::scale::{cell, middle};
 use super::space::SearchSpace;
@@ -8,10 +8,10 @@ use argmin::solver::neldermead::NelderMead;
 /// Edge of the first Nelder-Mead simplex, in widths of the unit cube.
 const REACH: f64 = 0.05;
 
-/// Nelder-Mead iterations for each continuous dimension; each evaluates one or two points.
+/// Number of Nelder-Mead iterations for each continuous dimension; each evaluates one or two points.
 const ITERATIONS: u64 = 40;
 
-/// Most rounds of a continuous search followed by a discrete step.
+/// Highest number of rounds, each a continuous search followed by a discrete step.
 const ROUNDS: usize = 8;
 
 /// Largest number of values of a dimension for which a step tries all of them.
@@ -39,7 +39,7 @@ pub fn maximize_locally(space: &SearchSpace, start: &[f64], score: &dyn Fn(&[f64
     best
 }
 
-/// Returns the points that differ from `from` in one discrete dimension.
+/// Returns the points that differ from `from` in one discrete dimension only.
 fn neighbors(space: &SearchSpace, from: &[f64]) -> impl Iterator<Item = Vec<f64>> {
     let stepped = space.dimensions().iter().enumerate().filter(|(_, dimension)| !dimension.is_continuous());
     let counted = stepped.filter_map(|(k, dimension)| Some((k, dimension.count()?)));
@@ -53,7 +53,7 @@ fn neighbors(space: &SearchSpace, from: &[f64]) -> impl Iterator<Item = Vec<f64>
     })
 }
 
-/// Maximizes along the dimensions `free` by Nelder-Mead, within the unit cube.
+/// Maximizes `score` along the dimensions `free` by Nelder-Mead, within the unit cube.
 fn nelder_mead(start: &[f64], free: &[usize], score: &dyn Fn(&[f64]) -> f64) -> Vec<f64> {
     if free.is_empty() {
         return start.to_vec();
@@ -68,7 +68,7 @@ fn nelder_mead(start: &[f64], free: &[usize], score: &dyn Fn(&[f64]) -> f64) -> 
     best.map_or_else(|| start.to_vec(), |moved| surface.place(&moved))
 }
 
-/// The score as a function of the free coordinates.
+/// The score of a point as a function of its free coordinates.
 struct AcquisitionSurface<'a> {
     start: &'a [f64],
     free: &'a [usize],
@@ -76,7 +76,7 @@ struct AcquisitionSurface<'a> {
 }
 
 impl AcquisitionSurface<'_> {
-    /// Returns the point with these free coordinates, clamped to the unit cube.
+    /// Returns the point with the free coordinates `moved`, clamped to the unit cube.
     fn place(&self, moved: &[f64]) -> Vec<f64> {
         let mut place = self.start.to_vec();
         for (k, coordinate) in self.free.iter().zip(moved) {
@@ -85,8 +85,8 @@ impl AcquisitionSurface<'_> {
         place
     }
 
-    /// Returns the initial simplex: the start, and one step from it along each free dimension, away from the
-    /// nearer bound.
+    /// Returns the initial simplex: the starting point, and one step from it along each free dimension, away
+    /// from the nearer bound.
     fn simplex(&self) -> Vec<Vec<f64>> {
         let start: Vec<f64> = self.free.iter().map(|k| self.start[*k]).collect();
         let stepped = |k: usize| {

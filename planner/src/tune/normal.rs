@@ -1,17 +1,17 @@
-//! The normal distribution with logarithms that stay exact far out in the tails.
+//! The standard normal distribution, with logarithms that stay exact far out in the tails.
 
 use std::f64::consts::TAU;
 
 /// Standard deviations on either side of the mean that contain 90 % of a normal distribution.
 pub(super) const NINETY_PERCENT: f64 = 1.645;
 
-/// Below this, tails use a continued fraction, above it a series. Both have twelve digits here.
+/// Bound below which tails use a continued fraction, and above which a series. Both have twelve digits here.
 const TAIL: f64 = -2.0;
 
-/// Terms of the continued fraction: enough for sixteen digits from 2 on.
+/// Number of terms of the continued fraction: enough for sixteen digits from 2 on.
 const TERMS: u32 = 80;
 
-/// Returns the density of the standard normal distribution.
+/// Returns the density of the standard normal distribution at `z`.
 pub fn density(z: f64) -> f64 {
     (-0.5 * z * z).exp() / TAU.sqrt()
 }

@@ -5,22 +5,24 @@ use super::space::Coordinates;
 use super::study_state::StudyState;
 use super::study_trial::{StudyTrial, TrialPhase};
 
-/// Points of a search space with the results of their trials, in the order in which they ended; paused and
-/// running trials follow in the order of launch. Trials whose values are not in the space are left out.
+/// The points of a search space that were tried, with the results of their trials in the order in which they
+/// ended; paused and running trials follow in the order of launch. Trials whose values are not in the space
+/// are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StudyObservations {
-    /// Points with their costs, which are to be minimized.
+    /// Points that have a cost, which is to be minimized.
     pub costs: Vec<(Coordinates, f64)>,
-    /// Points with whether they can be trained: `false` where the trial failed because of its values.
+    /// Points with a flag for whether they can be trained: `false` where the trial failed because of its
+    /// values.
     pub feasible: Vec<(Coordinates, bool)>,
     /// Points of running trials that have no cost yet.
     pub pending: Vec<Coordinates>,
-    /// Every observed point: number of the trial, point, and cost, infinite where it failed.
+    /// Number, point and cost of each observed trial; the cost is infinite where it failed.
     pub tries: Vec<(u64, Coordinates, f64)>,
 }
 
 impl StudyObservations {
-    /// Returns the observations of a study in this state.
+    /// Returns the observations of a study from its state.
     ///
     /// A pruned trial would probably have ended no better than the median of the completed ones: it counts
     /// with the median, or with its last value where that is worse. So does a paused trial.

@@ -1,4 +1,4 @@
-//! Best learning rate at each batch size of a study.
+//! The best learning rate at each batch size of a study.
 
 use super::gaussian_process::Posterior;
 use super::normal::NINETY_PERCENT;
@@ -15,28 +15,29 @@ use serde::{Deserialize, Serialize};
 /// The best learning rate at one batch size, by the trials of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Optimum {
-    /// Samples of an optimizer step.
+    /// Number of samples per optimizer step.
     pub batch: u64,
-    /// Learning rate of lowest expected cost.
+    /// Learning rate with the lowest expected cost.
     pub rate: f64,
-    /// Number of trials at this batch that have a cost.
+    /// Number of trials at this batch size that have a cost.
     pub trials: usize,
-    /// True if it beats the planner's rule for this batch: the 90 % interval of its expected cost lies below
-    /// the expected cost at the rule's learning rate, or at the nearest one tried.
+    /// True if the rate beats the planner's rule for this batch size: the 90 % interval of its expected cost
+    /// lies below the expected cost at the rule's learning rate, or at the nearest one tried.
     pub is_better: bool,
     /// True if both lower and higher rates were tried and were worse. At the edge of the range the optimum
     /// may lie beyond.
     pub is_inside: bool,
 }
 
-/// Fewest trials at a batch for which an optimum is reported.
+/// Lowest number of trials at a batch size for which an optimum is reported.
 const TRIALS_LEAST: usize = 3;
 
-/// Number of rates compared between the lowest and the highest that was tried.
+/// Number of learning rates to compare between the lowest and the highest that was tried.
 const RATES: u32 = 64;
 
-/// Returns the optima of a study that searches the learning rate, in the order of batches. `rule` gives the
-/// planner's learning rate for a batch; `batch` is that of all trials where it is not searched.
+/// Returns the best learning rate at each batch size of a study that searches the learning rate, in the order
+/// of batch sizes. `rule` gives the planner's learning rate for a batch size; `batch` is that of all trials
+/// where it is not searched.
 ///
 /// The expected cost is that of the study's Gaussian process along the learning rate, through the best trial
 /// at the batch.
@@ -104,7 +105,7 @@ fn optimum(
     Some(Optimum { batch, rate: value.number()?, trials: done.len(), is_better, is_inside })
 }
 
-/// Coordinates closer than this count as equal.
+/// Difference of two coordinates below which they count as equal.
 const NEAR: f64 = 1e-3;
 
 fn is_done(seen: &StudyTrial) -> bool {

@@ -12,7 +12,7 @@ pub enum TrialOutcome {
         /// Final objective value, to be minimized; finite.
         value: f64,
     },
-    /// The trial has no value.
+    /// The trial failed and has no value.
     Failed {
         /// Cause of the failure.
         reason: TrialFailure,
@@ -31,26 +31,26 @@ impl TrialOutcome {
     }
 }
 
-/// Cause of a failed trial.
+/// Cause for which a trial failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialFailure {
-    /// It ran out of memory.
+    /// The trial ran out of memory.
     OutOfMemory,
-    /// Its loss was not finite.
+    /// The loss of the trial was not finite.
     Diverged,
     /// The planner has no candidate for these values.
     Rejected,
-    /// The program crashed.
+    /// The program of the trial crashed.
     Crashed,
-    /// It ended without measuring the metric.
+    /// The trial ended without measuring the metric.
     Unmeasured,
-    /// Its machines failed; tells nothing about the values.
+    /// The machines of the trial failed, which tells nothing about its values.
     Lost,
 }
 
 impl TrialFailure {
-    /// Returns `true` if the values caused the failure, so that similar values would fail too.
+    /// Returns `true` if the values of the trial caused the failure, so that similar values would fail too.
     pub fn depends_on_values(self) -> bool {
         match self {
             Self::OutOfMemory | Self::Diverged | Self::Rejected | Self::Crashed | Self::Unmeasured => true,
@@ -59,17 +59,17 @@ impl TrialFailure {
     }
 }
 
-/// An ended trial: its values and its result.
+/// A trial that has ended: its values and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialResult {
-    /// A value for every dimension of the space.
+    /// Values of the trial, one for each dimension of the space.
     pub values: Vec<TrialValue>,
     /// Result of the trial.
     pub outcome: TrialOutcome,
 }
 
 impl TrialResult {
-    /// Returns the objective value of a trial that ran to its end.
+    /// Returns the objective value of the trial if it ran to its end.
     pub fn value(&self) -> Option<f64> {
         match self.outcome {
             TrialOutcome::Done { value } => Some(value).filter(|value| value.is_finite()),
@@ -78,7 +78,8 @@ impl TrialResult {
     }
 }
 
-/// Returns the median, the upper of the two middle values; `None` of an empty list.
+/// Returns the median of `values`: the upper of the two middle values if their count is even; `None` if there
+/// are none.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

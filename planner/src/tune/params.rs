@@ -1,12 +1,13 @@
-//! Params of a recipe as dimensions of a search space.
+//! The params of a recipe as dimensions of a search space.
 
 use super::scale::{Dimension, Scale};
 use super::value::TrialValue;
 use dtrain_recipes::params::resolve_params;
 use dtrain_recipes::{ParamDomain, ParamValue, Recipe};
 
-/// Returns the params with a range of more than one value, each after those it depends on: the name in the
-/// recipe, and a dimension named `params.x`. `before` is the number of dimensions before them.
+/// Returns the params of a recipe that have a range of more than one value, each after those it depends on:
+/// the name in the recipe, and a dimension named `params.x`. `before` is the number of dimensions before
+/// them.
 ///
 /// Conditions on params with a fixed value are evaluated here; a param that cannot exist is left out.
 pub(super) fn dimensions(recipe: &Recipe, before: usize) -> Vec<(String, Dimension)> {
@@ -17,7 +18,7 @@ pub(super) fn dimensions(recipe: &Recipe, before: usize) -> Vec<(String, Dimensi
     found.dimensions
 }
 
-/// Sets these values of params, and those of the params that depend on them, in the recipe.
+/// Sets params of the recipe to the given values, and also sets the params that depend on them.
 pub(super) fn pin<'a>(recipe: &mut Recipe, values: impl Iterator<Item = (&'a String, &'a TrialValue)>) {
     let mut is_any = false;
     for (name, value) in values {
@@ -55,7 +56,7 @@ pub(super) fn value(param: &ParamValue) -> TrialValue {
     }
 }
 
-/// Source of a param's value: fixed, or a dimension of the search.
+/// Source of the value of a param: fixed, or a dimension of the search.
 enum ParamSource {
     Dimension(usize),
     Fixed(ParamValue, Conditions),
@@ -63,7 +64,7 @@ enum ParamSource {
 
 type Conditions = Vec<(usize, Vec<TrialValue>)>;
 
-/// Collects the dimensions, each once.
+/// Collects the dimensions of the params, each once.
 struct DimensionCollector<'a> {
     recipe: &'a Recipe,
     before: usize,
@@ -71,8 +72,8 @@ struct DimensionCollector<'a> {
 }
 
 impl DimensionCollector<'_> {
-    /// Returns the source of a param's value and adds the dimensions it depends on first; `None` when the
-    /// param cannot exist. Follows conditions `deep` levels at most, so a cycle ends.
+    /// Returns the source of the value of the param `name`, and first adds the dimensions it depends on;
+    /// `None` when the param cannot exist. Follows conditions `deep` levels at most, so a cycle ends.
     fn find(&mut self, name: &str, deep: usize) -> Option<ParamSource> {
         if let Some(place) = self.dimensions.iter().position(|(known, _)| known == name) {
             return Some(ParamSource::Dimension(self.before + place));
@@ -95,8 +96,8 @@ impl DimensionCollector<'_> {
     }
 }
 
-/// Returns the scale of a range; `None` when it has one value only. Choices that are all numbers are ordered,
-/// others are not.
+/// Returns the scale of the dimension for the range `within`; `None` when it has one value only. Choices that
+/// are all numbers are ordered, others are not.
 fn scale(within: &ParamDomain) -> Option<Scale> {
     match within {
         ParamDomain::Choices(all) => {

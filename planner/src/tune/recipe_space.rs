@@ -18,7 +18,7 @@ pub struct RecipeSearchSpace {
     space: SearchSpace,
 }
 
-/// A key of a recipe that can be searched.
+/// A key of a recipe that a study can search.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum TunableKey {
@@ -28,20 +28,20 @@ enum TunableKey {
     WarmupTokens,
     Precision,
     Seed,
-    /// A param, by its name.
+    /// A param, by its name in the recipe.
     Param(String),
 }
 
 /// Name of the param that is the seed of a command.
 const SEED: &str = "seed";
 
-/// Number of seeds reserved after the one of a recipe.
+/// Number of seeds, after the one of a recipe, that a dimension of seeds can take beyond the first.
 const SEEDS: i64 = 900;
 
-/// Name of the learning rate's dimension.
+/// Name of the dimension of the learning rate.
 pub(super) const LEARNING_RATE: &str = "train.learning_rate";
 
-/// Name of the batch's dimension.
+/// Name of the dimension of the batch size.
 pub(super) const BATCH: &str = "train.batch";
 
 impl RecipeSearchSpace {
@@ -71,9 +71,9 @@ impl RecipeSearchSpace {
         Self { keys, space: SearchSpace::new(dimensions) }
     }
 
-    /// Returns the space with one more dimension, the seed: `train.seed`, or for a command without
-    /// `{train.seed}` the param `seed`; and the first seed not used by trials. `None` where a command takes
-    /// neither, or the seed is searched already.
+    /// Returns the search space with the seed as one more dimension, and the first seed that no trial has
+    /// used. The seed is `train.seed`, or for a command without `{train.seed}` the param `seed`. `None` where
+    /// a command takes neither, or the seed is searched already.
     pub fn with_seed(&self, recipe: &Recipe) -> Option<(Self, i64)> {
         let (key, name, seed) = match recipe.model {
             Model::Command(ref command) if !takes_seed(command) => {
@@ -93,12 +93,12 @@ impl RecipeSearchSpace {
         Some((more, first))
     }
 
-    /// Returns the dimensions, named by the keys of the recipe.
+    /// Returns the search space, whose dimensions are named by the keys of the recipe.
     pub fn space(&self) -> &SearchSpace {
         &self.space
     }
 
-    /// Returns the recipe with these values pinned; values outside the space change nothing.
+    /// Returns the recipe with `values` pinned; values outside the space change nothing.
     pub fn recipe_with(&self, recipe: &Recipe, values: &[TrialValue]) -> Recipe {
         let mut recipe = recipe.clone();
         for (key, value) in self.keys.iter().zip(values) {
@@ -112,12 +112,12 @@ impl RecipeSearchSpace {
         recipe
     }
 
-    /// Returns `true` if trials may differ in their batch, so that equal steps are not equal training.
+    /// Returns `true` if trials may differ in their batch size, so that equal steps are not equal training.
     pub fn has_batches(&self) -> bool {
         self.keys.contains(&TunableKey::Batch)
     }
 
-    /// Returns the names that the values have among the params of a trial.
+    /// Returns the name of each dimension among the params of a trial.
     pub fn param_names(&self) -> impl Iterator<Item = String> {
         self.keys.iter().zip(self.space.dimensions()).map(|(key, dimension)| match key {
             TunableKey::WarmupSteps => format!("{}.steps", dimension.name),
@@ -126,7 +126,7 @@ impl RecipeSearchSpace {
         })
     }
 
-    /// Returns the values as settings of a recipe: dotted keys with TOML.
+    /// Returns `values` as settings of a recipe: dotted keys with values in TOML.
     pub fn settings(&self, values: &[TrialValue]) -> Vec<(String, String)> {
         let keys = self.keys.iter().zip(self.space.dimensions());
         let text = |((key, dimension), value): ((&TunableKey, &Dimension), &TrialValue)| {
@@ -145,8 +145,8 @@ impl RecipeSearchSpace {
         keys.zip(values).filter_map(text).collect()
     }
 
-    /// Returns the values nearest to those of a plan, a natural first trial; `None` when a dimension has
-    /// none.
+    /// Returns the values nearest to those of a plan, as a natural first trial; `None` when a dimension has
+    /// no such value.
     pub fn planned_values(&self, plan: &Plan) -> Option<Vec<TrialValue>> {
         self.collect_values(|key, dimension| match key {
             TunableKey::Param(name) => given_value(&plan.recipe, name, dimension),
@@ -201,7 +201,7 @@ impl TunableKey {
         }
     }
 
-    /// Pins a key of `train`; params are pinned together.
+    /// Pins a key of the section `train`; params are pinned together elsewhere.
     fn pin(&self, recipe: &mut Recipe, value: &TrialValue) {
         let train = &mut recipe.train;
         match (self, value) {
@@ -310,19 +310,19 @@ fn precision(choice: &Tunable<Precision>) -> Option<Scale> {
     }
 }
 
-/// Returns counts as ordered levels.
+/// Returns a scale whose levels are the counts `all` in ascending order.
 fn counts(mut all: Vec<u64>) -> Scale {
     all.sort_unstable();
     all.dedup();
     Scale::Levels(all.into_iter().map(|count| TrialValue::Whole(whole(count))).collect())
 }
 
-/// Converts a count into the integer of a value.
+/// Converts a count into the integer of a trial's value.
 fn whole(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Converts the integer of a value into a count.
+/// Converts the integer of a trial's value into a count.
 fn count(whole: i64) -> u64 {
     u64::try_from(whole).unwrap_or(0)
 }

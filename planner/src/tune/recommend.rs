@@ -1,4 +1,4 @@
-//! The recommended trial of a study: the one of lowest expected cost, with luck discounted.
+//! The recommended trial of a study: the one with the lowest expected cost, so that luck is discounted.
 
 use super::event::StudyEvent;
 use super::gaussian_process::Posterior;
@@ -13,21 +13,22 @@ use super::surrogate::Surrogate;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// The recommended trial of a study.
+/// The trial that a study recommends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
-    /// Number of the trial.
+    /// Number of the trial in the study.
     pub trial: u64,
     /// Values of the trial.
     pub values: Vec<TrialValue>,
-    /// Measured objective value.
+    /// Measured objective value of the trial.
     pub measured: f64,
-    /// Expected objective value under the surrogate model: the posterior mean, with luck discounted.
+    /// Expected objective value of the trial under the surrogate model: the posterior mean, in which luck is
+    /// discounted.
     pub mean: f64,
-    /// Low end of the 90 % interval of a point picked in advance. Somewhat too narrow for the best of many,
-    /// which luck has favored.
+    /// Lower end of the 90 % interval of the expected value, for a trial picked in advance. Somewhat too
+    /// narrow for the best of many, which luck has favored.
     pub low: f64,
-    /// High end of the same interval.
+    /// Upper end of the 90 % interval of the expected value, for a trial picked in advance.
     pub high: f64,
 }
 
@@ -36,13 +37,15 @@ pub struct Recommendation {
 const BELIEVED_MOST: usize = 300;
 
 impl Study {
-    /// Returns the trial of lowest expected cost; `None` while no trial has completed. Uses the measured cost
-    /// with fewer than two or more than 300 completed trials, and for trials outside this space.
+    /// Returns the trial with the lowest expected cost; `None` while no trial has completed. Uses the
+    /// measured cost with fewer than two or more than 300 completed trials, and for trials outside this
+    /// space.
     pub fn recommend(&self, log: &[StudyEvent]) -> Option<Recommendation> {
         self.recommend_from(&StudyState::of(self, log))
     }
 
-    /// Like [`Study::recommend`], with the state of the study in place of its log.
+    /// Returns the trial with the lowest expected cost as [`Study::recommend`] does, from the state of the
+    /// study in place of its log.
     pub fn recommend_from(&self, study_state: &StudyState) -> Option<Recommendation> {
         self.ranked(study_state).into_iter().next()
     }
@@ -73,7 +76,7 @@ impl Study {
     }
 }
 
-/// Returns the measured value of a completed trial.
+/// Returns the measured value of a trial if it has completed.
 fn final_value(seen: &StudyTrial) -> Option<f64> {
     match seen.status {
         TrialPhase::Ended(TrialOutcome::Done { value }) => Some(value).filter(|value| value.is_finite()),

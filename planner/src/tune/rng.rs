@@ -1,10 +1,10 @@
-//! Random numbers that depend on a seed and a trial number alone, so that a trial always draws the same
+//! Random numbers that depend only on a seed and the number of a trial, so that a trial always draws the same
 //! numbers.
 
 use dtrain_protocol::shuffle::splitmix64;
 use std::f64::consts::TAU;
 
-/// A stream of random numbers.
+/// A stream of random numbers for one trial.
 #[derive(Clone, Debug)]
 pub struct TrialRng {
     key: u64,
@@ -12,7 +12,7 @@ pub struct TrialRng {
 }
 
 impl TrialRng {
-    /// Returns the stream of trial `number` of a study with this seed.
+    /// Returns the stream of random numbers for trial `number` of a study with the given seed.
     pub fn new(seed: u64, number: u64) -> Self {
         Self { key: splitmix64(seed, number), drawn: 0 }
     }
@@ -22,20 +22,20 @@ impl TrialRng {
         splitmix64(self.key, self.drawn)
     }
 
-    /// Returns a uniform number in [0, 1).
+    /// Returns a uniform random number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
         let digits = (self.bits() >> 11) as f64;
         digits / 9_007_199_254_740_992.0
     }
 
-    /// Returns a uniform integer below `count`, which is not 0.
+    /// Returns a uniform random integer below `count`, which is not 0.
     pub fn below(&mut self, count: usize) -> usize {
         let wide = u128::from(self.bits()) * u128::try_from(count).expect("it fits");
         usize::try_from(wide >> 64).expect("it is below the count")
     }
 
-    /// Returns a standard normal number (Box and Muller 1958).
+    /// Returns a standard normal random number (Box and Muller 1958).
     pub fn normal(&mut self) -> f64 {
         let (radius, angle) = (1.0 - self.unit(), self.unit());
         (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()

@@ -11,12 +11,12 @@ pub enum Sampler {
     /// 300 trials or 20 dimensions, or where most dimensions are conditional.
     #[default]
     Auto,
-    /// All combinations of values, in order.
+    /// Grid search: all combinations of values, in order.
     Grid {
-        /// Number of values tried of a dimension with too many, at least 2.
+        /// Number of values to try of a dimension that has too many, at least 2.
         levels: u32,
     },
-    /// Uniform random search: the baseline of the others.
+    /// Uniform random search, the baseline for the other samplers.
     Random,
     /// A Sobol sequence, which covers the space evenly.
     Sobol,
@@ -25,11 +25,11 @@ pub enum Sampler {
         /// Number of trials of the initial design.
         start: u32,
     },
-    /// Tree-structured Parzen estimator. Handles names and conditional dimensions well.
+    /// Tree-structured Parzen estimator, which handles names and conditional dimensions well.
     Tpe,
-    /// A normal distribution that adapts (CMA-ES). Names are taken from the best trials.
+    /// CMA-ES: a normal distribution that adapts. Names are taken from the best trials.
     CmaEs,
-    /// Particle swarm: particles move towards their own best point and that of all.
+    /// Particle swarm: particles move towards their own best point and the best point of all.
     Swarm,
     /// Evolution: a recent good trial with one value changed.
     Evolution,
@@ -42,8 +42,8 @@ impl Sampler {
     }
 }
 
-/// Returns the size of the initial design: with more of it in six dimensions, a study of 30 has too few
-/// trials left.
+/// Returns the number of trials of the initial design: with more of them in six dimensions, a study of 30
+/// trials has too few left.
 pub(super) fn initial_trials(space: &SearchSpace) -> u32 {
     let dimensions = u32::try_from(space.dimensions().len()).expect("a few dimensions");
     1 + dimensions

@@ -1,13 +1,13 @@
-//! A dimension of a search: its values, mapped to the unit interval and back.
+//! A dimension of a search space: its values, mapped to the unit interval and back.
 
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// Set of values of a dimension, with the distances between them.
+/// The set of values of a dimension, with the distances between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// Real numbers of three significant digits, uniform in the logarithm.
+    /// Real numbers with three significant digits, uniform in the logarithm.
     Log {
         /// Smallest value, positive.
         low: f64,
@@ -37,24 +37,24 @@ pub enum Scale {
     },
     /// At least two ordered values, evenly spaced.
     Levels(Vec<TrialValue>),
-    /// At least two categorical values, all equally far from each other.
+    /// At least two categorical values, all at the same distance from each other.
     Names(Vec<TrialValue>),
 }
 
-/// A dimension of the search space.
+/// A dimension of a search space.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dimension {
     /// Name of the dimension, such as `train.learning_rate`.
     pub name: String,
-    /// Values of the dimension.
+    /// Set of values of the dimension.
     pub scale: Scale,
-    /// Conditions: indices of earlier dimensions, each with the values it must have one of for this dimension
-    /// to exist. If a condition is not met, the value is [`TrialValue::Inactive`].
+    /// Conditions for this dimension to exist: indices of earlier dimensions, each with the values of which
+    /// it must have one. If a condition is not met, the value is [`TrialValue::Inactive`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<(usize, Vec<TrialValue>)>,
 }
 
-/// Largest number of integers for which each is tried.
+/// Highest number of integers of which each is tried.
 const COUNTED_MOST: usize = 1000;
 
 /// Number of integers from which on the steps between them no longer matter.
@@ -66,7 +66,7 @@ impl Dimension {
         Self { name: name.into(), scale, when: Vec::new() }
     }
 
-    /// Returns the value at `coordinate`, which is clamped to [0, 1].
+    /// Returns the value of the dimension at `coordinate`, which is clamped to [0, 1].
     pub fn value(&self, coordinate: f64) -> TrialValue {
         let coordinate = coordinate.clamp(0.0, 1.0);
         match &self.scale {
@@ -98,8 +98,8 @@ impl Dimension {
         }
     }
 
-    /// Returns the value nearest to a number, by ratio where the scale is logarithmic or all values are
-    /// positive; `None` for a categorical dimension.
+    /// Returns the value of the dimension nearest to `number`, by ratio where the scale is logarithmic or all
+    /// values are positive; `None` for a categorical dimension.
     pub fn nearest(&self, number: f64) -> Option<TrialValue> {
         match &self.scale {
             Scale::Log { .. } | Scale::Counts { .. } | Scale::Uniform { .. } | Scale::Integers { .. } => {
@@ -119,7 +119,7 @@ impl Dimension {
         }
     }
 
-    /// Returns `true` if nearby coordinates have nearby values, without steps that matter.
+    /// Returns `true` if nearby coordinates of the dimension have nearby values, without steps that matter.
     pub fn is_continuous(&self) -> bool {
         match &self.scale {
             Scale::Log { .. } | Scale::Counts { .. } | Scale::Uniform { .. } => true,
@@ -128,12 +128,12 @@ impl Dimension {
         }
     }
 
-    /// Returns `true` if all values are equally far from each other.
+    /// Returns `true` if all values of the dimension are at the same distance from each other.
     pub fn is_categorical(&self) -> bool {
         matches!(self.scale, Scale::Names(_))
     }
 
-    /// Returns the number of values; `None` when there are too many to try each.
+    /// Returns the number of values of the dimension; `None` when there are too many to try each.
     pub fn count(&self) -> Option<usize> {
         match &self.scale {
             Scale::Log { .. } | Scale::Counts { .. } | Scale::Uniform { .. } => None,
@@ -164,7 +164,7 @@ fn count_at(low: i64, high: i64, coordinate: f64) -> i64 {
     (between(low as f64, high as f64, coordinate).round() as i64).clamp(low, high)
 }
 
-/// Returns the integer whose cell of the unit interval contains a coordinate.
+/// Returns the integer between the bounds whose cell of the unit interval contains `coordinate`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -174,7 +174,8 @@ fn integer_at(low: i64, high: i64, coordinate: f64) -> i64 {
     low.saturating_add((coordinate * (high as f64 - low as f64 + 1.0)) as i64).min(high)
 }
 
-/// Returns the number at a coordinate, rounded to a thousandth of the power of ten that the range contains.
+/// Returns the number at `coordinate` between `low` and `high`, rounded to a thousandth of the power of ten
+/// that the range contains.
 ///
 /// The bounds themselves can be reached, however many digits they have.
 fn stepped(low: f64, high: f64, coordinate: f64) -> f64 {
@@ -193,7 +194,7 @@ fn stepped(low: f64, high: f64, coordinate: f64) -> f64 {
     text.parse().unwrap_or(number).clamp(low, high) + 0.0
 }
 
-/// Returns the index of the cell, of `count` in the unit interval, that contains a coordinate.
+/// Returns the index of the cell that contains a coordinate, of `count` cells in the unit interval.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -204,14 +205,14 @@ pub(super) fn cell(coordinate: f64, count: usize) -> usize {
     ((coordinate * count as f64) as usize).min(count - 1)
 }
 
-/// Returns the middle of cell `place` of `count`.
+/// Returns the middle of the cell with index `place`, of `count` cells in the unit interval.
 #[expect(clippy::cast_precision_loss, reason = "a few cells")]
 pub(super) fn middle(place: usize, count: usize) -> f64 {
     (place as f64 + 0.5) / count as f64
 }
 
-/// Rounds to three significant digits, through text, so that the result is exactly 0.00123 and not a float
-/// beside it.
+/// Rounds `number` to three significant digits, through text, so that the result is exactly 0.00123 and not a
+/// float beside it.
 fn three_digits(number: f64) -> f64 {
     format!("{number:.2e}").parse().unwrap_or(number)
 }

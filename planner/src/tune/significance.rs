@@ -1,4 +1,4 @@
-//! Paired t-test: tells if one setting is better than another, from trials of both with the same seeds.
+//! Paired t-test, which tells if one setting is better than another from trials of both with the same seeds.
 //!
 //! Trials with the same seed have the same initial weights and data order, so their difference has less noise
 //! than either of them.
@@ -6,7 +6,7 @@
 use super::outcome::TrialOutcome;
 use serde::{Deserialize, Serialize};
 
-/// Result of a paired t-test of two settings, each pair of trials with one seed.
+/// Result of a paired t-test of two settings, where each pair of trials has the same seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairedTest {
     /// Number of pairs in which both trials have a cost.
@@ -16,9 +16,9 @@ pub struct PairedTest {
     /// Half-width of the 90 % confidence interval of the difference (Student's t); `None` for fewer than two
     /// pairs.
     pub margin: Option<f64>,
-    /// Numbers of failed trials of the first and of the second setting.
+    /// Numbers of trials that failed: with the first setting, and with the second.
     pub failed: (usize, usize),
-    /// Better setting, if the test tells one.
+    /// The better of the two settings, if the test tells one.
     pub verdict: BetterSetting,
 }
 
@@ -26,16 +26,17 @@ pub struct PairedTest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BetterSetting {
-    /// The first setting.
+    /// The first setting is better.
     First,
-    /// The second setting.
+    /// The second setting is better.
     Second,
-    /// The confidence interval contains 0, or there are too few pairs for one.
+    /// The test tells neither: the confidence interval contains 0, or there are too few pairs for one.
     NotDistinguishable,
 }
 
 impl PairedTest {
-    /// Compares two settings. Each pair has the results of one seed, of the first setting and of the second.
+    /// Compares two settings, from `pairs` of results with the same seed: of the first setting, and of the
+    /// second.
     ///
     /// A setting that fails with more seeds than the other is worse. Otherwise the costs of complete pairs
     /// decide.
@@ -77,8 +78,8 @@ impl PairedTest {
     }
 }
 
-/// Returns the mean of differences, 0 of none, and the half-width of its 90 % confidence interval, `None` of
-/// fewer than two.
+/// Returns the mean of `differences`, 0 if there are none, and the half-width of its 90 % confidence
+/// interval, `None` if there are fewer than two.
 #[expect(clippy::cast_precision_loss, reason = "a few pairs")]
 pub fn confidence_interval(differences: &[f64]) -> (f64, Option<f64>) {
     let count = differences.len();
@@ -94,7 +95,7 @@ pub fn confidence_interval(differences: &[f64]) -> (f64, Option<f64>) {
     (mean, margin)
 }
 
-/// Returns the 95 % quantile of Student's t distribution with this many degrees of freedom.
+/// Returns the 95 % quantile of Student's t distribution with `freedom` degrees of freedom.
 fn student_t_quantile(freedom: usize) -> f64 {
     const FIRST: [f64; 10] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812];
     const NORMAL: f64 = 1.6449;

@@ -7,7 +7,7 @@
 
 use dtrain_protocol::shuffle::splitmix64;
 
-/// Number of dimensions with direction numbers.
+/// Number of dimensions for which there are direction numbers.
 pub const DIMENSIONS_MOST: usize = 16;
 
 /// A row of Joe and Kuo's table: degree, inner coefficients of the primitive polynomial, first direction
@@ -22,7 +22,7 @@ const fn row(degree: u32, coefficients: u32, first: &'static [u32]) -> JoeKuoRow
     JoeKuoRow { degree, coefficients, first }
 }
 
-/// Dimensions 2 to 16; the first is van der Corput's and needs no row.
+/// Rows for dimensions 2 to 16; the first dimension is van der Corput's and needs no row.
 const TABLE: [JoeKuoRow; DIMENSIONS_MOST - 1] = [
     row(1, 0, &[1]),
     row(2, 1, &[1, 3]),
@@ -69,12 +69,12 @@ impl Sobol {
     }
 }
 
-/// Returns the upper half of a 64-bit hash.
+/// Returns the upper half of a 64-bit hash of `seed` and `index`.
 fn hash(seed: u32, index: u32) -> u32 {
     u32::try_from(splitmix64(seed.into(), index.into()) >> 32).expect("the upper half")
 }
 
-/// Returns the direction numbers of dimension `dimension`, counted from 0.
+/// Returns the direction numbers of the dimension with index `dimension`.
 fn directions(dimension: usize) -> DirectionNumbers {
     let mut numbers = [0; 32];
     let Some(JoeKuoRow { degree, coefficients, first }) = dimension.checked_sub(1).map(|row| &TABLE[row])
@@ -104,13 +104,13 @@ fn digits(directions: &DirectionNumbers, index: u32) -> u32 {
     taken.fold(0, |sum, (_, number)| sum ^ number)
 }
 
-/// Flips every digit by a hash of the digits above it: Owen's scrambling, which keeps every net a net.
+/// Flips each of `digits` by a hash of the digits above it: Owen's scrambling, which keeps every net a net.
 fn scrambled(digits: u32, seed: u32) -> u32 {
     hashed(digits.reverse_bits(), seed).reverse_bits()
 }
 
-/// Returns the hash of Laine and Karras, which is invertible: a bit of the result depends only on the bits up
-/// to it.
+/// Returns the hash of `bits` by Laine and Karras, which is invertible: a bit of the result depends only on
+/// the bits up to it.
 fn hashed(bits: u32, seed: u32) -> u32 {
     const MULTIPLIERS: [u32; 4] = [0x6c50_b47c, 0xb82f_1e52, 0xc7af_e638, 0x8d22_f6e6];
     MULTIPLIERS.iter().fold(bits.wrapping_add(seed), |x, multiplier| x ^ x.wrapping_mul(*multiplier))

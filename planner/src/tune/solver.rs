@@ -1,4 +1,5 @@
-//! A study as a solver of argmin: one iteration starts trials in the free slots, then handles one event.
+//! A study as a solver of argmin, in which one iteration starts trials in the free slots, then handles one
+//! event.
 
 use super::ask::{FinishReason, SlotAction};
 use super::event::{Proposal, ProposalSource, PruneDecision, StudyEvent};
@@ -18,15 +19,15 @@ pub trait TrialRunner {
     /// Returns the number of trials that may run in parallel.
     fn slots(&self) -> usize;
 
-    /// Returns `true` if values may be proposed at all; called before a trial exists.
+    /// Returns `true` if `_values` may be proposed at all; called before a trial exists.
     fn is_allowed(&self, _values: &[TrialValue]) -> bool {
         true
     }
 
-    /// Starts a trial. If it cannot start, [`TrialRunner::next_event`] reports its failure.
+    /// Starts the proposed trial. If it cannot start, [`TrialRunner::next_event`] reports its failure.
     fn launch(&mut self, proposal: &Proposal);
 
-    /// Resumes a paused trial, until it has trained for `until` units, or to its end.
+    /// Resumes a paused trial until it has trained for `until` units, or to its end if that is `None`.
     fn resume(&mut self, trial: u64, until: Option<u64>);
 
     /// Takes over a trial that was running when the study was interrupted: waits for it, or starts it again.
@@ -36,7 +37,8 @@ pub trait TrialRunner {
     /// [`TrialOutcome::Pruned`]. May be called again for a trial until then.
     fn stop(&mut self, trial: u64, how: PruneDecision);
 
-    /// Waits for the next event; `None` to stop the study. A failed trial is an event like any other.
+    /// Waits for the next event of any trial; `None` stops the study. A failed trial is an event like any
+    /// other.
     fn next_event(&mut self) -> Option<StudyEvent>;
 }
 
@@ -70,7 +72,7 @@ impl<T: TrialRunner> TrialRunner for &mut T {
     }
 }
 
-/// A running study. It can be rebuilt from its event log.
+/// A study that is running. It can be rebuilt from its event log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudySolver {
     study: Study,
@@ -80,11 +82,11 @@ pub struct StudySolver {
     finish: Option<FinishReason>,
 }
 
-/// State of argmin's solver: the trial that ended last and the best one.
+/// State of argmin's solver: the trial that ended last, and the best one.
 pub type SolverState = IterState<Vec<TrialValue>, (), (), (), (), f64>;
 
 impl StudySolver {
-    /// Creates a solver that resumes a study after the events of its log, which is empty for a new one.
+    /// Creates a solver that resumes a study after the events of `log`, which is empty for a new study.
     pub fn new(study: Study, log: Vec<StudyEvent>) -> Self {
         let study_state = StudyState::of(&study, &log);
         Self { study, log, study_state, finish: None }
@@ -95,17 +97,17 @@ impl StudySolver {
         &self.study
     }
 
-    /// Returns all events so far.
+    /// Returns all events of the study so far.
     pub fn log(&self) -> &[StudyEvent] {
         &self.log
     }
 
-    /// Returns the state of the study.
+    /// Returns the state of the study after all events so far.
     pub fn study_state(&self) -> &StudyState {
         &self.study_state
     }
 
-    /// Returns the ended trials, in the order in which they ended.
+    /// Returns the trials that have ended, in the order in which they ended.
     pub fn ended(&self) -> Vec<TrialResult> {
         let ended = self.study_state.ended().filter_map(|(_, seen)| match &seen.status {
             TrialPhase::Ended(outcome) => {
@@ -116,17 +118,17 @@ impl StudySolver {
         ended.collect()
     }
 
-    /// Returns the best trial so far.
+    /// Returns the trial that the study recommends so far; `None` while none has completed.
     pub fn recommend(&self) -> Option<Recommendation> {
         self.study.recommend_from(&self.study_state)
     }
 
-    /// Returns the reason for the end of the study; `None` while it goes on.
+    /// Returns the reason why the study ended; `None` while it goes on.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.finish
     }
 
-    /// Returns argmin's executor of this study, to which observers can be added. It does not handle Ctrl-C
+    /// Returns argmin's executor for this study, to which observers can be added. It does not handle Ctrl-C
     /// and has no limit of its own.
     pub fn executor<T: TrialRunner>(self, trials: T) -> Executor<T, Self, SolverState> {
         Executor::new(trials, self).ctrlc(false)
@@ -173,7 +175,7 @@ impl StudySolver {
         }
     }
 
-    /// Handles one event; `None` when the runner of the trials stops the study.
+    /// Handles one event of a trial; `None` when the runner of the trials stops the study.
     fn handle(&mut self, trials: &mut dyn TrialRunner) -> Option<StudyEvent> {
         let Some(event) = trials.next_event() else {
             self.finish = Some(FinishReason::Stopped);
@@ -195,7 +197,7 @@ impl StudySolver {
     }
 }
 
-/// Returns argmin's state with the result of a trial; a trial without a value ranks last.
+/// Returns argmin's state after a trial with the given result; a trial without a value ranks last.
 fn with_trial(state: SolverState, values: &[TrialValue], outcome: &TrialOutcome) -> SolverState {
     let ended = TrialResult { values: values.to_vec(), outcome: outcome.clone() };
     state.cost(ended.value().unwrap_or(f64::INFINITY)).param(ended.values)
@@ -228,7 +230,7 @@ impl<T: TrialRunner> Solver<T, SolverState> for StudySolver {
         "study"
     }
 
-    /// Reattaches to running trials, and takes the best of the trials that ended before as the best so far.
+    /// Reattaches to running trials, and takes the best of the ended trials as the best so far.
     fn init(
         &mut self,
         problem: &mut Problem<T>,

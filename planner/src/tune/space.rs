@@ -8,18 +8,19 @@ use super::scale::{Dimension, middle};
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// The dimensions of a search.
+/// The dimensions over which a study searches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchSpace(Vec<Dimension>);
 
-/// Coordinates of values, one for each dimension; `None` for a dimension that does not exist for them.
+/// Coordinates of the values of a trial, one for each dimension; `None` for a dimension that does not exist
+/// for them.
 pub type Coordinates = Vec<Option<f64>>;
 
-/// Largest number of combinations of values for which each is tried.
+/// Highest number of combinations of values of which each is tried.
 const ALL_MOST: usize = 100_000;
 
 impl SearchSpace {
-    /// Creates a space of these dimensions. Panics when a dimension depends on a later one.
+    /// Creates a search space with the given dimensions. Panics when a dimension depends on a later one.
     pub fn new(dimensions: Vec<Dimension>) -> Self {
         for (place, dimension) in dimensions.iter().enumerate() {
             let is_before = dimension.when.iter().all(|(other, _)| *other < place);
@@ -28,12 +29,12 @@ impl SearchSpace {
         Self(dimensions)
     }
 
-    /// Returns the dimensions in order.
+    /// Returns the dimensions of the space, in order.
     pub fn dimensions(&self) -> &[Dimension] {
         &self.0
     }
 
-    /// Returns the values at a point of the unit cube; the coordinates of inactive dimensions are ignored.
+    /// Returns the values at `point` of the unit cube; the coordinates of inactive dimensions are ignored.
     pub fn values(&self, point: &[f64]) -> Vec<TrialValue> {
         assert_eq!(point.len(), self.0.len(), "a coordinate for every dimension");
         let mut values = Vec::with_capacity(point.len());
@@ -44,12 +45,12 @@ impl SearchSpace {
         values
     }
 
-    /// Returns `true` if dimension `k` exists for the values of those before it.
+    /// Returns `true` if dimension `k` exists for the values of the dimensions before it.
     pub fn is_active(&self, k: usize, before: &[TrialValue]) -> bool {
         self.0[k].when.iter().all(|(other, wanted)| wanted.contains(&before[*other]))
     }
 
-    /// Returns the coordinates of values; `None` when a value is not in its dimension, or is missing.
+    /// Returns the coordinates of `values`; `None` when a value is not in its dimension, or is missing.
     pub fn coordinates(&self, values: &[TrialValue]) -> Option<Coordinates> {
         if values.len() != self.0.len() {
             return None;
@@ -62,7 +63,7 @@ impl SearchSpace {
         values.iter().enumerate().map(coordinate).collect()
     }
 
-    /// Returns a point of the cube with these values; inactive dimensions are in the middle.
+    /// Returns the point of the unit cube with these values; inactive dimensions are in the middle.
     pub fn point(&self, values: &[TrialValue]) -> Option<Vec<f64>> {
         self.coordinates(values).map(|place| fill_inactive(&place))
     }
@@ -77,15 +78,15 @@ impl SearchSpace {
         self.0.iter().all(|dimension| dimension.when.is_empty())
     }
 
-    /// Returns all combinations of values of a small space, in order; `None` when there are too many.
+    /// Returns all combinations of values if the space is small, in order; `None` when there are too many.
     pub fn all(&self) -> Option<impl Iterator<Item = Vec<TrialValue>>> {
         let sizes: Vec<usize> = self.0.iter().map(Dimension::count).collect::<Option<_>>()?;
         let count = sizes.iter().try_fold(1usize, |count, size| count.checked_mul(*size))?;
         (count <= ALL_MOST).then(|| (0..count).filter_map(move |number| self.combination(number, &sizes)))
     }
 
-    /// Returns the values whose indices are the digits of `number`, with the last dimension's digit the
-    /// lowest; `None` where an inactive dimension has a digit other than 0, so that no values come twice.
+    /// Returns the values whose indices are the digits of `number`, with the lowest digit for the last
+    /// dimension; `None` where an inactive dimension has a digit other than 0, so that no values come twice.
     pub(super) fn combination(&self, mut number: usize, sizes: &[usize]) -> Option<Vec<TrialValue>> {
         let mut digits = vec![0; sizes.len()];
         for (digit, size) in digits.iter_mut().zip(sizes).rev() {
@@ -100,8 +101,8 @@ impl SearchSpace {
     }
 }
 
-/// Returns coordinates with inactive dimensions set to the middle, so that these do not change which points
-/// are near.
+/// Returns the coordinates `place` with inactive dimensions set to the middle, so that these do not change
+/// which points are near.
 pub fn fill_inactive(place: &[Option<f64>]) -> Vec<f64> {
     place.iter().map(|coordinate| coordinate.unwrap_or(0.5)).collect()
 }

@@ -1,4 +1,4 @@
-//! The definition of a study.
+//! The definition of a hyperparameter study.
 
 use super::pruner::Pruner;
 use super::sampler::Sampler;
@@ -10,18 +10,19 @@ use serde::{Deserialize, Serialize};
 /// proposal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Study {
-    /// Dimensions of the search.
+    /// Dimensions over which the study searches.
     pub space: SearchSpace,
     /// Method that chooses the values of the next trial.
     pub sampler: Sampler,
     /// Rule that stops or pauses trials early.
     #[serde(default)]
     pub pruner: Pruner,
-    /// Seed of all random numbers of the study.
+    /// Seed of all random numbers that the study draws.
     pub seed: u64,
     /// Values tried before the sampler is used, such as those that the plan recommends.
     pub first: Vec<Vec<TrialValue>>,
-    /// Number of trials, without lost ones; `None`: until everything has been tried. It may be raised later.
+    /// Number of trials, without lost ones; `None` to go on until everything has been tried. It may be raised
+    /// later.
     #[serde(default)]
     pub trials: Option<u64>,
 }

@@ -11,7 +11,7 @@ use super::study_trial::{StudyTrial, TrialPhase};
 use super::value::TrialValue;
 use std::collections::BTreeMap;
 
-/// State of a study.
+/// State of a study after the events of its log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StudyState {
     trials: Vec<StudyTrial>,
@@ -20,12 +20,12 @@ pub struct StudyState {
     running: usize,
     /// Number of trials, without lost ones, for each combination of values.
     tried: BTreeMap<String, usize>,
-    /// Trials at each rung of the pruner.
+    /// Trials that reached each rung of the pruner.
     pub(super) rungs: Rungs,
 }
 
 impl StudyState {
-    /// Returns the state of a study after all events of its log.
+    /// Returns the state of a study after all events of `log`.
     pub fn of(study: &Study, log: &[StudyEvent]) -> Self {
         let mut study_state = Self::default();
         for event in log {
@@ -34,8 +34,8 @@ impl StudyState {
         study_state
     }
 
-    /// Applies one more event. An impossible one, such as a report of a trial that was never launched,
-    /// changes nothing.
+    /// Applies one more event to the state. An impossible one, such as a report of a trial that was never
+    /// launched, changes nothing.
     pub fn record(&mut self, study: &Study, event: &StudyEvent) {
         match event {
             StudyEvent::Launched { trial, values, source } => self.launched(study, *trial, values, *source),
@@ -52,37 +52,37 @@ impl StudyState {
         }
     }
 
-    /// Returns the trials in the order of launch.
+    /// Returns all trials in the order of launch.
     pub fn trials(&self) -> &[StudyTrial] {
         &self.trials
     }
 
-    /// Returns a trial by its number. Panics when it was never launched.
+    /// Returns the trial with the number `trial`. Panics when it was never launched.
     pub fn trial(&self, trial: u64) -> &StudyTrial {
         self.find(trial).unwrap_or_else(|| panic!("trial {trial} was never launched"))
     }
 
-    /// Returns the ended trials with their numbers, in the order in which they ended.
+    /// Returns the trials that have ended, with their numbers, in the order in which they ended.
     pub fn ended(&self) -> impl Iterator<Item = (u64, &StudyTrial)> {
         self.ended.iter().map(|trial| (*trial, self.trial(*trial)))
     }
 
-    /// Returns the number of running trials.
+    /// Returns the number of trials that are running.
     pub fn running(&self) -> usize {
         self.running
     }
 
-    /// Returns the number of lost trials.
+    /// Returns the number of trials that were lost because their machines failed.
     pub fn lost(&self) -> u64 {
         self.trials.iter().map(|seen| u64::from(seen.is_lost())).sum()
     }
 
-    /// Returns the numbers of the paused trials.
+    /// Returns the numbers of the trials that are paused.
     pub fn paused(&self) -> impl Iterator<Item = u64> {
         (0..).zip(&self.trials).filter(|(_, seen)| seen.status == TrialPhase::Paused).map(|(trial, _)| trial)
     }
 
-    /// Returns `true` if a trial that is not lost has these values.
+    /// Returns `true` if a trial that is not lost has the values `values`.
     pub fn is_tried(&self, values: &[TrialValue]) -> bool {
         self.tried.contains_key(&values_key(values))
     }
@@ -189,7 +189,7 @@ impl StudyState {
     }
 }
 
-/// Returns the values as text, equal for equal values alone.
+/// Returns `values` as text that is equal only for equal values.
 fn values_key(values: &[TrialValue]) -> String {
     serde_json::to_string(values).expect("values are plain")
 }

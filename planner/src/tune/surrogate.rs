@@ -7,16 +7,16 @@ use super::observations::StudyObservations;
 use super::outcome::median;
 use super::space::{Coordinates, SearchSpace, fill_inactive};
 
-/// Surrogate model of a search space after some trials.
+/// Surrogate model of the costs over a search space, after some trials.
 #[derive(Clone, Debug)]
 pub struct Surrogate {
-    /// Process of the standardized costs.
+    /// Gaussian process of the standardized costs.
     cost: GaussianProcess,
-    /// Process of feasibility, if any trial failed: [`CAN`] where a point can be trained, and far from all
-    /// trials.
+    /// Gaussian process of feasibility, if any trial failed: [`CAN`] where a point can be trained, and far
+    /// from all trials.
     feasible: Option<GaussianProcess>,
     units: Standardization,
-    /// Lowest standardized posterior mean among the tried points.
+    /// Lowest standardized posterior mean at any tried point.
     incumbent: f64,
 }
 
@@ -27,7 +27,7 @@ struct Standardization {
     spread: f64,
 }
 
-/// Training value of a feasible point; an infeasible one has the negative.
+/// Value of a feasible point for the feasibility process; an infeasible point has the negative of it.
 const CAN: f64 = 1.0;
 
 /// Clipping limit of high costs: at most this many times as far above the median as the best is below it. The
@@ -64,7 +64,7 @@ impl Surrogate {
         })
     }
 
-    /// Returns the predicted cost of a point, in the units of the trials.
+    /// Returns the predicted cost at a point, in the units of the objective.
     pub fn cost(&self, point: &[f64]) -> Posterior {
         let Posterior { mean, variance } = self.cost.posterior(point);
         let Standardization { middle, spread } = self.units;
@@ -79,8 +79,8 @@ impl Surrogate {
         })
     }
 
-    /// Returns the standardized prediction of a point's cost, and the lowest posterior mean among the tried
-    /// points.
+    /// Returns the standardized prediction of the cost at a point, and the lowest posterior mean at any tried
+    /// point.
     pub fn standardised(&self, point: &[f64]) -> (Posterior, f64) {
         (self.cost.posterior(point), self.incumbent)
     }
@@ -95,12 +95,12 @@ impl Surrogate {
         self.cost.kernel().noise > NOISY
     }
 
-    /// Returns the spread of costs: the trials' units in one standardized unit.
+    /// Returns the spread of costs: one standardized unit, in the units of the objective.
     pub fn spread(&self) -> f64 {
         self.units.spread
     }
 
-    /// Returns the points with a cost, those of lowest posterior mean first.
+    /// Returns the points that have a cost, those with the lowest posterior mean first.
     pub fn best_points(&self) -> Vec<&Vec<f64>> {
         let mut places: Vec<(f64, &Vec<f64>)> =
             self.cost.points().iter().map(|point| (self.cost.posterior(point).mean, point)).collect();
@@ -110,7 +110,8 @@ impl Surrogate {
 }
 
 impl Standardization {
-    /// Returns the standardization in which `costs` have mean 0 and variance 1; `None` of fewer than two.
+    /// Returns the standardization in which `costs` have mean 0 and variance 1; `None` if there are fewer
+    /// than two.
     fn of(costs: &[f64]) -> Option<Self> {
         if costs.len() < 2 {
             return None;
@@ -129,7 +130,7 @@ impl Standardization {
     }
 }
 
-/// Returns the process conditioned on the points of running trials, each with its expected value.
+/// Returns the process conditioned also on the points of running trials, each with its expected value.
 fn condition_on_pending(
     process: GaussianProcess,
     mut values: Vec<f64>,
@@ -143,7 +144,7 @@ fn condition_on_pending(
     process.with_more(pending, &values)
 }
 
-/// Lowers costs far above the median to the limit of [`WORST`].
+/// Lowers costs that are far above the median to the limit of [`WORST`].
 fn clip_outliers(mut costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     let all: Vec<f64> = costs.iter().map(|(_, cost)| *cost).collect();
     let lowest = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -156,7 +157,8 @@ fn clip_outliers(mut costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     costs
 }
 
-/// Returns at most [`PLACES_MOST`] points: half of them the best, the rest the newest, in their order.
+/// Returns at most [`PLACES_MOST`] points, half of them the best and the rest the newest, in their original
+/// order.
 fn best_and_newest(costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     if costs.len() <= PLACES_MOST {
         return costs;
@@ -171,7 +173,7 @@ fn best_and_newest(costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     costs.into_iter().enumerate().filter(|(place, _)| is_kept(place)).map(|(_, cost)| cost).collect()
 }
 
-/// Fits the feasibility process (by least squares in place of a likelihood: Rasmussen and Williams 2006,
+/// Fits the process of feasibility (by least squares in place of a likelihood: Rasmussen and Williams 2006,
 /// section 6.5); `None` while no trial failed. It uses the newest trials of both kinds, half of each where
 /// both are many.
 fn fit_feasibility(places: Vec<(Vec<f64>, bool)>, named: Vec<bool>) -> Option<GaussianProcess> {

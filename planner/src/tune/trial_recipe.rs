@@ -1,4 +1,4 @@
-//! Recipes of trials: the layout is pinned and the training is short.
+//! Recipes of trials, in which the layout is pinned and the training is short.
 
 use crate::layout::candidate::Candidate;
 use dtrain_recipes::{LayoutPins, Recipe, Samples, StopConditions, Tunable};
@@ -42,8 +42,8 @@ pub fn limited_to_steps(recipe: &Recipe, steps: u64) -> Recipe {
     short
 }
 
-/// Returns the recipe with training ended after this many samples, so that trials of different batches get
-/// equal training.
+/// Returns the recipe with training ended after `samples` samples, so that trials of different batch sizes
+/// get equal training.
 pub fn limited_to_samples(recipe: &Recipe, samples: u64) -> Recipe {
     let mut short = recipe.clone();
     short.objective.stop = StopConditions { samples: Some(Samples(samples)), ..StopConditions::default() };

@@ -1,4 +1,4 @@
-//! Values of the dimensions of a search.
+//! Values of the dimensions of a search space.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,15 +7,15 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TrialValue {
-    /// No value: the dimension does not exist for the values of others. `null` in JSON.
+    /// No value, as the dimension does not exist for the values of others. `null` in JSON.
     Inactive,
-    /// `true` or `false`.
+    /// A flag, `true` or `false`.
     Flag(bool),
-    /// An integer.
+    /// An integer value.
     Whole(i64),
-    /// A real number.
+    /// A real number, in f64.
     Real(f64),
-    /// A name.
+    /// A name, such as that of an optimizer.
     Word(String),
 }
 

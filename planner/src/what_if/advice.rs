@@ -1,4 +1,4 @@
-//! Advises on single changes to a training; each is searched anew.
+//! Advice on single changes to a training, each of which is searched anew.
 
 use super::DatasheetPlanRequest;
 use super::describe_layout::describe_layout;
@@ -11,25 +11,25 @@ use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::number_format::thousands;
 use serde::Serialize;
 
-/// Steps per measurement; the first ones are discarded.
+/// Number of steps in one measurement; the first ones are discarded.
 const STEPS_TO_MEASURE: f64 = 20.0;
 
-/// The change that shows the value of one host; listed even if it slows training.
+/// Advice to train on one host fewer, which shows the value of a host; listed even if it slows training.
 pub(super) const ONE_HOST_FEWER: &str = "one host fewer";
 
-/// The effect of one change.
+/// The effect of one change on a training.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The change, in words.
+    /// Change to the training, in words.
     pub change: String,
-    /// Relative gain in tokens per second of all devices.
+    /// Relative gain in the tokens per second of all devices together.
     pub speed: f64,
-    /// Seconds per step with the change.
+    /// Seconds per step after the change.
     pub step_seconds: f64,
 }
 
 /// Returns the effect of each change to a training whose fastest layout is `known`, most helpful first.
-/// Changes without a valid layout are left out.
+/// Changes that leave no valid layout are left out.
 pub(super) fn advice(
     request: &DatasheetPlanRequest<'_>,
     problem: &SearchProblem,
@@ -97,7 +97,8 @@ pub(super) fn advice(
     all
 }
 
-/// Returns the two batches within a tenth of `batch` that have the most divisors, if more than it has.
+/// Returns the two batch sizes within a tenth of `batch` that have the most divisors, if they have more than
+/// `batch`.
 fn nearby_batches(batch: u32) -> impl Iterator<Item = u32> {
     let parts = |batch: u32| divisors(batch.into()).len();
     let (least, most) = (batch - batch / 10, batch + batch / 10);
@@ -109,20 +110,21 @@ fn nearby_batches(batch: u32) -> impl Iterator<Item = u32> {
     better.into_iter().take(2)
 }
 
-/// The most informative measurement for the choice of a layout.
+/// The measurement that would tell most about the choice of a layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// The layout to measure beside the choice, in words.
+    /// Layout to measure beside the chosen one, in words.
     pub layout: String,
-    /// Standard deviation of the log ratio of both step times.
+    /// Standard deviation of the logarithm of the ratio of both step times.
     pub deviation: f64,
-    /// Seconds of both measurements, with a restart between them.
+    /// Seconds that both measurements take, with a restart between them.
     pub seconds: f64,
-    /// Device hours of both measurements.
+    /// Device hours that both measurements take.
     pub device_hours: f64,
 }
 
-/// Returns the tie with the least certain step-time ratio to the choice.
+/// Returns the measurement of the tied layout whose step time is least certain in relation to that of the
+/// choice; `None` without ties.
 pub(super) fn measurement(preferred: &RankedLayouts, devices: u32) -> Option<Measurement> {
     let chosen = &preferred.chosen;
     let apart = preferred.ties.iter().map(|tie| (chosen.doubt.deviation_of_ratio(&tie.doubt), tie));

@@ -1,4 +1,4 @@
-//! The best layout for every axis value that was not chosen, with the cause of its slowdown.
+//! The best layout for every axis value that was not chosen, and the cause of its slowdown.
 
 use super::TIE;
 use super::describe_layout::{describe_layout, value_of};
@@ -9,27 +9,27 @@ use serde::Serialize;
 /// The best layout with an axis value that was not chosen.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AxisAlternative {
-    /// The axis.
+    /// Axis on which the layout differs from the choice.
     pub axis: SearchAxis,
-    /// Axis value, in words.
+    /// Value of the layout on the axis, in words.
     pub value: String,
-    /// The layout, in words.
+    /// Best layout that has the value on the axis, in words.
     pub layout: String,
-    /// Estimated seconds per step.
+    /// Estimated seconds per step of the layout.
     pub step_seconds: f64,
-    /// Relative slowdown: seconds over those of the choice, minus one.
+    /// Relative slowdown of the layout: its seconds over those of the choice, minus one.
     pub slowdown: f64,
-    /// True if the difference is within the tie margin.
+    /// True if the layout is as fast as the choice within the tie margin.
     pub is_tied: bool,
-    /// Peak bytes of the heaviest rank.
+    /// Peak bytes of the layout's heaviest rank.
     pub peak_bytes: f64,
-    /// The cause that grows most, and by how many seconds.
+    /// Cause of step time that grows most against the choice, and by how many seconds.
     pub cause: (&'static str, f64),
-    /// Seconds per step in excess of the choice, by cause; negative if less.
+    /// Seconds per step in excess of the choice, by cause; negative where the layout takes less.
     pub time_delta: Vec<(&'static str, f64)>,
 }
 
-/// Returns the best layout of every axis value that `chosen` lacks, fastest first per axis.
+/// Returns the best layout for every axis value that `chosen` does not have, fastest first on each axis.
 pub(super) fn axis_alternatives(
     problem: &SearchProblem,
     found: &LayoutSearchResult,

@@ -1,11 +1,11 @@
-//! Describes layouts, and values of their axes, in words.
+//! Describes layouts, and values on their axes, in words.
 
 use crate::analytic::StepConfig;
 use crate::analytic::search::{GPIPE, SearchAxis};
 use dtrain_protocol::{ContextExchange, EmbeddingHeadCost, RankOrder};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
-/// Describes a layout; degrees of 1 are left out.
+/// Describes a layout in words, without degrees of 1.
 pub fn describe_layout(config: &StepConfig) -> String {
     let (degrees, arrangement) = (config.degrees(), &config.arrangement);
     let degrees = [
@@ -59,7 +59,7 @@ pub fn describe_layout(config: &StepConfig) -> String {
     words
 }
 
-/// Describes the layer equivalents of embedding and head in a pipeline.
+/// Describes the number of layers that embedding and head count as in a pipeline, in words.
 fn ends(ends: EmbeddingHeadCost) -> &'static str {
     match ends {
         EmbeddingHeadCost { embedding: 0, head: 0 } => "",
@@ -78,7 +78,7 @@ fn schedule(schedule: PipelineSchedule, chunks: u32) -> String {
     }
 }
 
-/// Describes the value of an axis.
+/// Describes a value on `axis` in words.
 pub(super) fn value_of(axis: SearchAxis, value: u32) -> String {
     match axis {
         SearchAxis::Tensor => format!("tensor {value}"),

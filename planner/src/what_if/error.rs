@@ -1,6 +1,6 @@
-//! Reasons why data sheets give no plan.
+//! Reasons why a recipe cannot be planned from data sheets.
 
-/// Reasons why there is no plan from data sheets.
+/// Reasons why a recipe cannot be planned from data sheets.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DatasheetPlanError {
     /// The model is not a decoder, which the formulas require.
@@ -9,23 +9,23 @@ pub enum DatasheetPlanError {
         machine itself"
     )]
     NoDecoder {
-        /// Kind of the model.
+        /// Kind of the recipe's model.
         kind: &'static str,
     },
-    /// Adapters: the formulas count gradients and moments of every weight.
+    /// The recipe trains adapters, while the formulas count gradients and moments of every weight.
     #[error(
         "model.lora: adapters cannot be planned from data sheets; plan them on the machine itself, without --on"
     )]
     Adapters,
-    /// The number of samples per step cannot be determined.
+    /// The number of samples per step cannot be determined from the recipe.
     #[error(
         "train.batch is \"auto\" and objective.stop names neither steps, samples nor tokens: name one of them, or the batch"
     )]
     NoBatch,
-    /// A pin that the space of equal devices lacks.
+    /// The recipe pins a value that no layout of equal devices has.
     #[error("layout.{key} is set: the cost model for other devices does not support it; remove it")]
     Pin {
-        /// Key of the pin.
+        /// Key of the pinned value.
         key: &'static str,
     },
     /// The engine does not support the device.
@@ -35,19 +35,19 @@ pub enum DatasheetPlanError {
         engine: &'static str,
         /// Name of the device.
         part: String,
-        /// Engines that support it, in words.
+        /// Engines that support the device, in words.
         instead: String,
     },
-    /// No layout divides the batch, heads and pinned axes.
+    /// No layout divides the batch, the heads and the pinned axes.
     #[error(
         "no layout of {devices} devices is left: a batch of {batch} samples, {heads} heads and the pinned axes must divide"
     )]
     NoLayout {
-        /// Number of devices.
+        /// Number of devices of the cluster.
         devices: u32,
-        /// Samples per step.
+        /// Number of samples per step.
         batch: u32,
-        /// Query heads.
+        /// Number of query heads.
         heads: u32,
     },
     /// The engine can run none of the remaining layouts.
@@ -55,23 +55,23 @@ pub enum DatasheetPlanError {
     Engine {
         /// Name of the engine.
         engine: &'static str,
-        /// Number of devices.
+        /// Number of devices of the cluster.
         devices: u32,
-        /// The unsupported feature.
+        /// Feature of the layouts that the engine does not support.
         what: &'static str,
-        /// Suggested alternative.
+        /// Alternative that the message suggests.
         instead: &'static str,
     },
-    /// Memory does not suffice.
+    /// No layout fits into device memory.
     #[error(
         "no layout fits: the nearest needs {needed:.1} GiB of {available:.1} GiB on each device ({nearest})"
     )]
     NothingFits {
-        /// GiB of the heaviest rank.
+        /// GiB on the heaviest rank of the layout closest to fitting.
         needed: f64,
-        /// GiB of a device.
+        /// GiB of memory of a device.
         available: f64,
-        /// The layout, in words.
+        /// Layout closest to fitting, in words.
         nearest: String,
     },
 }

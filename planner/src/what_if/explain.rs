@@ -10,13 +10,14 @@ use crate::text::{amount, row, whole};
 use dtrain_recipes::number_format::{count, thousands};
 use dtrain_recipes::{Bytes, Seconds};
 
-/// Alternatives shown per axis.
+/// Number of alternatives that are shown per axis.
 const PER_AXIS: usize = 3;
 
-/// Bytes per GiB.
+/// Number of bytes in a GiB.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// Explains the choice, its cost and the alternatives, with `top` of the ties and of the next layouts.
+/// Explains the choice of a plan, its cost and the alternatives, with `top` of the ties and of the next
+/// layouts.
 pub fn explain(plan: &DatasheetPlan, depth: DetailLevel, top: usize) -> String {
     let mut text = String::new();
     headline(&mut text, plan);
@@ -35,7 +36,7 @@ pub fn explain(plan: &DatasheetPlan, depth: DetailLevel, top: usize) -> String {
     text
 }
 
-/// Summarizes the choice and its cost in a line, for the end of a long text.
+/// Appends a line that sums up the choice and its cost, for the end of a long text.
 fn summary(text: &mut String, plan: &DatasheetPlan) {
     let choice = &plan.choice;
     let told = format!(
@@ -66,7 +67,7 @@ fn headline(text: &mut String, plan: &DatasheetPlan) {
     unmeasured(text, plan.engine);
 }
 
-/// Advises on narrowing the interval of an engine without measured runs.
+/// Appends advice on how to narrow the prediction interval of an engine without measured runs.
 pub(super) fn unmeasured(text: &mut String, engine: &str) {
     if engine_by_name(engine).is_some_and(|engine| !engine.style().is_measured()) {
         let words = "no run of this engine on a GPU is known, so the interval is wide; on one such host `dtrain probe RECIPE` \
@@ -75,14 +76,14 @@ pub(super) fn unmeasured(text: &mut String, engine: &str) {
     }
 }
 
-/// Describes the model and the cluster.
+/// Describes the model and the cluster of a plan in words.
 pub fn subject(plan: &DatasheetPlan) -> String {
     let DatasheetPlan { parameters, devices, per_host, gpu, .. } = plan;
     let devices = thousands((*devices).into());
     format!("{} parameters on {devices} {} ({per_host} a host)", count(whole(*parameters)), gpu.0)
 }
 
-/// Names the source of the figures.
+/// Returns the source of the figures of a plan, in words.
 pub fn constants_source(plan: &DatasheetPlan) -> String {
     format!("{}; engine {}; not measured", plan.gpu.1, plan.engine)
 }
@@ -195,7 +196,7 @@ fn ties(text: &mut String, plan: &DatasheetPlan, top: usize) {
     }
 }
 
-/// Lists the axis values that were not chosen, grouped by the reason why they are slower.
+/// Appends the axis values that were not chosen, grouped by the reason why they are slower.
 fn losers(text: &mut String, plan: &DatasheetPlan) {
     let mut told: Vec<(String, Vec<&str>)> = Vec::new();
     for of_axis in plan.alternatives.chunk_by(|a, b| a.axis == b.axis) {
@@ -213,7 +214,7 @@ fn losers(text: &mut String, plan: &DatasheetPlan) {
     }
 }
 
-/// Explains the slowdown of an alternative by the cause that grows most.
+/// Returns the cause of an alternative's slowdown that grows most, in words.
 fn reason(loser: &AxisAlternative) -> String {
     let (name, seconds) = loser.cause;
     let slower = slower(loser.slowdown);
@@ -224,7 +225,7 @@ fn reason(loser: &AxisAlternative) -> String {
     }
 }
 
-/// Formats a slowdown: `12 % slower`, or `2.5 times as long` from twice the time on.
+/// Formats a slowdown: as `12 % slower`, or as `2.5 times as long` from twice the time on.
 pub(super) fn slower(share: f64) -> String {
     if share >= 0.995 {
         format!("{:.1} times as long", 1.0 + share)
@@ -233,7 +234,7 @@ pub(super) fn slower(share: f64) -> String {
     }
 }
 
-/// Lists every axis value that was not chosen with its best layout, memory and all time differences.
+/// Appends each axis value that was not chosen, with its best layout, memory and all time differences.
 fn losers_fully(text: &mut String, plan: &DatasheetPlan) {
     let ours = in_bytes(plan.choice.peak_bytes);
     let mut last = None;

@@ -7,46 +7,47 @@ use dtrain_recipes::{Interval, Recipe};
 use serde::Serialize;
 
 /// Bytes/s that one host writes to checkpoint storage: the 2 TB/s of Llama 3's storage over its 2,048 hosts
-/// (arXiv 2407.21783, section 3.3.1). Engines with asynchronous checkpoints are blocked for less.
+/// (arXiv 2407.21783, section 3.3.1). Asynchronous checkpoints block an engine for less.
 pub const STORAGE_BYTES_PER_SECOND: f64 = 1e9;
 
 /// Forecast of host failures for a training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FailureForecast {
-    /// Number of hosts; a failure of any stops training.
+    /// Number of hosts; a failure of any one stops the training.
     pub hosts: u32,
     /// Mean time between failures of one host, in seconds.
     pub host_mtbf_seconds: f64,
-    /// True if the recipe gives it; otherwise it is assumed.
+    /// True if the recipe states the time between failures; otherwise it is assumed.
     pub is_mtbf_given: bool,
-    /// Mean time between failures of any host, in seconds.
+    /// Mean time between failures of any of the hosts, in seconds.
     pub mtbf_seconds: f64,
-    /// Expected failures per day.
+    /// Expected number of failures per day.
     pub per_day: f64,
-    /// Expected failures in the whole training, if the recipe determines its steps.
+    /// Expected number of failures in the whole training; `None` unless the recipe determines its steps.
     pub expected: Option<f64>,
-    /// Assumed seconds from a failure to the first repeated step.
+    /// Assumed seconds from a failure until the first lost step is repeated.
     pub restart_seconds: f64,
-    /// Bytes of a checkpoint.
+    /// Bytes of one checkpoint.
     pub checkpoint_bytes: f64,
-    /// Seconds that a checkpoint blocks training.
+    /// Seconds for which a checkpoint blocks training.
     pub checkpoint_seconds: f64,
-    /// Steps between two checkpoints.
+    /// Number of steps between two checkpoints.
     pub checkpoint_every: u64,
     /// Seconds between two checkpoints.
     pub checkpoint_every_seconds: f64,
-    /// Goodput: share of time that is useful.
+    /// Goodput: the share of time that is useful after checkpoints and failures.
     pub goodput: f64,
     /// Goodput if hosts failed half as often, with the checkpoint interval to match.
     pub goodput_at_double_mtbf: f64,
-    /// Seconds of the training with its failures; `None` if the steps are unknown or it never ends.
+    /// Seconds of the whole training with its failures; `None` if its steps are unknown or it would never
+    /// end.
     pub total_seconds: Option<f64>,
-    /// Device hours in that time.
+    /// Device hours of the whole training with its failures; `None` if they are unknown.
     pub device_hours: Option<f64>,
 }
 
-/// Forecasts the failures of a training on `devices`, `per_host` on each host, with `steps` steps of
-/// `step_seconds`.
+/// Forecasts the host failures of a training on `devices` devices, `per_host` on each host, with `steps`
+/// steps of `step_seconds` each.
 pub(super) fn failure_forecast(
     recipe: &Recipe,
     (devices, per_host): (u32, u32),

@@ -1,4 +1,4 @@
-//! Plans a recipe on groups of different GPUs, from data sheets.
+//! Plans a recipe on groups of different GPUs from data sheets.
 
 mod explain;
 
@@ -27,7 +27,7 @@ const KEEP: usize = 200;
 /// Number of ties that are shown.
 const TIES: usize = 5;
 
-/// Bytes per GiB.
+/// Number of bytes in a GiB.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// Plan of a recipe on a heterogeneous cluster.
@@ -37,82 +37,82 @@ pub struct MixedClusterPlan {
     pub recipe: String,
     /// Number of model parameters.
     pub parameters: u64,
-    /// Each group by itself, in the given order.
+    /// Each group as if it trained alone, in the given order.
     pub groups: Vec<StandaloneGroup>,
     /// Name of the engine.
     pub engine: &'static str,
-    /// Samples per step.
+    /// Number of samples per step, and the reason for it.
     pub batch: Decision<u64>,
-    /// Peak learning rate.
+    /// Peak learning rate, and the reason for it.
     pub learning_rate: Decision<f64>,
-    /// The recommended layout.
+    /// Layout that the plan recommends.
     pub choice: MixedLayoutEstimate,
     /// Some layouts within the tie margin of the choice, in order of preference.
     pub ties: Vec<MixedLayoutEstimate>,
-    /// Optimizer steps, if the recipe determines them.
+    /// Number of optimizer steps; `None` unless the recipe determines it.
     pub steps: Option<u64>,
-    /// Seconds of all steps.
+    /// Seconds of all steps; `None` if their number is unknown.
     pub total_seconds: Option<f64>,
-    /// Device hours, idle devices included.
+    /// Device hours of all steps, idle devices included; `None` if the number of steps is unknown.
     pub device_hours: Option<f64>,
-    /// Number of layouts priced.
+    /// Number of layouts that were priced.
     pub layouts: u64,
 }
 
-/// A group of equal hosts, with its step time if it trained alone.
+/// A group of equal hosts, with its step time as if it trained alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StandaloneGroup {
-    /// Name of the GPU, and the source of its figures.
+    /// Name of the group's GPU, and the source of its figures.
     pub gpu: (String, &'static str),
-    /// Number of devices.
+    /// Number of devices of the group.
     pub devices: u32,
-    /// Devices per host.
+    /// Number of devices per host.
     pub per_host: u32,
-    /// Seconds of its fastest step; `None` if nothing fits.
+    /// Seconds of the group's fastest step; `None` if no layout fits.
     pub step_seconds: Option<f64>,
 }
 
-/// A layout of a heterogeneous cluster with its estimate.
+/// A layout of a heterogeneous cluster, with its estimate.
 #[derive(Clone, Debug, Serialize)]
 pub struct MixedLayoutEstimate {
-    /// The layout.
+    /// Layout that is estimated.
     pub layout: GroupedLayout,
-    /// Groups with stages, in pipeline order.
+    /// Estimates for the groups that have stages, in pipeline order.
     pub groups: Vec<GroupEstimate>,
-    /// Busy devices; the others are idle.
+    /// Number of devices in use; the others are idle.
     pub devices: u32,
     /// Estimated seconds per step.
     pub step_seconds: f64,
-    /// Lower end of the 80 % interval of the step.
+    /// Lower end of the 80 % prediction interval of the seconds per step.
     pub step_seconds_low: f64,
-    /// Upper end of the 80 % interval of the step.
+    /// Upper end of the 80 % prediction interval of the seconds per step.
     pub step_seconds_high: f64,
-    /// Seconds by cause.
+    /// Seconds of the step by cause.
     pub causes: Vec<(&'static str, f64)>,
-    /// Tokens per second of all devices.
+    /// Tokens per second of all devices together.
     pub tokens_per_second: f64,
-    /// Model FLOPs utilisation (MFU) of the busy devices.
+    /// Model FLOPs utilization (MFU) of the devices in use.
     pub model_flops_utilization: f64,
 }
 
-/// Estimate of the stages of one group.
+/// Estimate for the pipeline stages on one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupEstimate {
     /// Index of the group in the cluster.
     pub group: usize,
-    /// Layers of each of its stages.
+    /// Number of layers on each of the group's stages.
     pub layers: Vec<u32>,
-    /// Seconds of its slowest stage per micro-batch.
+    /// Seconds of the group's slowest stage per micro-batch.
     pub seconds: f64,
-    /// Peak bytes of its heaviest rank.
+    /// Peak bytes of the group's heaviest rank.
     pub peak_bytes: f64,
-    /// Upper end of the 80 % interval of memory.
+    /// Upper end of the 80 % prediction interval of the peak bytes.
     pub peak_bytes_high: f64,
-    /// Bytes of memory per device.
+    /// Bytes of memory of each device.
     pub memory_bytes: f64,
 }
 
-/// Plans a recipe on `groups` of equal hosts.
+/// Plans a recipe on `groups` of equal hosts from data sheets.
 pub fn plan_mixed_cluster(
     recipe: &Recipe,
     groups: &[HomogeneousCluster],
@@ -144,7 +144,7 @@ pub fn plan_mixed_cluster(
     })
 }
 
-/// Returns the best step time of a group alone.
+/// Returns a group as if it trained alone, with the best step time.
 fn alone(problem: &equal::SearchProblem) -> StandaloneGroup {
     let HomogeneousCluster { gpu, devices, per_host, .. } = problem.cluster;
     StandaloneGroup {
@@ -185,7 +185,7 @@ fn refusal(grouped: &GroupedProblem, pricer: &Pricer<'_>, found: &GroupedSearchR
     }
 }
 
-/// Returns the estimate of a layout.
+/// Returns the estimate for a layout of the heterogeneous cluster.
 fn layout_estimate(
     grouped: &GroupedProblem,
     pricer: &Pricer<'_>,
@@ -228,8 +228,8 @@ fn layout_estimate(
     }
 }
 
-/// Returns the standard deviation of ln(measured / estimated step time): that of the least certain group,
-/// plus that of mixing groups, for which no run is published.
+/// Returns the standard deviation of ln(measured / estimated step time) of a layout: that of the least
+/// certain group, plus that of mixing groups, for which no run is published.
 fn doubt(grouped: &GroupedProblem, pricer: &Pricer<'_>, layout: &GroupedLayout) -> f64 {
     let each = layout.runs.iter().map(|run| {
         let case = pricer.case(layout, run.group);

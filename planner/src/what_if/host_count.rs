@@ -1,4 +1,4 @@
-//! Chooses the number of hosts: a smaller number that divides well can be faster than all.
+//! Chooses the number of hosts: fewer hosts whose number divides well can be faster than all hosts.
 
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest, fastest_beside};
 use crate::layout::batch_split::divisors;
@@ -6,10 +6,10 @@ use crate::layout::batch_split::divisors;
 /// Share of the step time that fewer hosts must save to be chosen.
 const WORTH: f64 = 0.01;
 
-/// Numbers of hosts tried.
+/// Highest number of smaller clusters that are tried.
 const TRIED: usize = 8;
 
-/// Returns the hosts to use: all, unless fewer are faster or only fewer have a layout.
+/// Returns the hosts to use: all, unless fewer are faster or only fewer have a valid layout.
 pub(super) fn cluster_to_use(problem: &SearchProblem) -> HomogeneousCluster {
     let fewer = smaller_clusters(problem.cluster);
     if fewer.is_empty() {
@@ -29,7 +29,7 @@ pub(super) fn cluster_to_use(problem: &SearchProblem) -> HomogeneousCluster {
     best.0
 }
 
-/// Returns clusters of fewer hosts, at least half of them; those with the most divisors first.
+/// Returns clusters of fewer hosts, at least half of them; numbers with the most divisors come first.
 fn smaller_clusters(cluster: HomogeneousCluster) -> Vec<HomogeneousCluster> {
     let HomogeneousCluster { devices, per_host, .. } = cluster;
     let hosts = devices / per_host;

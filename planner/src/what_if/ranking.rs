@@ -13,16 +13,16 @@ use crate::choice::tie_break::TieBreak;
 /// Standard deviations from the estimate to the 80th percentile.
 const PESSIMISTIC: f64 = 0.8416;
 
-/// A layout with the 80th percentile of its step time.
+/// A layout, with the 80th percentile of its step time.
 #[derive(Clone, Debug)]
 pub(super) struct PessimisticLayout {
     pub(super) choice: PricedLayout,
     pub(super) doubt: LogStdDevs,
-    /// 80th percentile of the seconds per step.
+    /// 80th percentile of the seconds per step of the layout.
     pub(super) seconds: f64,
 }
 
-/// The chosen layout, its ties in order of preference, and the others, fastest first.
+/// The chosen layout, the layouts tied with it in order of preference, and the others, fastest first.
 #[derive(Clone, Debug)]
 pub(super) struct RankedLayouts {
     pub(super) chosen: PessimisticLayout,
@@ -30,7 +30,7 @@ pub(super) struct RankedLayouts {
     pub(super) others: Vec<PessimisticLayout>,
 }
 
-/// Ranks the layouts that were found.
+/// Ranks the layouts that a search found.
 pub(super) fn rank_layouts(
     problem: &SearchProblem,
     found: &LayoutSearchResult,
@@ -57,7 +57,7 @@ pub(super) fn rank_layouts(
     Ok(RankedLayouts { chosen, ties, others: distinct(all) })
 }
 
-/// Returns all kept layouts, fastest first.
+/// Returns all layouts that a search kept, fastest first by the 80th percentile.
 fn pessimistic_layouts(problem: &SearchProblem, found: &LayoutSearchResult) -> Vec<PessimisticLayout> {
     let best_per_axis = found.best_per_axis.iter().map(|(_, _, choice)| choice);
     let mut all: Vec<PessimisticLayout> = Vec::new();

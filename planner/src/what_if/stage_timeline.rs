@@ -1,4 +1,4 @@
-//! Memory and timeline of one step, stage by stage.
+//! Memory and timeline of one step on every pipeline stage.
 
 use crate::analytic::memory::in_flight;
 use crate::analytic::search::{SearchProblem, to_count};
@@ -9,7 +9,8 @@ use crate::analytic::{
 use crate::pipeline_schedule::{PipelineShape, chunks_of};
 use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 
-/// Share of the forward in head and embedding, and share of weight gradients in the backward of a layer.
+/// Share of the forward in the time of head and embedding, and share of weight gradients in the backward of a
+/// layer.
 const FORWARD: f64 = 1.0 / 3.0;
 const WEIGHTS: f64 = 0.5;
 
@@ -29,8 +30,8 @@ pub(super) fn memory(problem: &SearchProblem, config: &StepConfig) -> Vec<Vec<(&
     stages.iter().enumerate().map(peak).collect()
 }
 
-/// Returns the timeline of every stage. Passes are simulated action by action, so the step differs slightly
-/// from the closed form; what follows them is as priced. `None` if the stages deadlock.
+/// Returns the timeline of a step on every stage. Passes are simulated action by action, so the step differs
+/// slightly from the closed form; the phases after the passes are as priced. `None` if the stages deadlock.
 pub(super) fn timeline(problem: &SearchProblem, config: &StepConfig) -> Option<Timeline> {
     let case = problem.at(config);
     let unit = MicroBatchTimes::of(&case);
@@ -82,7 +83,7 @@ fn works(case: &StepInputs<'_>, unit: &MicroBatchTimes, step: &StepTimes) -> Vec
     stages.iter().enumerate().map(work).collect()
 }
 
-/// Returns the layers of every stage.
+/// Returns the number of layers on every stage.
 fn layers(case: &StepInputs<'_>) -> Vec<f64> {
     let (arrangement, blocks) = (case.config.arrangement, to_count(case.model.layers));
     let runs = |stage| chunks_of(stage, &arrangement, blocks).map(|run| f64::from(run.end - run.start)).sum();

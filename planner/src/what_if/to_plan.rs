@@ -1,4 +1,4 @@
-//! Converts a plan from data sheets into a saveable plan, which can be emitted for other engines.
+//! Converts a plan from data sheets into a plan that can be saved, and emitted for other engines.
 
 use super::{DatasheetPlan, DatasheetPlanRequest, LayoutEstimate};
 use crate::engine::{DTRAIN, Engine as _};
@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
-/// Converts `found`, the plan of `request`: its choice, then the ties, then the next layouts. They have no
-/// [`RankedCandidate::estimate`], which splits time and memory as measured rates do. `Err` if the batch
-/// cannot be split so.
+/// Converts `found`, the plan of `request`: its choice, then the ties, then the next layouts. These
+/// candidates have no [`RankedCandidate::estimate`], which splits time and memory as measured rates do. `Err`
+/// if the batch cannot be split among the ranks.
 pub fn to_plan(
     request: &DatasheetPlanRequest<'_>,
     found: &DatasheetPlan,
@@ -68,7 +68,7 @@ fn ranked(
     Ok(RankedCandidate { candidate, estimate: None, run_length, is_tied })
 }
 
-/// Returns the busy hosts of the plan; unknown properties are zero.
+/// Returns the facts of the hosts that the plan uses; unknown properties are zero.
 fn host(found: &DatasheetPlan, hosts: NonZeroU32) -> HostFacts {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
     let memory_bytes = found.memory_bytes as u64;

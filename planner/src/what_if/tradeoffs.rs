@@ -11,7 +11,7 @@ use crate::price::candidate_cost::CandidateCost;
 use dtrain_recipes::Bytes;
 
 /// Returns the choice beside the Pareto front of time, memory and cost: over all layouts `found` on all
-/// devices, and the fastest on half of them, a quarter and so on, with the others idle.
+/// devices, and the fastest on half of them, a quarter and so on, while the others are idle.
 pub(super) fn tradeoffs(
     problem: &SearchProblem,
     found: LayoutSearchResult,
@@ -48,7 +48,8 @@ fn priced_point(
     cost_basis.tradeoff(config, cost, bytes, to_count(config.ranks()))
 }
 
-/// Halves the hosts of a cluster repeatedly, then the devices of the last host.
+/// Returns the cluster with half its hosts, a quarter and so on, then with half the devices of the last host
+/// and so on.
 fn halves(cluster: HomogeneousCluster) -> impl Iterator<Item = HomogeneousCluster> {
     std::iter::successors(Some(cluster), |cluster| {
         let HomogeneousCluster { devices, per_host, .. } = *cluster;

@@ -1,4 +1,4 @@
-//! Converts the decoder of a recipe for the cost model.
+//! Converts the decoder of a recipe into the dimensions that the cost model uses.
 
 use crate::analytic::{ExpertDims, LatentDims, Transformer, WindowDims};
 use dtrain_recipes::{Activation, Decoder};

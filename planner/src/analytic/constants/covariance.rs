@@ -14,21 +14,21 @@ pub struct Covariance {
     factor: Vec<Vec<f64>>,
 }
 
-/// Contents of the covariance file.
+/// Contents of the file `data/covariance.toml`.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct CovarianceFile {
-    /// Names of the constants, in the order of the rows.
+    /// Names of the fitted constants, in the order of the rows of the factor.
     pub names: Vec<String>,
     /// Rows of the lower Cholesky factor; row `i` has `i + 1` entries.
     pub factor: Vec<Vec<f64>>,
 }
 
-/// Step of numeric derivatives, in the logarithm of a constant.
+/// Change of the logarithm of a constant in numeric derivatives.
 const STEP: f64 = 1e-3;
 
 impl Covariance {
-    /// Builds the covariance from its file.
+    /// Builds the covariance from the contents of its file.
     ///
     /// # Errors
     /// If a name is unknown, or the factor is not a triangle of that size.
@@ -43,8 +43,8 @@ impl Covariance {
         Ok(Self { constants, factor: page.factor })
     }
 
-    /// Returns the change of ln(step time) for one standard deviation along each uncertain direction of the
-    /// constants. The sum of squares is the variance due to the constants.
+    /// Returns the change of ln(step time) of `case` on `gpu` for one standard deviation along each uncertain
+    /// direction of the constants. The sum of their squares is the variance due to the constants.
     pub fn directions(&self, case: &StepInputs<'_>, gpu: &GpuSpec) -> Vec<f64> {
         let here = StepTimes::of(case).total().ln();
         let slope = |constant: &FittedConstant| {

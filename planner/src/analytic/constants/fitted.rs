@@ -1,4 +1,4 @@
-//! Access by name to the constants that the fit may change, and cost inputs under changed constants.
+//! Access by name to the constants that the fit may change; cost inputs under changed constants.
 
 use super::{Constants, GeneralConstants};
 use crate::analytic::software_profile::SoftwareProfile;
@@ -6,10 +6,10 @@ use crate::analytic::{DeviceThroughput, StepInputs};
 use crate::engine::SoftwareStyle;
 use crate::hardware::{self, GpuGeneration, GpuSpec};
 
-/// A constant that can be fitted.
+/// A constant of the cost model that the fit may change.
 #[derive(Clone, Debug)]
 pub struct FittedConstant {
-    /// Table and key, as in `modern.passes`; `general` is the table of `constants.toml`.
+    /// Table and key of the constant, as in `modern.passes`; `general` is the table of `constants.toml`.
     pub name: String,
     place: ConstantSlot,
 }
@@ -21,7 +21,7 @@ enum ConstantSlot {
     Generation(String, fn(&mut GpuGeneration) -> &mut f64),
 }
 
-/// Lists fields of a struct with their names.
+/// Lists the given fields of a struct, each with its name.
 macro_rules! fields {
     ($of:ty: $($field:ident)*) => {
         &[$((stringify!($field), (|all: &mut $of| &mut all.$field) as fn(&mut $of) -> &mut f64)),*]
@@ -54,11 +54,11 @@ const STYLES: [SoftwareStyle; 6] = [
     SoftwareStyle::Xla,
 ];
 
-/// Upper limit of constants that are shares of hidden time.
+/// Upper limit of the constants that are shares of communication time that is hidden.
 const MOST_HIDDEN: f64 = 0.98;
 
 impl FittedConstant {
-    /// Finds a constant by name; `None` if there is none.
+    /// Finds a constant by its name; `None` if the fit has no constant of that name.
     pub fn named(name: &str) -> Option<Self> {
         let (table, key) = name.split_once('.')?;
         let place = if table == "general" {
@@ -72,19 +72,19 @@ impl FittedConstant {
         Some(Self { name: name.to_owned(), place })
     }
 
-    /// Returns the constant's value.
+    /// Returns the value of this constant in `constants`.
     pub fn of(&self, constants: &Constants) -> f64 {
         let mut copy = constants.clone();
         *self.at(&mut copy)
     }
 
-    /// Sets the constant's value; shares of hidden time stay below 1.
+    /// Sets the value of this constant in `constants`; shares of hidden time stay below 1.
     pub fn set(&self, constants: &mut Constants, value: f64) {
         let is_share = self.name.contains(".hidden_") || self.name.contains("message_exposed");
         *self.at(constants) = if is_share { value.min(MOST_HIDDEN) } else { value };
     }
 
-    /// Returns `true` if the step time of `case` on `gpu` can depend on the constant.
+    /// Returns `true` if the step time of `case` on `gpu` can depend on this constant.
     pub fn concerns(&self, case: &StepInputs<'_>, gpu: &GpuSpec) -> bool {
         match &self.place {
             ConstantSlot::General(_) => true,
@@ -108,7 +108,7 @@ fn field<T>(fields: &[NamedField<T>], key: &str) -> Option<fn(&mut T) -> &mut f6
     fields.iter().find(|(name, _)| *name == key).map(|(_, field)| *field)
 }
 
-/// Returns the inputs `case` on `gpu` under other `constants`, with the same layout, engine and links.
+/// Returns the inputs `case` on `gpu` under other `constants`; layout, engine and links stay the same.
 pub fn with_constants<'a>(case: &StepInputs<'a>, gpu: &GpuSpec, constants: &'a Constants) -> StepInputs<'a> {
     let (mut before, mut after) =
         (case.constants.profile(case.engine.style), constants.profile(case.engine.style));

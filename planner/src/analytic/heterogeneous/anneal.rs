@@ -1,4 +1,5 @@
-//! Simulated annealing over the layouts of a heterogeneous cluster; layers are partitioned exactly for each.
+//! Simulated annealing over the layouts of a heterogeneous cluster; the layers are partitioned exactly for
+//! each layout.
 
 use super::best_n::{BestN, GroupedSearchResult};
 use super::grouped_layout::{GroupStages, GroupedLayout, single_rank_layout};
@@ -14,18 +15,19 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{LayoutPins, Recompute};
 use std::cell::{Cell, RefCell};
 
-/// Layouts tried in one search, by all descents together.
+/// Number of layouts tried in one search, in all descents together.
 pub const ITERATIONS: u64 = 24_000;
 
 /// Highest and lowest temperature of a descent, in units of ln(seconds).
 const TEMPERATURES: (f64, f64) = (0.2, 1e-4);
 
-/// Penalties for layouts that do not fit, in ln(seconds): low in the first descent, which may cross them,
-/// prohibitive in the second.
+/// Penalties, in ln(seconds), of layouts that do not fit: low in the first descent, which may cross such
+/// layouts, and prohibitive in the second.
 const FENCES: [f64; 2] = [0.3, 30.0];
 
 /// Returns the best `keep` layouts found in `iterations` moves. Descents start at the best layout of each
-/// group alone and of all devices at the speed of the weakest. The result is deterministic for a seed.
+/// group alone, at the best layout of all devices at the speed of the weakest, and at the one that uses the
+/// least memory. The result is deterministic for a seed.
 pub fn anneal(grouped: &GroupedProblem, seed: u64, keep: usize, iterations: u64) -> GroupedSearchResult {
     let starts = starts(grouped);
     let descents = u64::try_from((FENCES.len() * starts.len()).max(1)).expect("starts are few");
@@ -55,7 +57,7 @@ pub fn anneal(grouped: &GroupedProblem, seed: u64, keep: usize, iterations: u64)
     landscape.kept.into_inner().into_result()
 }
 
-/// Anneals from `start`; returns the best layout on the way.
+/// Anneals from the layout `start`; returns the best layout found on the way.
 fn descend(
     landscape: AnnealingNeighborhood<'_>,
     start: GroupedLayout,
@@ -76,19 +78,19 @@ fn descend(
     (landscape, result.state.take_best_param().unwrap_or(start))
 }
 
-/// The objective and the neighbourhood of annealing, with the best layouts so far.
+/// The objective and the moves of simulated annealing, with the best layouts so far.
 struct AnnealingNeighborhood<'a> {
     grouped: &'a GroupedProblem,
     pricer: Pricer<'a>,
     moves: Vec<LayoutMove>,
-    /// Penalty for layouts that do not fit, in ln(seconds).
+    /// Penalty, in ln(seconds), of a layout that does not fit.
     fence: f64,
     kept: RefCell<BestN>,
     stream: Cell<SearchRng>,
 }
 
 impl AnnealingNeighborhood<'_> {
-    /// Returns ln(seconds per step), plus the penalty and the excess memory if the layout does not fit.
+    /// Returns ln(seconds per step) of a layout, plus the penalty and the excess memory if it does not fit.
     fn height(&self, layout: &GroupedLayout) -> f64 {
         let (seconds, full) = self.pricer.price(layout);
         if !self.pricer.allows(layout) {
@@ -101,8 +103,8 @@ impl AnnealingNeighborhood<'_> {
         seconds.max(1e-12).ln() + missing
     }
 
-    /// Hill-climbs to the best layout within one move, or two if one does not help, until none is better.
-    /// Each candidate is tried with every recompute mode, schedule and ZeRO stage.
+    /// Climbs from a layout to the best one within one move, or within two if one does not help, until no
+    /// neighbor is better. Each candidate is tried with every recompute mode, schedule and ZeRO stage.
     fn polish(&self, from: GroupedLayout) {
         let mut height = self.height(&from);
         let mut at = from;
@@ -121,7 +123,7 @@ impl AnnealingNeighborhood<'_> {
         self.moves.iter().filter_map(|step| self.grouped.apply_move(layout, *step)).collect()
     }
 
-    /// Returns the best variant of these layouts below `height`, if there is one.
+    /// Returns the best variant of `layouts` whose height is below `height`; `None` if there is none.
     fn lowest(&self, layouts: &[GroupedLayout], height: f64) -> Option<(GroupedLayout, f64)> {
         let mut lowest = None;
         let mut below = height;
@@ -158,7 +160,7 @@ impl Anneal for AnnealingNeighborhood<'_> {
     type Output = GroupedLayout;
     type Float = f64;
 
-    /// Applies one or several random moves.
+    /// Returns `layout` after one or several random moves.
     fn anneal(&self, layout: &GroupedLayout, _: f64) -> Result<GroupedLayout, Error> {
         let mut stream = self.stream.get();
         let mut next = layout.clone();
@@ -171,8 +173,8 @@ impl Anneal for AnnealingNeighborhood<'_> {
     }
 }
 
-/// Returns the starting layouts: the best of each group alone, the best of equally weak devices in both
-/// orders of groups, and the one with the least memory.
+/// Returns the starting layouts: the best of each group alone, the best if all devices were as weak as the
+/// weakest, in both orders of the groups, and the one that uses the least memory.
 fn starts(grouped: &GroupedProblem) -> Vec<GroupedLayout> {
     let problems = grouped.problems();
     let alone = problems.iter().enumerate().filter_map(|(group, problem)| {
@@ -194,7 +196,7 @@ fn starts(grouped: &GroupedProblem) -> Vec<GroupedLayout> {
         .collect()
 }
 
-/// Returns the layout of one replica over all groups with the lowest memory use.
+/// Returns the single-replica layout across all groups that uses the least memory.
 fn smallest(grouped: &GroupedProblem) -> Option<GroupedLayout> {
     let pricer = Pricer::new(grouped);
     let all: Vec<GroupStages> =
@@ -216,8 +218,8 @@ fn smallest(grouped: &GroupedProblem) -> Option<GroupedLayout> {
     full.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, layout)| layout)
 }
 
-/// Distributes `depth` stages over groups in this order, up to each group's devices; at least one each, even
-/// if degrees must shrink.
+/// Distributes `depth` stages over the groups in the order `order`, up to the number of devices of each
+/// group; at least one stage each, even if degrees must shrink.
 fn spread(grouped: &GroupedProblem, order: &[usize], depth: u32, width: u32) -> Vec<GroupStages> {
     let mut left = depth;
     let runs = order.iter().map(|group| {
@@ -228,7 +230,7 @@ fn spread(grouped: &GroupedProblem, order: &[usize], depth: u32, width: u32) -> 
     runs.collect()
 }
 
-/// Returns the best layout of equal devices, as a single run of stages.
+/// Returns the fastest layout for a cluster of equal devices, as a single run of stages.
 fn best(problem: &SearchProblem) -> Option<GroupedLayout> {
     // Heterogeneous layouts recompute all layers, or none.
     let every = problem.pins.recompute_every.or(Some(1));
@@ -251,7 +253,7 @@ fn best(problem: &SearchProblem) -> Option<GroupedLayout> {
     })
 }
 
-/// Returns all devices as one cluster with the worst value of each property.
+/// Returns all devices as one cluster that has the worst value of each property in any group.
 fn weakest(grouped: &GroupedProblem) -> HomogeneousCluster {
     let clusters = || grouped.problems().iter().map(|problem| problem.cluster);
     let rate =

@@ -1,30 +1,31 @@
-//! Collects the best layouts of a search.
+//! Collects the best layouts of a search over a heterogeneous cluster.
 
 use super::grouped_layout::GroupedLayout;
 
-/// A layout with its step time and memory use.
+/// A layout of a heterogeneous cluster, with its step time and memory use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PricedGroupedLayout {
-    /// Seconds per step.
+    /// Seconds per step of the layout.
     pub seconds: f64,
-    /// Peak bytes of the rank with the fullest memory, over the memory of its device.
+    /// Share of a device's memory that the peak takes, on the rank where it is highest; above 1 if it does
+    /// not fit.
     pub full: f64,
-    /// The layout.
+    /// The layout that was priced.
     pub layout: GroupedLayout,
 }
 
 /// Result of a search over a heterogeneous cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupedSearchResult {
-    /// The best layouts that fit, fastest first, without duplicates.
+    /// The best layouts that fit into memory, fastest first, without duplicates.
     pub best: Vec<PricedGroupedLayout>,
-    /// Layouts that were priced or that a bound excluded, repeats included.
+    /// Number of layouts that were priced or that a bound excluded, repeats included.
     pub layouts: u64,
-    /// The layout closest to fitting, if one did not fit.
+    /// The layout closest to fitting into memory; `None` if every priced layout fit.
     pub nearest: Option<PricedGroupedLayout>,
 }
 
-/// The best `keep` layouts so far.
+/// The best layouts found so far, up to a given number.
 #[derive(Clone, Debug)]
 pub(super) struct BestN {
     keep: usize,
@@ -36,7 +37,7 @@ impl BestN {
         Self { keep, found: GroupedSearchResult { best: Vec::new(), layouts: 0, nearest: None } }
     }
 
-    /// Returns the seconds of the slowest kept layout; infinity while there are fewer than `keep`.
+    /// Returns the seconds of the slowest layout that is kept; infinity while fewer than `keep` are.
     pub(super) fn last(&self) -> f64 {
         let best = &self.found.best;
         if best.len() < self.keep { f64::INFINITY } else { best[self.keep - 1].seconds }
@@ -47,7 +48,7 @@ impl BestN {
         self.found.layouts += layouts;
     }
 
-    /// Counts a priced layout and keeps it if it is among the best.
+    /// Counts a priced layout, and keeps it if it is among the best.
     pub(super) fn record(&mut self, layout: &GroupedLayout, seconds: f64, full: f64) {
         self.found.layouts += 1;
         let choice = || PricedGroupedLayout { seconds, full, layout: layout.clone() };

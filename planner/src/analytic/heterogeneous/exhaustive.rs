@@ -1,11 +1,11 @@
-//! Prices every layout of a small heterogeneous cluster, with a lower bound; also checks the annealing.
+//! Prices every layout of a small heterogeneous cluster, up to a lower bound; also checks the annealing.
 
 use super::best_n::{BestN, GroupedSearchResult};
 use super::grouped_layout::{GroupedLayout, single_rank_layout};
 use super::price::Pricer;
 use super::space::{GroupedProblem, SharedDegree};
 
-/// Returns the best `keep` of all layouts.
+/// Returns the best `keep` of all layouts of a heterogeneous cluster.
 pub fn search_exhaustively(grouped: &GroupedProblem, keep: usize) -> GroupedSearchResult {
     let pricer = Pricer::new(grouped);
     let mut kept = BestN::new(keep);
@@ -29,7 +29,7 @@ pub fn search_exhaustively(grouped: &GroupedProblem, keep: usize) -> GroupedSear
 }
 
 impl GroupedProblem {
-    /// Counts layouts without their schedules and ZeRO stages, up to `most`.
+    /// Counts the layouts of the problem, without their schedules and ZeRO stages, up to `most`.
     pub(super) fn layouts(&self, most: u64) -> u64 {
         let mut count = 0;
         walk(self, &mut |_| {
@@ -40,7 +40,7 @@ impl GroupedProblem {
     }
 }
 
-/// Visits all layouts, without their schedules and ZeRO stages, until a visit returns false.
+/// Visits all layouts, without their schedules and ZeRO stages, until a visit returns `false`.
 fn walk(grouped: &GroupedProblem, visit: &mut impl FnMut(&GroupedLayout) -> bool) {
     let mut layout = single_rank_layout();
     for tensor in grouped.values(SharedDegree::Tensor, &layout) {
@@ -61,7 +61,7 @@ fn walk(grouped: &GroupedProblem, visit: &mut impl FnMut(&GroupedLayout) -> bool
     }
 }
 
-/// Visits the choices that remain for fixed degrees and runs of stages.
+/// Visits the layouts that remain for fixed degrees and runs of stages.
 fn units(
     grouped: &GroupedProblem,
     layout: &mut GroupedLayout,

@@ -5,12 +5,12 @@ use dtrain_protocol::{Arrangement, DeviceKind};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 use serde::Serialize;
 
-/// Consecutive stages on one group.
+/// A run of consecutive pipeline stages on one group of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupStages {
-    /// Index of the group in the cluster.
+    /// Index of the group of hosts in the cluster.
     pub group: usize,
-    /// Number of stages, at least one.
+    /// Number of stages in the run, at least one.
     pub stages: u32,
 }
 
@@ -23,7 +23,7 @@ pub struct GroupedLayout {
     pub context: u32,
     /// Expert-parallel degree: ranks that share a layer's experts.
     pub expert: u32,
-    /// Data-parallel degree, the same for every stage.
+    /// Data-parallel degree, the same in every stage.
     pub data: u32,
     /// Samples per micro-batch.
     pub micro: u32,
@@ -31,38 +31,38 @@ pub struct GroupedLayout {
     pub is_sequence_parallel: bool,
     /// Recompute mode, and the interval of layers at which it applies.
     pub recompute: (Recompute, u32),
-    /// ZeRO stage of the replicas.
+    /// ZeRO stage: which of their states the replicas shard.
     pub zero: ZeroStage,
-    /// Pipeline schedule.
+    /// Order of the passes in the pipeline.
     pub schedule: PipelineSchedule,
     /// Chunks (runs of layers) per stage; more than 1 for interleaved schedules.
     pub chunks: u32,
-    /// Runs of stages in pipeline order, each group at most once.
+    /// Runs of stages in pipeline order; each group of hosts has at most one.
     pub runs: Vec<GroupStages>,
 }
 
 impl GroupedLayout {
-    /// Devices per stage.
+    /// Returns the number of devices per stage.
     pub fn width(&self) -> u32 {
         self.tensor * self.context * self.data
     }
 
-    /// Number of stages.
+    /// Returns the number of pipeline stages.
     pub fn depth(&self) -> u32 {
         self.runs.iter().map(|run| run.stages).sum()
     }
 
-    /// Number of busy devices.
+    /// Returns the number of devices that the layout uses.
     pub fn devices(&self) -> u32 {
         self.width() * self.depth()
     }
 
-    /// Returns the group index of every stage, in pipeline order.
+    /// Returns the index of the group that each stage is on, in pipeline order.
     pub fn groups(&self) -> impl Iterator<Item = usize> {
         self.runs.iter().flat_map(|run| (0..run.stages).map(|_| run.group))
     }
 
-    /// Returns the configuration common to all stages, for `batch` samples per step; state is sharded among
+    /// Returns the configuration that all stages share, for `batch` samples per step; state is sharded among
     /// all replicas.
     ///
     /// # Panics
@@ -97,7 +97,7 @@ impl GroupedLayout {
     }
 }
 
-/// Returns a layout of one rank, to be filled in.
+/// Returns the layout of a single rank, whose fields callers replace.
 pub(super) fn single_rank_layout() -> GroupedLayout {
     GroupedLayout {
         tensor: 1,

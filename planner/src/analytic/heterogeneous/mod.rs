@@ -1,5 +1,5 @@
-//! Searches layouts of heterogeneous clusters: each group of equal hosts runs stages of one pipeline, with
-//! layers in proportion to its speed and memory.
+//! Searches the layouts of heterogeneous clusters: each group of equal hosts runs some stages of one
+//! pipeline, with layers in proportion to its speed and memory.
 //!
 //! A stage lies on one group; tensor, context, expert and data degrees are the same for all stages. Devices
 //! that do not speed up a step stay idle. Data parallelism across groups (unequal shares of the batch) is not
@@ -25,11 +25,11 @@ pub use partition::{StageCapacity, partition};
 pub use price::{PricedStages, Pricer};
 pub use space::GroupedProblem;
 
-/// Number of layouts below which all of them are priced.
+/// Number of layouts below which all layouts are priced.
 const FEW: u64 = 20_000;
 
-/// Returns the best `keep` layouts: by exhaustive search of small spaces, otherwise by simulated annealing
-/// from `seed`.
+/// Returns the best `keep` layouts of a heterogeneous cluster: by exhaustive search if the space is small,
+/// otherwise by simulated annealing from `seed`.
 pub fn search(grouped: &GroupedProblem, seed: u64, keep: usize) -> GroupedSearchResult {
     if grouped.layouts(FEW) < FEW {
         search_exhaustively(grouped, keep)

@@ -1,17 +1,17 @@
-//! Moves of simulated annealing: small changes that turn one layout into a neighbour.
+//! Moves of simulated annealing: small changes that turn one layout into a neighboring one.
 
 use super::grouped_layout::{GroupStages, GroupedLayout};
 use super::space::{GroupedProblem, SharedDegree};
 use dtrain_recipes::{Recompute, ZeroStage};
 
-/// One move in the space of layouts.
+/// A small change that turns a layout into a neighboring one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LayoutMove {
-    /// Raises a degree to its next value; the number of stages shrinks as they become wider.
+    /// Raises a degree to its next value; the number of stages shrinks as each takes more devices.
     Up(SharedDegree),
-    /// Lowers a degree to its previous value.
+    /// Lowers a degree to its previous value; the number of stages grows as each takes fewer devices.
     Down(SharedDegree),
-    /// Lowers a degree and keeps the number of stages: devices become idle.
+    /// Lowers a degree and keeps the number of stages, which leaves devices idle.
     Narrow(SharedDegree),
     /// Raises the first degree and lowers the second.
     Trade(SharedDegree, SharedDegree),
@@ -19,13 +19,13 @@ pub(super) enum LayoutMove {
     Sequence,
     /// Sets the recompute mode.
     Recompute((Recompute, u32)),
-    /// Sets the ZeRO stage.
+    /// Sets the ZeRO stage of the replicas.
     Zero(ZeroStage),
     /// Switches to the next pipeline schedule.
     Order,
     /// Switches to the previous pipeline schedule.
     OrderBack,
-    /// Adds a stage on a group; a group without stages is appended behind the others.
+    /// Adds a stage to a group; a group without stages comes after all others.
     More(usize),
     /// Removes a stage from a group.
     Fewer(usize),
@@ -39,12 +39,12 @@ pub(super) enum LayoutMove {
     Halve,
     /// Doubles the stages of every group.
     Double,
-    /// Swaps the run of stages at this index with the next.
+    /// Swaps the run of stages at the given index with the next run.
     Swap(usize),
 }
 
 impl GroupedProblem {
-    /// Returns all moves, whatever the layout.
+    /// Returns all moves of the problem, including those that do not apply to every layout.
     pub(super) fn moves(&self) -> Vec<LayoutMove> {
         const DEGREES: [SharedDegree; 5] = [
             SharedDegree::Tensor,
@@ -84,7 +84,7 @@ impl GroupedProblem {
         moves
     }
 
-    /// Applies a move; `None` if it leads to no valid layout.
+    /// Applies a move to `layout`; `None` if the result cannot be made a valid layout.
     pub(super) fn apply_move(&self, layout: &GroupedLayout, step: LayoutMove) -> Option<GroupedLayout> {
         let mut next = layout.clone();
         match step {
@@ -123,7 +123,8 @@ impl GroupedProblem {
         self.nearest_valid(next).filter(|settled| settled != layout)
     }
 
-    /// Moves a degree to its next or previous value.
+    /// Raises a degree of `layout` to its next value, or lowers it to the previous one; `None` if there is
+    /// none.
     fn set(&self, layout: &mut GroupedLayout, degree: SharedDegree, is_up: bool) -> Option<()> {
         let values = self.values(degree, layout);
         let now = of(layout, degree);
@@ -136,7 +137,7 @@ impl GroupedProblem {
         Some(())
     }
 
-    /// Moves `by` entries further in the list of pipeline schedules.
+    /// Replaces the pipeline schedule of `layout` by the one `by` entries further in the list of schedules.
     fn order(&self, layout: &mut GroupedLayout, by: usize) {
         let orders = self.schedules(layout);
         let now = orders.iter().position(|order| *order == (layout.schedule, layout.chunks));
@@ -145,8 +146,8 @@ impl GroupedProblem {
         }
     }
 
-    /// Returns the nearest valid layout: changes what does not divide or has no devices; `None` if there is
-    /// none.
+    /// Returns the nearest valid layout, in which all degrees divide and every stage has devices; `None` if
+    /// there is none.
     pub(super) fn nearest_valid(&self, mut layout: GroupedLayout) -> Option<GroupedLayout> {
         for degree in [
             SharedDegree::Tensor,
@@ -175,7 +176,8 @@ impl GroupedProblem {
         Some(layout)
     }
 
-    /// Reduces the stages to those that the groups have devices for and the pipeline depth may have.
+    /// Reduces the stages of `layout` to as many as the groups have devices for and the pipeline may have;
+    /// `None` if none are left.
     fn clamp_stages(&self, layout: &mut GroupedLayout) -> Option<()> {
         let width = layout.width();
         for run in &mut layout.runs {
@@ -205,7 +207,7 @@ fn of(layout: &mut GroupedLayout, degree: SharedDegree) -> &mut u32 {
     }
 }
 
-/// Changes the number of stages of a group.
+/// Changes the number of stages that a group has in `runs`.
 fn stages(runs: &mut Vec<GroupStages>, group: usize, change: impl Fn(u32) -> u32) {
     if !runs.iter().any(|run| run.group == group) {
         runs.push(GroupStages { group, stages: 0 });
@@ -216,8 +218,8 @@ fn stages(runs: &mut Vec<GroupStages>, group: usize, change: impl Fn(u32) -> u32
     runs.retain(|run| run.stages > 0);
 }
 
-/// Scales the number of stages by `from / to`, so that about as many devices stay busy at the new stage
-/// width.
+/// Scales the number of stages in `runs` by `from / to`, so that about as many devices stay busy when a stage
+/// takes `to` devices instead of `from`.
 fn rescale(runs: &mut [GroupStages], from: u32, to: u32) {
     if from == to {
         return;

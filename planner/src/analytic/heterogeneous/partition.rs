@@ -1,23 +1,24 @@
 //! Partitions the layers of a model among unequal stages, so that the slowest stage is as fast as possible.
 
-/// The time and the memory limit of one stage.
+/// Time per layer of one stage, and the number of layers it can hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCapacity {
-    /// Seconds per layer.
+    /// Seconds that the stage takes for each layer.
     pub layer: f64,
-    /// Seconds of the embedding or the head on this stage.
+    /// Seconds of the embedding and the head, as far as they are on the stage.
     pub extra: f64,
-    /// Limit on layers, from the stage's memory.
+    /// Highest number of layers that fit into the memory of the stage.
     pub most: u32,
 }
 
 impl StageCapacity {
-    /// Returns the stage's seconds with this many layers.
+    /// Returns the seconds that the stage takes with the given number of layers.
     pub(super) fn seconds(&self, layers: u32) -> f64 {
         f64::from(layers) * self.layer + self.extra
     }
 
-    /// Returns the layers that take at most `longest` seconds: at least one, at most `most`.
+    /// Returns the number of layers that the stage computes in at most `longest` seconds: at least one, and
+    /// no more than fit into its memory.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -30,8 +31,8 @@ impl StageCapacity {
     }
 }
 
-/// Partitions `layers` among stages, at least one on each. Minimises the slowest stage, then the sum of all
-/// stages. `None` if memory does not suffice.
+/// Partitions `layers` among stages, at least one each, so that the slowest stage is as fast as possible,
+/// then so that the sum of all stages is lowest. `None` if memory does not suffice.
 pub fn partition(layers: u32, rooms: &[StageCapacity]) -> Option<Vec<u32>> {
     let room: u64 = rooms.iter().map(|room| u64::from(room.most.min(layers))).sum();
     let is_full = rooms.iter().any(|room| room.most == 0);
@@ -51,7 +52,7 @@ pub fn partition(layers: u32, rooms: &[StageCapacity]) -> Option<Vec<u32>> {
     Some(laid)
 }
 
-/// Returns the seconds of the slowest stage if each layer in turn goes where it ends soonest.
+/// Returns the seconds of the slowest stage if each layer in turn goes to the stage where it ends soonest.
 ///
 /// This greedy choice is optimal, as a stage's time grows with every layer: any other partition includes a
 /// layer that ends no sooner. So all layers that end before a given time can be placed at once.
@@ -70,7 +71,7 @@ fn longest(layers: u32, rooms: &[StageCapacity]) -> f64 {
     laid.iter().zip(rooms).map(|(layers, room)| room.seconds(*layers)).fold(0.0, f64::max)
 }
 
-/// Returns a lower bound on the slowest stage: fractional layers, no memory limit.
+/// Returns a lower bound on the seconds of the slowest stage, with fractional layers and no memory limit.
 pub(super) fn even(layers: f64, rooms: &[StageCapacity]) -> f64 {
     let (extra, speed) = rooms
         .iter()
@@ -83,13 +84,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the seconds of the slowest stage, and of all stages together.
+    /// Returns the seconds of the slowest stage, and of all stages together, for the layers `laid` on each.
     fn seconds(laid: &[u32], rooms: &[StageCapacity]) -> (f64, f64) {
         let each = laid.iter().zip(rooms).map(|(layers, room)| room.seconds(*layers));
         each.fold((0.0, 0.0), |(slowest, sum), one| (one.max(slowest), sum + one))
     }
 
-    /// Returns every partition of `layers` among the stages.
+    /// Returns every partition of `layers` among the stages `rooms`.
     fn every(layers: u32, rooms: &[StageCapacity]) -> Vec<Vec<u32>> {
         let Some((first, others)) = rooms.split_first() else {
             return if layers == 0 { vec![Vec::new()] } else { Vec::new() };

@@ -3,10 +3,11 @@
 use super::grouped_layout::{GroupStages, GroupedLayout, single_rank_layout};
 use super::partition::{StageCapacity, even, partition};
 use super::space::GroupedProblem;
+use crate::analytic::local_parameters::LocalParameters;
 use crate::analytic::memory::in_flight;
+use crate::analytic::overlap::{exposed_gradient_sync, steady_messages};
 use crate::analytic::step::{
-    LocalParameters, bubble, exposed_gradient_sync, fixed_overhead, optimizer_seconds, stage_message_seconds,
-    steady_messages, straggler_seconds,
+    bubble, fixed_overhead, optimizer_seconds, stage_message_seconds, straggler_seconds,
 };
 use crate::analytic::{MicroBatchTimes, PeakMemory, StageLoad, StagePartition, StepInputs, StepTimes};
 use dtrain_recipes::Recompute;
@@ -17,38 +18,38 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Pricer<'a> {
     grouped: &'a GroupedProblem,
-    /// Cost inputs of each group.
+    /// Cost inputs of the model on each group of hosts.
     cases: Vec<StepInputs<'a>>,
-    /// Cached micro-batch times of each group, by tensor, context, expert and micro-batch sizes, sequence
-    /// parallelism and recompute mode.
+    /// Cached micro-batch times on each group, by tensor, context and expert degrees, micro-batch size,
+    /// sequence parallelism and recompute mode.
     units: RefCell<BTreeMap<([u32; 4], bool, (Recompute, u32)), Vec<MicroBatchTimes>>>,
 }
 
-/// The stages of one layout with their time and memory.
+/// The pipeline stages of one layout, with their time and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PricedStages {
-    /// Group index of each stage, in pipeline order.
+    /// Index of the group of hosts that each stage is on, in pipeline order.
     pub groups: Vec<usize>,
-    /// Layers of each stage.
+    /// Number of layers of each stage.
     pub layers: Vec<u32>,
     /// Seconds of one micro-batch on each stage.
     pub seconds: Vec<f64>,
-    /// Seconds of a step, by cause.
+    /// Seconds of the whole step, by cause.
     pub step: StepTimes,
-    /// Peak bytes of a rank of each stage.
+    /// Peak bytes of one rank of each stage.
     pub peaks: Vec<PeakMemory>,
 }
 
-/// Cost inputs and micro-batch times of each group for one layout.
+/// Cost inputs and micro-batch times of one layout on each group of hosts.
 struct GroupCosts<'a> {
     cases: Vec<StepInputs<'a>>,
     units: Vec<MicroBatchTimes>,
-    /// Mean seconds of a layer on each group.
+    /// Mean seconds of a layer on each group of hosts.
     means: Vec<f64>,
 }
 
 impl<'a> Pricer<'a> {
-    /// Creates a pricer for `grouped`.
+    /// Creates a pricer for the layouts of `grouped`.
     pub fn new(grouped: &'a GroupedProblem) -> Self {
         let cases = {
             let one =
@@ -59,7 +60,7 @@ impl<'a> Pricer<'a> {
         Self { grouped, cases, units: RefCell::default() }
     }
 
-    /// Returns the cost inputs of a layout on one of its groups.
+    /// Returns the cost inputs of `layout` on one of its groups of hosts.
     pub fn case(&self, layout: &GroupedLayout, group: usize) -> StepInputs<'a> {
         StepInputs { config: layout.config(self.grouped.batch()), ..self.cases[group] }
     }
@@ -78,13 +79,13 @@ impl<'a> Pricer<'a> {
         GroupCosts { means: means.collect(), units, cases }
     }
 
-    /// Returns `true` if the engine can run the layout.
+    /// Returns `true` if the engine can run `layout`.
     pub(super) fn allows(&self, layout: &GroupedLayout) -> bool {
         self.grouped.first().allows(&layout.config(self.grouped.batch()))
     }
 
-    /// Returns the seconds of a step, and the highest memory use as a share of the device's memory (above 1:
-    /// does not fit).
+    /// Returns the seconds of a step in `layout`, and the highest share of a device's memory that a stage
+    /// takes (above 1 if it does not fit).
     pub fn price(&self, layout: &GroupedLayout) -> (f64, f64) {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
@@ -103,7 +104,8 @@ impl<'a> Pricer<'a> {
         (terms.step(&groups, &layers).total(), full.fold(0.0, f64::max))
     }
 
-    /// Returns a lower bound on the step time for any schedule and sharding: equally slow stages, no bubble.
+    /// Returns a lower bound on the step time of `layout` under any schedule and sharding: equally slow
+    /// stages and no bubble.
     pub(super) fn lower_bound(&self, layout: &GroupedLayout) -> f64 {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
@@ -112,7 +114,8 @@ impl<'a> Pricer<'a> {
         config.micro_batches() * even(terms.cases[0].model.layers, &rooms)
     }
 
-    /// Prices a layout with its fastest partition; if none fits, with the one that exceeds memory least.
+    /// Prices `layout` with the partition of its layers that is fastest; if none fits, with the one that
+    /// exceeds memory least.
     pub fn stages(&self, layout: &GroupedLayout) -> PricedStages {
         let terms = self.terms(layout);
         let groups: Vec<usize> = layout.groups().collect();
@@ -121,7 +124,7 @@ impl<'a> Pricer<'a> {
         self.stages_of(layout, &layers)
     }
 
-    /// Prices a layout with the given layers on each stage.
+    /// Prices `layout` with the given number of layers on each stage.
     ///
     /// # Panics
     /// If `layers` has not one entry per stage.
@@ -150,7 +153,7 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// Returns the time and the memory limit of every stage, and its memory use by number of layers.
+    /// Returns the capacity of every stage, and its memory use as a function of its layers.
     fn rooms(&self, terms: &GroupCosts<'_>, groups: &[usize]) -> (Vec<StageCapacity>, Vec<LinearMemory>) {
         let mut inner: Vec<Option<StageMemoryGrowth>> = vec![None; terms.cases.len()];
         let end = groups.len() - 1;
@@ -169,8 +172,8 @@ impl<'a> Pricer<'a> {
     }
 }
 
-/// Partitions the layers in whole chunks: the fastest partition that fits, or the one that minimises the
-/// highest memory use if none fits.
+/// Partitions the layers among stages in whole chunks: the fastest partition that fits, or, if none fits, the
+/// one with the lowest highest memory use.
 fn laid(layout: &GroupedLayout, rooms: &[StageCapacity], lines: &[LinearMemory], layers: u32) -> Vec<u32> {
     let chunks = layout.chunks;
     let by =
@@ -189,13 +192,13 @@ fn position(stage: usize) -> f64 {
     u32::try_from(stage).expect("stages are few").into()
 }
 
-/// Returns the memory load of one stage.
+/// Returns the load of one stage, which determines its memory.
 fn place(case: &StepInputs<'_>, groups: &[usize], stage: usize, layers: f64) -> StageLoad {
     let alive = in_flight(&case.config, position(stage));
     StageLoad { layers, alive, is_first: stage == 0, is_last: stage + 1 == groups.len() }
 }
 
-/// Memory of a stage: fixed bytes, bytes per layer, and bytes per layer and live micro-batch.
+/// Memory of a stage as fixed bytes, bytes per layer, and bytes per layer and live micro-batch.
 #[derive(Clone, Copy, Debug)]
 struct StageMemoryGrowth {
     fixed: f64,
@@ -203,7 +206,7 @@ struct StageMemoryGrowth {
     alive: f64,
 }
 
-/// Share of a device's memory that a stage uses: a fixed part and a part per layer.
+/// Share of a device's memory that a stage takes, as a fixed part and a part per layer.
 #[derive(Clone, Copy, Debug)]
 struct LinearMemory {
     fixed: f64,
@@ -229,7 +232,7 @@ impl LinearMemory {
         self.fixed + f64::from(layers) * self.layer
     }
 
-    /// Returns the number of layers that fit.
+    /// Returns the highest number of layers that fits into the device's memory.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what is negative becomes 0")]
     fn most(&self) -> u32 {
         let about = ((1.0 - self.fixed) / self.layer).floor() as u32;
@@ -238,7 +241,7 @@ impl LinearMemory {
 }
 
 impl GroupCosts<'_> {
-    /// Returns the time of a stage, without a memory limit.
+    /// Returns the seconds per layer of a stage and those of its embedding or head, without a memory limit.
     fn room(&self, groups: &[usize], stage: usize) -> StageCapacity {
         let (group, unit) = (groups[stage], &self.units[groups[stage]]);
         let before = if stage == 0 { unit.embedding } else { 0.0 };
@@ -246,7 +249,7 @@ impl GroupCosts<'_> {
         StageCapacity { layer: self.means[group], extra: before + behind, most: u32::MAX }
     }
 
-    /// Returns the step times of a pipeline of at least two stages.
+    /// Returns the seconds of a step, by cause, for a pipeline of at least two stages.
     fn step(&self, groups: &[usize], layers: &[u32]) -> StepTimes {
         let end = groups.len() - 1;
         let model = self.cases[0].model;
@@ -277,8 +280,8 @@ impl GroupCosts<'_> {
         }
     }
 
-    /// Returns the seconds of messages between stages; the slower network counts between groups, the slowest
-    /// hop in the steady phase.
+    /// Returns the seconds of messages between stages in a step. Between groups the slower network counts; in
+    /// the steady phase, the slowest hop.
     fn messages(&self, groups: &[usize]) -> f64 {
         let each: Vec<f64> = self.cases.iter().map(stage_message_seconds).collect();
         let hops = groups.windows(2).map(|pair| each[pair[0]].max(each[pair[1]]));
@@ -286,7 +289,7 @@ impl GroupCosts<'_> {
         2.0 * (slowest * (steady_messages(&self.cases[0]) + 1.0) + sum)
     }
 
-    /// Returns the seconds of gradient sync and of the optimizer, on the stage that finishes them last.
+    /// Returns the seconds of gradient sync and of the optimizer, on the stage where their sum is largest.
     fn after(&self, groups: &[usize], layers: &[u32], slowest: f64) -> (f64, f64) {
         let end = groups.len() - 1;
         let mut fullest: Vec<Option<LocalParameters>> = vec![None; self.cases.len()];

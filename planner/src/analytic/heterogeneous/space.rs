@@ -1,21 +1,22 @@
-//! The search space of a heterogeneous cluster: degrees shared by all stages, and the stages of every group.
+//! The search space of a heterogeneous cluster: degrees that all stages share, and the number of stages on
+//! each group.
 
 use super::grouped_layout::{GroupStages, GroupedLayout};
 use crate::analytic::Degrees;
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, divisors_of, to_count};
 use dtrain_recipes::{PipelineSchedule, Recompute};
 
-/// Degrees of one rank; a placeholder until a layout is filled in.
+/// Degrees of a single rank, which callers replace.
 pub(super) const ONE: Degrees = Degrees::ONE;
 
-/// A training problem on several groups of hosts: one [`SearchProblem`] per group, different only in its
-/// cluster.
+/// A training problem on several groups of hosts: one [`SearchProblem`] per group, which differ only in their
+/// clusters.
 #[derive(Clone, Debug)]
 pub struct GroupedProblem {
     problems: Vec<SearchProblem>,
 }
 
-/// A degree that is the same for all stages.
+/// A degree, or the micro-batch size, that all stages share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SharedDegree {
     Tensor,
@@ -26,7 +27,7 @@ pub(super) enum SharedDegree {
 }
 
 impl GroupedProblem {
-    /// Applies `problem` to these groups instead of its own cluster.
+    /// Creates the problem of training on `groups` instead of on the cluster of `problem`.
     ///
     /// # Panics
     /// If there is no group.
@@ -36,45 +37,45 @@ impl GroupedProblem {
         Self { problems: groups.iter().map(on).collect() }
     }
 
-    /// Returns the problem of every group.
+    /// Returns the problem of each group alone.
     pub fn problems(&self) -> &[SearchProblem] {
         &self.problems
     }
 
-    /// Samples per step.
+    /// Returns the number of samples per step.
     pub fn batch(&self) -> u32 {
         self.first().batch
     }
 
-    /// Returns the model's number of layers.
+    /// Returns the number of layers of the model.
     pub fn layers(&self) -> u32 {
         to_count(self.first().model.layers)
     }
 
-    /// Number of devices of all groups.
+    /// Returns the number of devices of all groups together.
     pub fn devices(&self) -> u32 {
         self.problems.iter().map(|problem| problem.cluster.devices).sum()
     }
 
-    /// Returns the problem of the first group, for properties that all groups share.
+    /// Returns the problem of the first group, for the properties that all groups share.
     pub(super) fn first(&self) -> &SearchProblem {
         &self.problems[0]
     }
 
-    /// Returns the recompute modes to try, each with its interval in layers: 1 unless pinned.
+    /// Returns the recompute modes to try, each with its interval in layers, which is 1 unless pinned.
     pub(super) fn modes(&self) -> Vec<(Recompute, u32)> {
         let problem = self.first();
         let every = problem.pins.recompute_every.unwrap_or(1);
         problem.modes().into_iter().filter(|(mode, of)| *of == every || *mode != Recompute::Full).collect()
     }
 
-    /// Returns the number of stages of `width` devices that a group has devices for.
+    /// Returns the highest number of stages, of `width` devices each, that a group has devices for.
     pub(super) fn room(&self, group: usize, width: u32) -> u32 {
         (self.problems[group].cluster.devices / width).min(self.layers())
     }
 
-    /// Returns the values of a degree, ascending; those of the micro-batch depend on the replicas of
-    /// `layout`.
+    /// Returns the values of a degree to try, in ascending order; those of the micro-batch depend on the
+    /// replicas of `layout`.
     pub(super) fn values(&self, degree: SharedDegree, layout: &GroupedLayout) -> Vec<u32> {
         let problem = self.first();
         let (model, pins) = (&problem.model, &problem.pins);
@@ -94,13 +95,13 @@ impl GroupedProblem {
         all.into_iter().filter(keep).collect()
     }
 
-    /// Returns the settings of sequence parallelism to try.
+    /// Returns the settings of sequence parallelism to try for the tensor degree of `layout`.
     pub(super) fn sequences(&self, layout: &GroupedLayout) -> &'static [bool] {
         self.first().sequence_modes(&Degrees { tensor: layout.tensor, ..ONE })
     }
 
-    /// Returns the pipeline schedules with their chunks per stage; none if the pins cannot be met. GPipe is
-    /// included only if pinned: it takes as long as 1F1B and more memory.
+    /// Returns the pipeline schedules to try for `layout`, each with its chunks per stage; none if the pins
+    /// cannot be met. GPipe is included only if pinned: it takes as long as 1F1B and more memory.
     pub(super) fn schedules(&self, layout: &GroupedLayout) -> Vec<(PipelineSchedule, u32)> {
         let plain = (PipelineSchedule::OneForwardOneBackward, 1);
         let (depth, layers, pins) = (layout.depth(), self.layers(), &self.first().pins);
@@ -121,7 +122,7 @@ impl GroupedProblem {
         all
     }
 
-    /// Returns a layout with every schedule and ZeRO stage.
+    /// Returns `layout` with every schedule and ZeRO stage.
     pub(super) fn variants(&self, layout: &GroupedLayout) -> Vec<GroupedLayout> {
         let zeros = self.first().zeros();
         let orders = self.schedules(layout).into_iter();
@@ -131,8 +132,8 @@ impl GroupedProblem {
         all.collect()
     }
 
-    /// Visits all orders of groups with all numbers of stages of `width` devices behind `runs`, until a visit
-    /// returns false.
+    /// Visits `runs`, extended by all orders of the remaining groups and all numbers of stages of `width`
+    /// devices on them, until a visit returns `false`.
     pub(super) fn ways(
         &self,
         width: u32,
@@ -159,19 +160,19 @@ impl GroupedProblem {
         true
     }
 
-    /// Returns `true` if a pipeline may have this many stages.
+    /// Returns `true` if a pipeline may have `depth` stages.
     pub(super) fn has_depth(&self, depth: u32) -> bool {
         let pin = self.first().pins.pipeline;
         depth >= 1 && depth <= self.layers() && pin.is_none_or(|pin| pin == depth)
     }
 
-    /// Returns `true` if the expert degree divides the ranks of a stage.
+    /// Returns `true` if the expert degree of `layout` divides the ranks of a stage.
     pub(super) fn shares_experts(&self, layout: &GroupedLayout) -> bool {
         (layout.data * layout.context).is_multiple_of(layout.expert)
     }
 }
 
-/// Returns the context degrees that split a sequence into two equal pieces per rank.
+/// Returns the context degrees that split a sequence of `sequence` tokens into two equal pieces per rank.
 fn cuts_of(sequence: u32) -> Vec<u32> {
     let mut cuts: Vec<u32> = divisors_of(sequence).filter(|c| sequence.is_multiple_of(2 * c)).collect();
     if cuts.is_empty() {

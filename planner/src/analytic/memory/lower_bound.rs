@@ -1,18 +1,18 @@
-//! A lower bound on the memory of a placement's layouts, for the branch-and-bound search.
+//! A lower bound on the memory of all layouts of one rank placement, for the branch-and-bound search.
 
 use super::{LayerMemory, StageLoad, StagePartition, StepConfig, StepInputs, process, stages, state};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::ZeroStage;
 
-/// State and gathered weights of the heaviest stages, independent of the micro-batch.
+/// Bytes of state and gathered weights on the heaviest stages, which do not depend on the micro-batch.
 pub(in crate::analytic) struct MemoryLowerBound {
     division: StagePartition,
-    /// Bytes of each stage, for each sharding.
+    /// Bytes on each of the heaviest stages, for each sharding.
     states: Vec<[f64; 4]>,
 }
 
 impl MemoryLowerBound {
-    /// Computes the bound for a stage partition and the shardings `shards`.
+    /// Computes the bound for the stage partition `division` and the shardings `shards`.
     pub(in crate::analytic) fn of(
         case: &StepInputs<'_>,
         shards: &[(ZeroStage, u32)],
@@ -30,7 +30,8 @@ impl MemoryLowerBound {
         Self { division, states: shards.iter().map(of).collect() }
     }
 
-    /// Returns the bytes of the heaviest stage with the micro-batch of a case, under the best sharding.
+    /// Returns a lower bound on the bytes of the heaviest stage for the micro-batch of `case`, under the best
+    /// sharding.
     pub(in crate::analytic) fn bytes(&self, case: &StepInputs<'_>, shared: &LayerMemory) -> f64 {
         let alive = stages(case, self.division)
             .map(|stage| stage.map_or(0.0, |stage| shared.alive(case, stage).iter().sum::<f64>()));

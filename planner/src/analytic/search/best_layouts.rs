@@ -1,4 +1,4 @@
-//! Collects the best layouts of a search, and the best for every value along every axis.
+//! Collects the best layouts of a search, and the best for each value on each axis.
 
 use super::space::{SearchProblem, to_count};
 use crate::analytic::StepConfig;
@@ -9,33 +9,34 @@ use dtrain_protocol::{ContextExchange, RankOrder};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 use serde::Serialize;
 
-/// A layout with its time and memory.
+/// A layout of equal devices, with its time and memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PricedLayout {
-    /// Seconds per step.
+    /// Seconds per step of the layout.
     pub seconds: f64,
-    /// Peak bytes of the heaviest rank.
+    /// Peak bytes of the heaviest rank of the layout.
     pub bytes: f64,
-    /// The layout.
+    /// The layout that was priced.
     pub config: StepConfig,
 }
 
-/// Result of a search.
+/// Result of a search over the layouts of equal devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayoutSearchResult {
-    /// The best layouts that fit, fastest first; ties in the order of the space.
+    /// The best layouts that fit into memory, fastest first; ties in the order of the search space.
     pub best: Vec<PricedLayout>,
-    /// The best layout that fits for each value of each axis.
+    /// For each value on each axis, the best layout that fits into memory.
     pub best_per_axis: Vec<(SearchAxis, u32, PricedLayout)>,
-    /// Number of layouts in the space.
+    /// Number of layouts in the search space.
     pub layouts: u64,
-    /// Layouts that the lower bound excluded.
+    /// Number of layouts that the lower bound excluded.
     pub bounded: u64,
-    /// Layouts that the engine cannot run.
+    /// Number of layouts that the engine cannot run.
     pub refused: u64,
-    /// The layout closest to fitting, if one did not fit that would have been kept.
+    /// The layout closest to fitting into memory; `None` if every layout that was fast enough to be kept
+    /// fits.
     pub nearest: Option<PricedLayout>,
-    /// Pareto front of time, memory and cost, fastest first, if requested.
+    /// Pareto front of time, memory and cost, fastest first; empty unless requested.
     pub front: Vec<ParetoPoint<StepConfig>>,
 }
 
@@ -55,23 +56,24 @@ pub enum SearchAxis {
     Data,
     /// Samples per micro-batch.
     MicroBatch,
-    /// Sequence parallelism: 0 off, 1 on.
+    /// Sequence parallelism: 0 is off, 1 is on.
     Sequence,
-    /// Recompute: 0 none, 1 selective, `n + 1` full at every `n`-th layer.
+    /// Recompute mode: 0 is none, 1 selective, `n + 1` full at every `n`-th layer.
     Recompute,
-    /// Exchange of keys and values, as in [`ContextExchange`].
+    /// Exchange of keys and values in context parallelism, as in [`ContextExchange`].
     Exchange,
-    /// Order of ranks, as in [`RankOrder`].
+    /// Order of the ranks, as in [`RankOrder`].
     Order,
-    /// ZeRO stage.
+    /// ZeRO stage of the replicas.
     Zero,
-    /// Replicas among which state is sharded.
+    /// Number of replicas among which state is sharded.
     Shard,
-    /// Chunks per stage; 0 for the zero-bubble schedule, [`GPIPE`] for GPipe.
+    /// Chunks per stage of the pipeline schedule; 0 for zero bubble, [`GPIPE`] for GPipe.
     Schedule,
 }
 
-/// Axes fixed by shape and micro-batch mode, before schedule and sharding; in the order of [`SearchAxis`].
+/// Axes whose values follow from shape and micro-batch mode, before schedule and sharding, in the order of
+/// [`SearchAxis`].
 const OUTER: [SearchAxis; 10] = [
     SearchAxis::Tensor,
     SearchAxis::Context,
@@ -85,19 +87,19 @@ const OUTER: [SearchAxis; 10] = [
     SearchAxis::Order,
 ];
 
-/// Value of GPipe on the schedule axis.
+/// Value on the schedule axis that stands for GPipe.
 pub const GPIPE: u32 = u32::MAX;
 
 const INNER: [SearchAxis; 3] = [SearchAxis::Zero, SearchAxis::Shard, SearchAxis::Schedule];
 
-/// Best layouts along one axis, by value.
+/// The best layout for each value on one axis.
 #[derive(Clone, Debug, Default)]
 struct BestByValue {
     values: Vec<(u32, PricedLayout)>,
 }
 
 impl BestByValue {
-    /// Returns the seconds of the best layout with a value; infinity if there is none.
+    /// Returns the seconds of the best layout with the given value on the axis; infinity if there is none.
     fn seconds(&self, value: u32) -> f64 {
         let champion = self.values.iter().find(|(known, _)| *known == value);
         champion.map_or(f64::INFINITY, |(_, choice)| choice.seconds)
@@ -111,15 +113,15 @@ impl BestByValue {
     }
 }
 
-/// The best layouts so far.
+/// The best layouts of a search so far, and the best for each value on each axis.
 #[derive(Clone, Debug)]
 pub(super) struct BestLayouts {
     keep: usize,
-    /// Seconds from which on layouts are not kept.
+    /// Seconds per step from which on a layout is not kept.
     limit: f64,
-    /// True if the best layout of every axis value is kept.
+    /// True if the best layout for each value on each axis is kept.
     has_axes: bool,
-    /// Number of changes to the kept layouts.
+    /// Number of changes to the kept layouts so far.
     changes: u64,
     memory: f64,
     best: Vec<PricedLayout>,
@@ -133,7 +135,7 @@ pub(super) struct BestLayouts {
 }
 
 impl SearchAxis {
-    /// Name of the axis in messages.
+    /// Returns the name of the axis in messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -152,7 +154,7 @@ impl SearchAxis {
         }
     }
 
-    /// Returns the value of a layout along the axis.
+    /// Returns the value of a layout on this axis.
     pub fn value(self, config: &StepConfig) -> u32 {
         let (arrangement, degrees) = (&config.arrangement, config.degrees());
         match self {
@@ -212,22 +214,23 @@ impl BestLayouts {
         }
     }
 
-    /// Creates a table of the single fastest layout below `limit` seconds.
+    /// Creates a table that keeps only the fastest layout below `limit` seconds.
     pub(super) fn fastest(problem: &SearchProblem, limit: f64) -> Self {
         Self { limit, has_axes: false, ..Self::new(problem, 1) }
     }
 
-    /// Like `new`, with the Pareto front of all layouts.
+    /// Creates a table of the best `keep` layouts that also keeps the Pareto front of all layouts.
     pub(super) fn with_front(problem: &SearchProblem, keep: usize) -> Self {
         Self { front: Some(ParetoFront::default()), ..Self::new(problem, keep) }
     }
 
-    /// Returns the seconds of the best layout so far.
+    /// Returns the seconds of the fastest layout so far; infinity if there is none.
     pub(super) fn best(&self) -> f64 {
         self.best.first().map_or(f64::INFINITY, |choice| choice.seconds)
     }
 
-    /// Returns the seconds of the slowest kept layout; the limit while there is room, 0 if none is kept.
+    /// Returns the seconds below which a layout is among the best: those of the slowest kept layout, the
+    /// limit while fewer than `keep` are kept, 0 if `keep` is 0.
     fn last(&self) -> f64 {
         if self.best.len() < self.keep {
             self.limit
@@ -236,7 +239,7 @@ impl BestLayouts {
         }
     }
 
-    /// Returns `true` if the best layout of every axis value is kept.
+    /// Returns `true` if the best layout for each value on each axis is kept.
     pub(super) fn has_axes(&self) -> bool {
         self.has_axes
     }
@@ -246,22 +249,22 @@ impl BestLayouts {
         self.front.is_some()
     }
 
-    /// Returns the number of changes to the kept layouts.
+    /// Returns the number of changes to the kept layouts so far.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Returns `true` if a layout that takes this long may be kept.
+    /// Returns `true` if a layout that takes `seconds` per step may be kept.
     pub(super) fn may_keep(&self, seconds: f64) -> bool {
         self.has_axes || seconds < self.last()
     }
 
-    /// Returns `true` if the layout closest to fitting matters: none fits so far.
+    /// Returns `true` if the layout closest to fitting is wanted, as none has fit so far.
     pub(super) fn wants_nearest(&self) -> bool {
         self.has_axes && self.best.is_empty() && self.front.as_ref().is_none_or(ParetoFront::is_empty)
     }
 
-    /// Returns the seconds beyond which no layout with these axis values is kept.
+    /// Returns the seconds from which on no layout with the given axis values is kept.
     pub(super) fn slowest(&self, values: impl IntoIterator<Item = (SearchAxis, u32)>) -> f64 {
         if self.keep == 0 || !self.has_axes {
             return self.last();
@@ -273,8 +276,8 @@ impl BestLayouts {
         values.into_iter().map(champion).fold(self.last(), f64::max)
     }
 
-    /// Returns `true` if layouts of a shape, mode and schedule that take at least `bound` seconds may change
-    /// the kept layouts (without the front).
+    /// Returns `true` if layouts with the shape, mode and schedule of `config` that take at least `bound`
+    /// seconds may change the kept layouts (without the front).
     pub(super) fn may_gain(&self, config: &StepConfig, shards: &[(ZeroStage, u32)], bound: f64) -> bool {
         if self.keep == 0 {
             return false;
@@ -289,8 +292,8 @@ impl BestLayouts {
             || bound < orders.seconds(SearchAxis::Schedule.value(config))
     }
 
-    /// Returns `true` if layouts of at least `bound` seconds and `bytes` of memory may be on the front. All
-    /// layouts of a search use the same devices, so a faster one is also cheaper.
+    /// Returns `true` if layouts that take at least `bound` seconds and `bytes` of memory may be on the
+    /// Pareto front. All layouts of a search use the same devices, so a faster one is also cheaper.
     pub(super) fn may_better(&self, bound: f64, bytes: impl FnOnce() -> f64) -> bool {
         let Some(front) = &self.front else { return false };
         front.may_gain(bound, bytes() / self.memory)
@@ -308,7 +311,8 @@ impl BestLayouts {
         self.refused += 1;
     }
 
-    /// Records a layout; computes its memory only if its time qualifies.
+    /// Records a layout that takes `seconds` per step; computes its memory only if it is fast enough to be
+    /// kept.
     pub(super) fn record(&mut self, config: &StepConfig, seconds: f64, bytes: impl FnOnce() -> f64) {
         self.layouts += 1;
         if !self.has_axes {
@@ -351,7 +355,7 @@ impl BestLayouts {
         }
     }
 
-    /// Keeps a layout that fits, or the one closest to fitting.
+    /// Keeps a layout if it fits into memory, or if it is the closest to fitting.
     fn keep_fitting(&mut self, choice: PricedLayout) {
         if choice.bytes <= self.memory {
             self.insert(choice);

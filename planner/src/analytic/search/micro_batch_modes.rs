@@ -1,4 +1,5 @@
-//! Costs of a micro-batch by recompute mode and sequence parallelism, independent of stages and replicas.
+//! Costs of a micro-batch by recompute mode and sequence parallelism, which do not depend on stages and
+//! replicas.
 
 use super::space::SearchProblem;
 use crate::analytic::layer::LayerTimesByKind;
@@ -10,21 +11,23 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Recompute mode and sequence parallelism of a micro-batch, with the fastest context exchange.
+/// Recompute mode and sequence parallelism of a micro-batch, with the fastest context exchange and the costs
+/// of all three.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MicroBatchMode {
     sequence: bool,
     pub(super) recompute: (Recompute, u32),
     exchange: ContextExchange,
     pub(super) unit: MicroBatchTimes,
-    /// Lower bound on the seconds in all stages together.
+    /// Lower bound on the seconds of one micro-batch in all stages together.
     pub(super) seconds: f64,
-    /// Memory of saved activations.
+    /// Memory of the activations saved in the mode.
     pub(super) kept: LayerMemory,
 }
 
 impl MicroBatchMode {
-    /// Returns a layout that uses this mode.
+    /// Returns the layout `open` with the recompute mode, sequence parallelism and context exchange of
+    /// this mode.
     pub(super) fn of(&self, open: &StepConfig) -> StepConfig {
         let (recompute, recompute_every) = self.recompute;
         let arrangement = Arrangement {
@@ -38,17 +41,18 @@ impl MicroBatchMode {
     }
 }
 
-/// Cache of modes for the latest tensor, context and expert degrees, by expert fold and micro-batch.
+/// Cache of micro-batch modes for the latest tensor, context and expert degrees, by expert fold and
+/// micro-batch.
 #[derive(Default)]
 pub(super) struct MicroBatchModeCache {
     of: Option<[u32; 3]>,
     known: BTreeMap<(u32, u32), Rc<[MicroBatchMode]>>,
-    /// Activation memory under full recompute.
+    /// Activation memory of the mode that saves least, under full recomputation.
     least: BTreeMap<(u32, u32), LayerMemory>,
 }
 
 impl MicroBatchModeCache {
-    /// Returns the modes of a micro-batch; none if the engine lacks a context exchange for it.
+    /// Returns the modes of the micro-batch of `case`; none if the engine lacks a context exchange for it.
     pub(super) fn of(
         ways: &RefCell<Self>,
         problem: &SearchProblem,
@@ -80,7 +84,7 @@ impl MicroBatchModeCache {
         (config, *ways.least.entry(key).or_insert_with(|| LayerMemory::of(&StepInputs { config, ..*case })))
     }
 
-    /// Returns the cache key; clears the cache if the degrees changed.
+    /// Returns the cache key of `case`; clears the cache if the degrees have changed.
     fn key(&mut self, case: &StepInputs<'_>) -> (u32, u32) {
         let degrees = case.config.degrees();
         let of = Some([degrees.tensor, degrees.context, degrees.expert]);

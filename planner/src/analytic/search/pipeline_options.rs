@@ -1,4 +1,4 @@
-//! Pipeline schedules of a step, with the division of layers among stages.
+//! Pipeline schedules of a step, and the division of the layers among stages.
 
 use super::space::{SearchProblem, divisors_of, to_count};
 use crate::analytic::{MicroBatchTimes, StagePartition, StepConfig, Transformer};
@@ -7,9 +7,10 @@ use dtrain_recipes::PipelineSchedule;
 use std::collections::BTreeMap;
 
 impl SearchProblem {
-    /// Returns the schedules with their chunks per stage and the layer equivalents of embedding and head. If
-    /// the layers alone do not divide, they are interleaved together with these. GPipe is included only if
-    /// pinned: it takes as long as 1F1B and more memory.
+    /// Returns the pipeline schedules to try for `config`, with their chunks per stage and the number of
+    /// layers that embedding and head count as. If the layers alone do not divide, they are interleaved
+    /// together with embedding and head. GPipe is included only if pinned: it takes as long as 1F1B and more
+    /// memory.
     pub fn schedules(&self, config: &StepConfig) -> Vec<PipelineOption> {
         let plain = PipelineOption {
             schedule: PipelineSchedule::OneForwardOneBackward,
@@ -49,7 +50,8 @@ impl SearchProblem {
         all
     }
 
-    /// Returns the layout with its fastest stage partition, if the schedule leaves that open.
+    /// Returns the layout `config` with its fastest stage partition, if its schedule leaves the partition
+    /// open.
     pub(in crate::analytic) fn divided(
         &self,
         config: &StepConfig,
@@ -83,7 +85,7 @@ impl SearchProblem {
     }
 }
 
-/// Layer equivalents of embedding and head for stages of one chunk.
+/// Numbers of layers that embedding and head may count as, for stages of one chunk.
 pub(super) const PLAIN_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost { embedding: 0, head: 1 },
     EmbeddingHeadCost { embedding: 1, head: 1 },
@@ -91,7 +93,7 @@ pub(super) const PLAIN_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost { embedding: 1, head: 2 },
 ];
 
-/// Layer equivalents of embedding and head for interleaved schedules.
+/// Numbers of layers that embedding and head may count as, for interleaved schedules.
 const INTERLEAVED_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost::FREE,
     EmbeddingHeadCost { embedding: 1, head: 1 },
@@ -99,26 +101,26 @@ const INTERLEAVED_ENDS: [EmbeddingHeadCost; 4] = [
     EmbeddingHeadCost { embedding: 1, head: 0 },
 ];
 
-/// A pipeline schedule with its chunks.
+/// A pipeline schedule with its chunks per stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineOption {
-    /// Order of the passes.
+    /// Order of the passes in the pipeline.
     pub schedule: PipelineSchedule,
     /// Chunks (runs of layers) per stage.
     pub chunks: u32,
-    /// Layer equivalents of embedding and head.
+    /// Number of layers that embedding and head count as.
     pub ends: EmbeddingHeadCost,
 }
 
 impl PipelineOption {
-    /// Returns a layout with this schedule.
+    /// Returns the layout `config` under this schedule.
     pub fn of(self, config: &StepConfig) -> StepConfig {
         let Self { schedule, chunks, ends } = self;
         StepConfig { arrangement: Arrangement { schedule, chunks, ends, ..config.arrangement }, ..*config }
     }
 }
 
-/// Cache of stage partitions.
+/// Cache of stage partitions, by stages, chunks, and the layers that embedding and head count as.
 #[derive(Debug, Default)]
 pub(in crate::analytic) struct StagePartitionCache(BTreeMap<(u32, u32, EmbeddingHeadCost), StagePartition>);
 

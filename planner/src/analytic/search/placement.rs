@@ -1,4 +1,4 @@
-//! Bounds and options shared by all layouts of one rank placement.
+//! Bounds and options that all layouts of one rank placement share.
 
 use super::best_layouts::{BestLayouts, SearchAxis};
 use super::micro_batch_modes::MicroBatchMode;
@@ -10,21 +10,22 @@ use dtrain_protocol::{Arrangement, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use std::cell::{Cell, OnceCell};
 
-/// A schedule, with the shardings (ZeRO stage, replicas) that the engine supports with it.
+/// A pipeline schedule, with the shardings (ZeRO stage, replicas) that the engine supports with it.
 type SupportedPasses = (PipelineOption, Vec<(ZeroStage, u32)>);
 
-/// Fixed degrees and rank order, everything else open.
+/// A rank placement, with fixed degrees and rank order; a search fills in the rest.
 pub(super) struct RankPlacement<'a> {
     problem: &'a SearchProblem,
     pub(super) config: StepConfig,
-    /// ZeRO stages, each with the number of replicas that share a shard set.
+    /// ZeRO stages to try, each with the number of replicas among which state is sharded.
     pub(super) shards: Vec<(ZeroStage, u32)>,
-    /// Schedules for micro-batches of one sample; interleaved ones come last.
+    /// Schedules to try for micro-batches of one sample; interleaved ones come last.
     schedules: Vec<PipelineOption>,
     able: OnceCell<Vec<SupportedPasses>>,
     least: OnceCell<MemoryLowerBound>,
     least_of_ends: OnceCell<MemoryLowerBound>,
-    /// Seconds beyond which no layout is kept, with the change count of the table they were computed for.
+    /// Seconds from which on no layout is kept, with the change count of the table from which they were
+    /// computed.
     slowest: Cell<Option<(u64, f64)>>,
 }
 
@@ -42,15 +43,15 @@ impl<'a> RankPlacement<'a> {
         }
     }
 
-    /// Returns the schedules that the number of micro-batches allows.
+    /// Returns the schedules that the number of micro-batches of `open` allows.
     pub(super) fn schedules(&self, open: &StepConfig) -> &[PipelineOption] {
         let is_even = to_count(open.micro_batches()).is_multiple_of(open.arrangement.layout.pipeline.get());
         let plain = |passes: &&PipelineOption| is_even || passes.schedule != PipelineSchedule::Interleaved;
         &self.schedules[..self.schedules.iter().take_while(plain).count()]
     }
 
-    /// Returns the schedules with the shardings that the engine supports for some layout. Asked for the
-    /// smallest micro-batch only: an engine supports it wherever it supports larger ones.
+    /// Returns the schedules, each with the shardings that the engine supports for some layout. The engine is
+    /// asked about the smallest micro-batch only, as it supports that wherever it supports larger ones.
     pub(super) fn able(&self) -> &[SupportedPasses] {
         let of = |passes: &PipelineOption| {
             let can = |shard: &&(ZeroStage, u32)| self.problem.may_run(&passes.of(&self.config), **shard);
@@ -59,19 +60,20 @@ impl<'a> RankPlacement<'a> {
         self.able.get_or_init(|| self.schedules.iter().map(of).collect())
     }
 
-    /// Returns `true` if the engine can run some layout.
+    /// Returns `true` if the engine can run some layout of this placement.
     pub(super) fn may_run(&self) -> bool {
         self.able().iter().any(|(_, shards)| !shards.is_empty())
     }
 
-    /// Returns the shardings supported with some schedule.
+    /// Returns the shardings that the engine supports with some schedule.
     fn able_shards(&self) -> Vec<(ZeroStage, u32)> {
         let able = self.able();
         let can = |shard: &&(ZeroStage, u32)| able.iter().any(|(_, shards)| shards.contains(shard));
         self.shards.iter().filter(can).copied().collect()
     }
 
-    /// Returns `true` if a micro-batch may fit in the layout that saves the fewest activations.
+    /// Returns `true` if the micro-batch of `case` may fit into memory in the layout that saves the fewest
+    /// activations.
     pub(super) fn may_fit(&self, case: &StepInputs<'_>, (config, kept): (StepConfig, LayerMemory)) -> bool {
         // No first or last stage has fewer layers.
         let fewest = to_count((case.model.layers / case.config.pipeline()).floor() - 2.0);
@@ -81,7 +83,7 @@ impl<'a> RankPlacement<'a> {
         least.bytes(&case, &kept) <= self.problem.cluster.memory
     }
 
-    /// Returns a lower bound on the bytes of the heaviest rank.
+    /// Returns a lower bound on the bytes of the heaviest rank in the micro-batch mode `way`.
     fn bytes(&self, case: &StepInputs<'_>, way: &MicroBatchMode) -> f64 {
         let of = || {
             let stages = case.config.arrangement.layout.pipeline.get();
@@ -98,7 +100,8 @@ impl<'a> RankPlacement<'a> {
         self.least.get_or_init(of).bytes(case, &way.kept) * (1.0 - 1e-12)
     }
 
-    /// Returns `true` if layouts with this mode and these `schedules` may change the result.
+    /// Returns `true` if layouts in the mode `way` with one of `schedules` may change the result of the
+    /// search.
     pub(super) fn may_change(
         &self,
         case: &StepInputs<'_>,
@@ -125,7 +128,8 @@ impl<'a> RankPlacement<'a> {
         is_faster || table.may_better(seconds, || bytes)
     }
 
-    /// Returns the seconds beyond which no layout is kept, whatever its micro-batch and mode.
+    /// Returns the seconds from which on no layout of this placement is kept, whatever its micro-batch and
+    /// mode.
     fn slowest(&self, table: &BestLayouts) -> f64 {
         if let Some((changes, seconds)) = self.slowest.get()
             && changes == table.changes()
@@ -155,7 +159,8 @@ impl<'a> RankPlacement<'a> {
 }
 
 impl SearchProblem {
-    /// Returns `true` if the engine can run some layout of a placement with this schedule and sharding.
+    /// Returns `true` if the engine can run some layout of the placement `placed` with the given schedule and
+    /// sharding.
     fn may_run(&self, placed: &StepConfig, (zero, shard): (ZeroStage, u32)) -> bool {
         if self.runs_on.is_none() {
             return true;

@@ -1,4 +1,4 @@
-//! The search space of a cluster of equal devices: all divisors along every axis.
+//! The search space of a cluster of equal devices: all divisors along each axis.
 
 use crate::analytic::{
     Constants, Degrees, DeviceThroughput, Interconnect, MatmulPrecision, Software, StepConfig, StepInputs,
@@ -10,43 +10,43 @@ use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
 use dtrain_recipes::{LayoutPins, Precision, Recompute, ZeroStage};
 
-/// Equal devices, spread evenly over hosts.
+/// A cluster of equal devices, spread evenly over hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct HomogeneousCluster {
-    /// Data sheet of the device.
+    /// Data sheet of each device.
     pub gpu: &'static GpuSpec,
-    /// Number of devices.
+    /// Number of devices in the cluster.
     pub devices: u32,
-    /// Devices per host.
+    /// Number of devices per host.
     pub per_host: u32,
-    /// Data-sheet bytes/s, one way, between a device and the others of its host.
+    /// Bytes/s in the data sheet, one way, between a device and the other devices of its host.
     pub link: f64,
-    /// Data-sheet bytes/s of network per device.
+    /// Bytes/s of network per device in the data sheet.
     pub network: f64,
     /// Usable bytes of memory per device.
     pub memory: f64,
-    /// Power limit in watts; `None` for that of the data sheet.
+    /// Power limit of each device in watts; `None` for that of the data sheet.
     pub watts: Option<f64>,
 }
 
-/// A training problem: model, cluster, engine and pins.
+/// A training whose layout is to be found: model, cluster, engine and pins.
 #[derive(Clone, Debug)]
 pub struct SearchProblem {
     /// Dimensions of the model.
     pub model: Transformer,
-    /// The cluster.
+    /// Devices to train on.
     pub cluster: HomogeneousCluster,
     /// Cost profile of the engine.
     pub engine: Software,
-    /// Restrictions of the engine; `None` if any layout is allowed.
+    /// The engine, whose restrictions layouts must meet; `None` if any layout is allowed.
     pub runs_on: Option<EngineSupport>,
-    /// Attention kernel.
+    /// Implementation of attention.
     pub kernel: AttentionKernel,
-    /// Number format of linear layers.
+    /// Number format of the products in linear layers.
     pub products: MatmulPrecision,
     /// Samples per step.
     pub batch: u32,
-    /// Axes with fixed values.
+    /// Values that the user fixed on some axes.
     pub pins: LayoutPins,
     /// Constants of the cost model.
     pub constants: &'static Constants,
@@ -66,7 +66,8 @@ pub(in crate::analytic) fn divisors_of(n: u32) -> impl Iterator<Item = u32> {
 }
 
 impl HomogeneousCluster {
-    /// Returns `hosts` of `per_host` devices each, with the GPU's usual memory and links.
+    /// Creates a cluster of `hosts` hosts with `per_host` devices each, with the GPU's usual memory and
+    /// links.
     pub fn of(gpu: &'static GpuSpec, hosts: u32, per_host: u32) -> Self {
         Self {
             gpu,
@@ -79,7 +80,7 @@ impl HomogeneousCluster {
         }
     }
 
-    /// Name of its devices, with the power limit.
+    /// Returns the name of the devices, with their power limit if they have one.
     pub fn part(&self) -> String {
         let words = self.gpu.words.join(" ").to_uppercase();
         self.watts.map_or_else(|| words.clone(), |watts| format!("{words} {watts}W"))
@@ -87,8 +88,8 @@ impl HomogeneousCluster {
 }
 
 impl SearchProblem {
-    /// Returns all degrees that divide their dimension, in a fixed order: those with equal micro-batch costs
-    /// are adjacent.
+    /// Returns all combinations of degrees that divide their dimensions, in a fixed order: those with equal
+    /// micro-batch costs are adjacent.
     pub fn shapes(&self) -> Vec<Degrees> {
         let devices = self.cluster.devices;
         let heads = to_count(self.model.heads);
@@ -103,7 +104,7 @@ impl SearchProblem {
         shapes
     }
 
-    /// Returns `true` if the sequence divides into an early and a late piece per rank.
+    /// Returns `true` if a sequence divides into an early and a late piece for each of `context` ranks.
     fn cuts_sequence(&self, context: u32) -> bool {
         context == 1 || to_count(self.model.sequence).is_multiple_of(2 * context)
     }
@@ -113,7 +114,7 @@ impl SearchProblem {
         divisors_of(count).filter(|expert| most.is_multiple_of(*expert)).collect()
     }
 
-    /// Returns the shapes of these degrees, by number of stages.
+    /// Returns the shapes with the given degrees, by number of stages.
     fn stages(&self, tensor: u32, context: u32, expert: u32) -> impl Iterator<Item = Degrees> + '_ {
         let rest = self.cluster.devices / (tensor * context);
         let deep = move |stages: &u32| *stages <= to_count(self.model.layers);
@@ -124,7 +125,7 @@ impl SearchProblem {
         })
     }
 
-    /// Returns `true` if a shape satisfies the pins.
+    /// Returns `true` if `shape` satisfies the pins.
     fn is_wanted(&self, shape: &Degrees) -> bool {
         let pins = &self.pins;
         let pinned = [
@@ -136,7 +137,7 @@ impl SearchProblem {
         pinned.into_iter().all(|(pin, degree)| pin.is_none_or(|pin| pin == degree))
     }
 
-    /// Returns the rank placements of a shape: experts over replicas alone or folded over other ranks, and
+    /// Returns the rank placements of `shape`: experts over replicas alone or folded over other ranks, and
     /// both rank orders if they differ.
     pub fn placements(&self, shape: &Degrees) -> Vec<StepConfig> {
         let can_fold = shape.expert > 1 && shape.tensor * shape.context > 1;
@@ -161,7 +162,8 @@ impl SearchProblem {
         all
     }
 
-    /// Returns the context exchanges that the engine supports for these degrees; they differ in time alone.
+    /// Returns the context exchanges that the engine supports for the degrees of `config`; they differ only
+    /// in time.
     pub fn exchanges(&self, config: &StepConfig) -> Vec<ContextExchange> {
         let degrees = config.degrees();
         if degrees.context == 1 {
@@ -173,7 +175,7 @@ impl SearchProblem {
         known.iter().copied().filter(|kind| *kind != ContextExchange::AllToAll || has_heads).collect()
     }
 
-    /// Returns the arrangement common to all layouts.
+    /// Returns the arrangement from which all layouts of the search are derived.
     fn arrangement(&self) -> Arrangement {
         Arrangement { precision: self.precision(), device: DeviceKind::Cuda, ..Arrangement::SINGLE }
     }
@@ -205,14 +207,14 @@ impl SearchProblem {
         .collect()
     }
 
-    /// Returns the ZeRO stages to try.
+    /// Returns the ZeRO stages to try for the replicas.
     pub fn zeros(&self) -> Vec<ZeroStage> {
         const ALL: [ZeroStage; 4] = [ZeroStage::Zero0, ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3];
         ALL.into_iter().filter(|zero| self.pins.zero.is_none_or(|pin| pin == *zero)).collect()
     }
 
-    /// Returns the shardings of a placement: a ZeRO stage, and the replicas that share state (all, or those
-    /// of a host).
+    /// Returns the shardings to try for a placement: each a ZeRO stage, and the number of replicas that share
+    /// state (all, or those of a host).
     pub fn shards(&self, config: &StepConfig) -> Vec<(ZeroStage, u32)> {
         let replicas = config.arrangement.replicas();
         let of_host = (self.cluster.per_host / config.arrangement.layout.tensor.get()).max(1);
@@ -232,7 +234,7 @@ impl SearchProblem {
         self.zeros().into_iter().flat_map(of_stage).collect()
     }
 
-    /// Returns the cost inputs of a layout.
+    /// Returns the cost inputs of the layout `config`.
     pub fn at(&self, config: &StepConfig) -> StepInputs<'_> {
         let HomogeneousCluster { gpu, per_host, watts, .. } = self.cluster;
         let power = watts.map_or(1.0, |watts| gpu.clock_at(watts));
@@ -256,8 +258,8 @@ impl SearchProblem {
         }
     }
 
-    /// Returns the engine's most frequent reason to reject a layout. `None` if pins and divisibility leave no
-    /// layout to ask about.
+    /// Returns the engine's most frequent reason to reject a layout; `None` if pins and divisibility leave no
+    /// layout.
     pub fn infeasible_reason(&self) -> Option<UnsupportedLayout> {
         let mut reasons: Vec<(u32, UnsupportedLayout)> = Vec::new();
         for placed in self.shapes().iter().flat_map(|shape| self.placements(shape)) {
@@ -273,7 +275,7 @@ impl SearchProblem {
         reasons.into_iter().max_by_key(|(count, _)| *count).map(|(_, reason)| reason)
     }
 
-    /// Returns `true` if `test` holds for some layout of a placement, over the options that differ between
+    /// Returns `true` if `test` holds for some layout of a placement, over all options that matter to
     /// engines.
     fn any(
         &self,
@@ -307,7 +309,7 @@ impl SearchProblem {
         })
     }
 
-    /// Returns `true` if the engine can train the model at all.
+    /// Returns `true` if the engine can train the model in some layout.
     pub fn can_train(&self) -> bool {
         let refused = |runs: &EngineSupport| {
             runs.engine.unsupported_training(&runs.training, self.precision()).is_some()
@@ -315,24 +317,24 @@ impl SearchProblem {
         !self.runs_on.as_ref().is_some_and(refused)
     }
 
-    /// Returns `true` if the engine can run a layout.
+    /// Returns `true` if the engine can run the layout `config`.
     pub fn allows(&self, config: &StepConfig) -> bool {
         self.unsupported(config).is_none()
     }
 
-    /// Returns the reason why the engine cannot run a layout.
+    /// Returns the reason why the engine cannot run the layout `config`; `None` if it can.
     fn unsupported(&self, config: &StepConfig) -> Option<UnsupportedLayout> {
         let EngineSupport { engine, training } = self.runs_on.as_ref()?;
         engine.unsupported_layout(training, &config.arrangement, to_count(config.micro_batches()))
     }
 
-    /// Returns the micro-batch sizes to try for a shape.
+    /// Returns the micro-batch sizes to try for `shape`.
     pub fn micro_batches(&self, shape: &Degrees) -> Vec<u32> {
         let is_wanted = |micro: &u32| self.pins.micro_batch.is_none_or(|pin| pin == *micro);
         divisors_of(self.batch / shape.data).filter(is_wanted).collect()
     }
 
-    /// Returns the settings of sequence parallelism to try.
+    /// Returns the settings of sequence parallelism to try for `shape`.
     pub fn sequence_modes(&self, shape: &Degrees) -> &'static [bool] {
         match self.pins.sequence {
             _ if shape.tensor == 1 => &[false],

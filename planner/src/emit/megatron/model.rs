@@ -5,7 +5,7 @@ use dtrain_recipes::{
     Activation, Decoder, Experts, Fp8Recipe, LatentAttention, Norm, Positions, SlidingWindow,
 };
 
-/// Returns the notes about the model.
+/// Returns the notes about differences between the plan's model and the one in Megatron-LM.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if source.valid_fraction().is_none() {
@@ -21,7 +21,7 @@ pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     notes
 }
 
-/// Returns the arguments for sizes, layer kinds and experts.
+/// Returns the arguments for sizes, kinds of layers and experts.
 pub(super) fn arguments(source: &DecoderPlan) -> Vec<String> {
     let model = source.model;
     let mut arguments = vec![
@@ -76,7 +76,7 @@ pub(super) fn arguments(source: &DecoderPlan) -> Vec<String> {
     arguments
 }
 
-/// Formats the norm epsilon like Python, with an exponent.
+/// Formats the epsilon of the norms as Python does, with an exponent.
 fn epsilon(model: &Decoder) -> String {
     format!("{:e}", model.norm_epsilon())
 }
@@ -110,8 +110,7 @@ fn attention(model: &Decoder) -> Vec<String> {
     arguments
 }
 
-/// Returns the fp8 arguments of `--fp8-recipe`: with per-tensor scales, gradients need the format of larger
-/// range.
+/// Returns the fp8 arguments for `recipe`: with per-tensor scales, gradients need the format of larger range.
 pub(super) fn fp8(recipe: Fp8Recipe) -> [String; 3] {
     let format = match recipe {
         Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => "hybrid",
@@ -120,8 +119,8 @@ pub(super) fn fp8(recipe: Fp8Recipe) -> [String; 3] {
     ["--bf16".into(), format!("--fp8-format {format}"), format!("--fp8-recipe {}", recipe.name())]
 }
 
-/// Returns the expert arguments: balance loss per sequence; with one expert per token, its probability among
-/// all is its weight.
+/// Returns the arguments for experts: the balance loss is per sequence; with one expert per token, its weight
+/// is its probability among all experts.
 fn experts(experts: &Experts, model: &Decoder) -> Vec<String> {
     let balance = if experts.balance > 0.0 { "seq_aux_loss" } else { "none" };
     let mut arguments = vec![

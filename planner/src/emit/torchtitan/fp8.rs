@@ -12,7 +12,7 @@ fn recipe(source: &DecoderPlan) -> Option<Fp8Recipe> {
     is_fp8.then(|| source.train().fp8_recipe.unwrap_or_default())
 }
 
-/// Returns the notes about the converters.
+/// Returns the notes about fp8 converters.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let Some(scales) = recipe(source) else { return Vec::new() };
     let mut notes = vec!["fp8 needs the package torchao".into()];
@@ -33,7 +33,8 @@ fn is_compiled(source: &DecoderPlan) -> bool {
     source.model.experts.is_none() && !is_halved
 }
 
-/// Returns the import line, in the order of modules between `components.optimizer` and `config`.
+/// Returns the import lines of the converters, in the order of modules between `components.optimizer` and
+/// `config`.
 pub(super) fn imports(source: &DecoderPlan) -> String {
     let Some(scales) = recipe(source) else { return String::new() };
     let scales = prefix(scales);
@@ -45,12 +46,13 @@ pub(super) fn imports(source: &DecoderPlan) -> String {
     format!("from torchtitan.components.quantization import {experts}{scales}LinearConverter\n")
 }
 
-/// Returns `CompileConfig` as the first import of `torchtitan.config`.
+/// Returns the name `CompileConfig`, to be imported first from `torchtitan.config`; empty if nothing is
+/// compiled.
 pub(super) fn compile_import(source: &DecoderPlan) -> &'static str {
     if recipe(source).is_some() && is_compiled(source) { "CompileConfig, " } else { "" }
 }
 
-/// Returns the argument `compile` of `Trainer.Config`.
+/// Returns the argument `compile` of `Trainer.Config`; empty if nothing is compiled.
 pub(super) fn compile(source: &DecoderPlan) -> &'static str {
     if recipe(source).is_some() && is_compiled(source) {
         "        compile=CompileConfig(enable=True, components=[\"model\"]),\n"
@@ -63,7 +65,8 @@ fn prefix(scales: Fp8Recipe) -> &'static str {
     if scales == Fp8Recipe::Mxfp8 { "MXFP8" } else { "Float8" }
 }
 
-/// Returns the loop that converts the model of `SPEC`; the head and routers stay in bf16.
+/// Returns the Python loop that converts the model of `SPEC` to fp8; the output head and routers stay in
+/// bf16.
 pub(super) fn convert(source: &DecoderPlan) -> String {
     let Some(scales) = recipe(source) else { return String::new() };
     let compiled = if is_compiled(source) { "True" } else { "False" };

@@ -1,10 +1,10 @@
-//! The part of the Python module that builds the model.
+//! The part of the emitted Python module that builds the model.
 
 use super::{DecoderPlan, fp8};
 
 use dtrain_recipes::{DataFormat, Experts, Recompute};
 
-/// Returns the notes about the model.
+/// Returns the notes about differences between the plan's model and the one in torchtitan.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if matches!(source.data().format, DataFormat::Tokens { .. }) {
@@ -22,7 +22,7 @@ pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     notes
 }
 
-/// Returns the imports, the user's settings, and `SPEC`.
+/// Returns the imports, the user's settings, and `SPEC`, the model.
 pub(super) fn module(source: &DecoderPlan) -> String {
     [imports(source), settings(source), blocks(source), spec(source), fp8::convert(source)].concat()
 }
@@ -112,8 +112,8 @@ fn dense() -> &'static str {
     "        feed_forward=make_ffn_config(dim=HIDDEN, hidden_dim=FFN, w1_param_init=INIT, w2w3_param_init=INIT),\n"
 }
 
-/// Returns the expert settings: with one expert per token its probability is the weight; otherwise weights
-/// are normalized to sum to one.
+/// Returns the settings for experts: with one expert per token its probability is the weight; otherwise
+/// weights are normalized to sum to one.
 fn mixture(experts: &Experts) -> String {
     let norm = if experts.per_token == 1 { "False" } else { "True" };
     let balance = if experts.balance > 0.0 { "1e-3" } else { "None" };

@@ -10,19 +10,19 @@ use crate::tune::event::PruneDecision;
 use crate::tune::study_trial::StudyTrial;
 use serde::{Deserialize, Serialize};
 
-/// Spacing of the rungs, and the fraction of trials that pass them.
+/// Rule of ASHA: the spacing of the rungs, and the fraction of the trials that pass each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asha {
-    /// Reduction factor: one trial in this many passes a rung; at least 2.
+    /// Reduction factor: one in `eta` trials passes a rung; at least 2.
     pub eta: u32,
-    /// Units of training at the first rung, at least 1.
+    /// Units of training before the first rung, at least 1.
     pub min_resource: u64,
-    /// Units of training of a whole trial: rungs are below it.
+    /// Units of training of a whole trial; all rungs are below it.
     pub max_resource: u64,
 }
 
 impl Asha {
-    /// Returns the units of training at rung `rung`; `None` when there is no such rung.
+    /// Returns the units of training at the rung with index `rung`; `None` when there is no such rung.
     pub fn level(&self, rung: u32) -> Option<u64> {
         let factor = u64::from(self.eta.max(2)).checked_pow(rung)?;
         self.min_resource.max(1).checked_mul(factor).filter(|level| *level < self.max_resource)
@@ -34,7 +34,7 @@ impl Asha {
         u32::try_from(levels.take_while(|level| *level <= at).count()).expect("a few rungs")
     }
 
-    /// Returns the number of trials that go on, of `count` at a rung.
+    /// Returns the number of trials that go on, if `count` have reached a rung.
     pub(in crate::tune) fn promoted(&self, count: usize) -> usize {
         let eta = usize::try_from(self.eta.max(2)).expect("a small number");
         (count / eta).max(1)

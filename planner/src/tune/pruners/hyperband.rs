@@ -6,12 +6,12 @@
 use super::asha::Asha;
 use serde::{Deserialize, Serialize};
 
-/// Spacing of the rungs in the first bracket.
+/// Rule of Hyperband: the spacing of the rungs in the first bracket, from which those of the others follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hyperband {
-    /// Reduction factor: one trial in this many passes a rung; at least 2.
+    /// Reduction factor: one in `eta` trials passes a rung; at least 2.
     pub eta: u32,
-    /// Units of training at the first rung of the first bracket, at least 1.
+    /// Units of training before the first rung of the first bracket, at least 1.
     pub min_resource: u64,
     /// Units of training of a whole trial.
     pub max_resource: u64,
@@ -28,14 +28,14 @@ impl Hyperband {
         self.first().reached(self.max_resource) + 1
     }
 
-    /// Returns the rungs of a bracket.
+    /// Returns the ASHA rule of a bracket, with its rungs.
     pub fn asha(self, bracket: u32) -> Asha {
         let min_resource = self.first().level(bracket).unwrap_or(self.max_resource);
         Asha { min_resource, ..self.first() }
     }
 
-    /// Returns the bracket of a trial. In each cycle of trials, a bracket gets as many as make the shares of
-    /// training equal.
+    /// Returns the bracket of a trial. In each cycle of trials, a bracket gets the number that makes its
+    /// share of the training equal to that of the others.
     pub fn bracket(self, trial: u64) -> u32 {
         let brackets = self.brackets();
         let cycle: u64 = (0..brackets).map(|bracket| self.share(bracket)).sum();
@@ -50,7 +50,7 @@ impl Hyperband {
         unreachable!("the shares make up the cycle")
     }
 
-    /// Returns the number of trials of a bracket in one cycle (Li et al. 2018, algorithm 1):
+    /// Returns the number of trials that a bracket gets in one cycle (Li et al. 2018, algorithm 1):
     /// `⌈brackets/(rungs + 1)·eta^rungs⌉`.
     fn share(self, bracket: u32) -> u64 {
         let brackets = u64::from(self.brackets());

@@ -1,4 +1,4 @@
-//! The pruners, one in each file.
+//! The pruners for early stopping, one in each file.
 
 pub(super) mod asha;
 pub(super) mod hyperband;

@@ -1,13 +1,13 @@
-//! Threshold rule: stops a trial that reports a value above a bound, or not a number; it has diverged.
+//! Threshold rule: stops a trial that reports a value above a bound, or not a number, as it has diverged.
 
 use crate::tune::event::PruneDecision;
 use crate::tune::study_trial::StudyTrial;
 use serde::{Deserialize, Serialize};
 
-/// Bound on the reported values.
+/// The threshold rule: a bound on the reported values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
-    /// Largest value with which a trial goes on.
+    /// Highest reported value with which a trial goes on.
     pub limit: f64,
     /// Units of training before which only a value that is not a number stops a trial.
     pub warmup: u64,

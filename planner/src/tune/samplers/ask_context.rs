@@ -1,16 +1,16 @@
-//! Inputs of a sampler.
+//! Inputs from which a sampler proposes the next trial.
 
 use crate::tune::space::SearchSpace;
 use crate::tune::study_state::StudyState;
 use crate::tune::value::TrialValue;
 
-/// Inputs of a sampler.
+/// Inputs from which a sampler proposes the next trial.
 pub(in crate::tune) struct AskContext<'a> {
-    /// Dimensions of the search.
+    /// Search space of the study.
     pub(in crate::tune) space: &'a SearchSpace,
-    /// Seed of the study.
+    /// Seed of all random numbers of the study.
     pub(in crate::tune) seed: u64,
-    /// Number of the next trial.
+    /// Number of the trial to propose values for.
     pub(in crate::tune) trial: u64,
     /// State of the study so far.
     pub(in crate::tune) study_state: &'a StudyState,
@@ -18,11 +18,11 @@ pub(in crate::tune) struct AskContext<'a> {
     pub(in crate::tune) allowed: &'a dyn Fn(&[TrialValue]) -> bool,
 }
 
-/// Most draws of a stateless sampler for values not tried yet.
+/// Highest number of draws in which a stateless sampler looks for untried values.
 const TRIES: u32 = 256;
 
 impl AskContext<'_> {
-    /// Returns `true` if the values are allowed and no trial has them yet.
+    /// Returns `true` if `values` are allowed and no trial has them yet.
     pub(in crate::tune) fn is_untried(&self, values: &[TrialValue]) -> bool {
         !self.study_state.is_tried(values) && (self.allowed)(values)
     }
@@ -37,12 +37,12 @@ impl AskContext<'_> {
         tried.find(|values| self.is_untried(values)).or_else(|| self.first_remaining())
     }
 
-    /// Returns the first untried values of a small space.
+    /// Returns the first untried values of a small space; `None` if the space is large or exhausted.
     pub(in crate::tune) fn first_remaining(&self) -> Option<Vec<TrialValue>> {
         self.space.all()?.find(|values| self.is_untried(values))
     }
 
-    /// Returns the number of dimensions.
+    /// Returns the number of dimensions of the search space.
     pub(in crate::tune) fn size(&self) -> usize {
         self.space.dimensions().len()
     }

@@ -7,13 +7,13 @@ use crate::tune::event::ProposalSource;
 use crate::tune::sampler::initial_trials;
 use crate::tune::value::TrialValue;
 
-/// Number of trials beyond which TPE is used: a process sees only some of so many.
+/// Number of trials beyond which TPE is used, as a process sees only some of so many.
 const TRIALS_MOST: u64 = 300;
 
-/// Number of dimensions beyond which TPE is used: with more, all points are far from each other.
+/// Number of dimensions beyond which TPE is used, as all points are then far from each other.
 const DIMENSIONS_MOST: usize = 20;
 
-/// Returns the proposal of the better suited of the two samplers.
+/// Returns the proposal of the sampler, of the two, that suits the study better.
 pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let conditional =
         context.space.dimensions().iter().filter(|dimension| !dimension.when.is_empty()).count();

@@ -1,5 +1,5 @@
 //! CMA-ES (Hansen 2016): a normal distribution that moves towards good trials and adapts its shape to the
-//! path there.
+//! path to them.
 //!
 //! The distribution is computed from the log: each `λ` trials, in the order in which they ended, are a
 //! generation, whichever distribution they were drawn from; so no trial waits for the rest of a generation.
@@ -22,17 +22,17 @@ const STEP: f64 = 0.25;
 /// Step size below which the distribution has converged and restarts elsewhere.
 const REST: f64 = 1e-3;
 
-/// Least standard deviation along a dimension of few values, in distances between them: with less, a value
+/// Lowest standard deviation along a dimension of few values, in distances between them: with less, a value
 /// would never be left.
 const CELLS: f64 = 0.4;
 
-/// Probability that a name is drawn uniformly; otherwise it is that of one of the best trials.
+/// Probability that a name is drawn uniformly; otherwise the name of one of the best trials is taken.
 const ODD: f64 = 0.1;
 
-/// Most draws for an untried point.
+/// Highest number of draws in which an untried point is looked for.
 const TRIES: usize = 64;
 
-/// Draws untried values from the distribution.
+/// Draws untried values from the adapted normal distribution.
 pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let tries = StudyObservations::of(context.study_state).tries;
     let mut rng = TrialRng::new(context.seed, context.trial);
@@ -55,21 +55,21 @@ pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSou
     sobol::next(context)
 }
 
-/// The distribution and its evolution paths.
+/// The adapted normal distribution and its evolution paths.
 struct State {
     mean: Vec<f64>,
     step: f64,
-    /// Covariance matrix, row-major.
+    /// Covariance matrix of the distribution, row-major.
     covariance: Vec<f64>,
     factor: Cholesky,
-    /// Evolution path of the step size: its length tells if steps are too short or too long.
+    /// Evolution path of the step size, whose length tells if steps are too short or too long.
     round: Vec<f64>,
-    /// Evolution path of the covariance.
+    /// Evolution path of the covariance matrix.
     long: Vec<f64>,
     generation: i32,
 }
 
-/// Constants of Hansen 2016, table 1.
+/// Constants of the adaptation, from table 1 of Hansen 2016.
 struct CmaConstants {
     weights: Vec<f64>,
     effective: f64,
@@ -107,8 +107,8 @@ fn rates(size: usize, population: usize) -> CmaConstants {
 }
 
 impl State {
-    /// Returns the distribution after these trials; `None` before the first generation is complete or while
-    /// all failed.
+    /// Returns the distribution after the given trials; `None` before the first generation is complete or
+    /// while all failed.
     fn of(context: &AskContext, tries: &[(u64, Coordinates, f64)]) -> Option<Self> {
         let size = context.size();
         if size == 0 {
@@ -147,7 +147,7 @@ impl State {
         Self { mean, step: STEP, covariance, factor, round: none.clone(), long: none, generation: 0 }
     }
 
-    /// Updates mean, covariance and step size from a generation, sorted with the best first.
+    /// Updates mean, covariance and step size from the points of a generation, best first.
     fn learn(&mut self, points: &[Vec<f64>], rates: &CmaConstants) {
         let n = self.mean.len();
         #[expect(clippy::cast_precision_loss, reason = "a few dimensions")]
@@ -205,7 +205,7 @@ impl State {
         }
     }
 
-    /// Draws a point within the unit cube.
+    /// Draws a point within the unit cube from the distribution.
     fn draw(&self, dimensions: &[Dimension], rng: &mut TrialRng) -> Vec<f64> {
         let normal: Vec<f64> = self.mean.iter().map(|_| rng.normal()).collect();
         let mut point = Vec::with_capacity(normal.len());

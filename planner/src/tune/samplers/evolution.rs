@@ -11,7 +11,7 @@ use crate::tune::rng::TrialRng;
 use crate::tune::scale::{cell, middle};
 use crate::tune::value::TrialValue;
 
-/// Size of the population: the newest trials.
+/// Number of the newest trials that form the population.
 const POPULATION: usize = 20;
 
 /// Number of trials of the population that compete to be the parent.
@@ -20,7 +20,7 @@ const TOURNAMENT: usize = 6;
 /// Standard deviation of a mutation, in widths of the unit cube.
 const REACH: f64 = 0.1;
 
-/// Most draws of a parent and a mutation.
+/// Highest number of draws of a parent and a mutation.
 const TRIES: usize = 64;
 
 /// Returns untried values: those of a parent with one value changed.
@@ -48,7 +48,8 @@ pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSou
     sobol::next(context)
 }
 
-/// Returns another coordinate of a dimension: another name, an adjacent level, or a nearby point.
+/// Returns another coordinate for dimension `k`, which is at `at`: another name, an adjacent level, or a
+/// nearby point.
 fn mutate_coordinate(context: &AskContext, k: usize, at: f64, rng: &mut TrialRng) -> f64 {
     let dimension = &context.space.dimensions()[k];
     match dimension.count() {

@@ -9,21 +9,23 @@ use crate::tune::surrogate::Surrogate;
 use crate::tune::value::TrialValue;
 use dtrain_protocol::shuffle::splitmix64;
 
-/// With noise, one proposal in this many minimizes the posterior mean. Expected improvement seldom measures
-/// again near the incumbent, so the best trial could not be told from a lucky one.
+/// With noisy costs, one in this many proposals minimizes the posterior mean. Expected improvement seldom
+/// measures again near the incumbent, so the best trial could not be told from a lucky one.
 const CONFIRM_EVERY: u64 = 3;
 
-/// In the mixed sampler, one proposal in this many is TPE's.
+/// In the mixed sampler, one in this many proposals is made by TPE.
 const TPE_EVERY: u64 = 4;
 
-/// First trial that may be TPE's where costs are noisy: TPE needs trials to split into good and other ones.
+/// First trial that TPE may propose where costs are noisy: TPE needs trials to split into good and other
+/// ones.
 const TPE_NOISY: u64 = 12;
 
-/// First trial that may be TPE's where the process explains any of the costs as noise. In a smooth function
-/// of several dimensions it often does so after few trials.
+/// First trial that TPE may propose where the process explains any of the costs as noise. In a smooth
+/// function of several dimensions it often does so after few trials.
 const TPE_ROUGH: u64 = 30;
 
-/// Returns the untried values of highest acquisition. Running trials count with their expected cost.
+/// Returns the untried values with the highest acquisition, after an initial design of `start` trials.
+/// Running trials count with their expected cost.
 pub(super) fn next(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     if context.trial < u64::from(start) {
         return initial_design(context);
@@ -33,8 +35,9 @@ pub(super) fn next(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>,
     model.and_then(|model| propose_from_model(context, &model)).or_else(|| sobol::next(context))
 }
 
-/// Like [`next`], but mixed with TPE where the process explains part of the costs as noise: either they are
-/// noisy, or the function is too rough for the kernel. TPE assumes neither smoothness nor noise of one size.
+/// Returns the untried values with the highest acquisition as [`next`] does, or those of TPE where the
+/// process explains part of the costs as noise: either they are noisy, or the function is too rough for the
+/// kernel. TPE assumes neither smoothness nor noise of one size.
 pub(super) fn next_mixed(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     if context.trial < u64::from(start) {
         return initial_design(context);
@@ -49,7 +52,7 @@ pub(super) fn next_mixed(context: &AskContext, start: u32) -> Option<(Vec<TrialV
 }
 
 /// Returns the next point of the initial design: the center (as in Vizier: Song et al. 2024), since bounds
-/// are mostly set around known good values, then points of Sobol's sequence.
+/// are mostly set around known good values, then the points of a Sobol sequence.
 fn initial_design(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let center = context.space.values(&vec![0.5; context.size()]);
     if context.trial == 0 && context.is_untried(&center) {
@@ -58,7 +61,7 @@ fn initial_design(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSour
     sobol::next(context)
 }
 
-/// Returns the model's proposal; `None` when it finds no untried values.
+/// Returns the proposal of the surrogate model; `None` when it finds no untried values.
 fn propose_from_model(context: &AskContext, model: &Surrogate) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let confirms = context.trial % CONFIRM_EVERY == CONFIRM_EVERY - 1 && model.is_noisy();
     let goal = if confirms { AcquisitionGoal::Lowest } else { AcquisitionGoal::Improvement };

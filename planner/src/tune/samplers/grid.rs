@@ -5,11 +5,11 @@ use crate::tune::event::ProposalSource;
 use crate::tune::scale::{Dimension, Scale, middle};
 use crate::tune::value::TrialValue;
 
-/// Most combinations examined; later ones are never tried.
+/// Highest number of combinations that are looked at; later ones are never tried.
 const LOOKED_AT: u64 = 100_000;
 
-/// Returns the next untried combination. A dimension of too many values has `levels` of them, its bounds
-/// included.
+/// Returns the next untried combination of values. A dimension with too many values has `levels` of them, its
+/// bounds included.
 pub(super) fn next(context: &AskContext, levels: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let dimensions = context.space.dimensions();
     let sizes: Vec<usize> = dimensions.iter().map(|dimension| size(dimension, levels)).collect();
@@ -26,18 +26,18 @@ pub(super) fn next(context: &AskContext, levels: u32) -> Option<(Vec<TrialValue>
     })
 }
 
-/// Returns the number of values of a dimension that are tried.
+/// Returns the number of values of a dimension that the grid has.
 fn size(dimension: &Dimension, levels: u32) -> usize {
     let levels = usize::try_from(levels.max(2)).expect("a few levels");
     dimension.count().filter(|count| *count <= levels || !is_range(dimension)).unwrap_or(levels)
 }
 
-/// Returns `true` if a dimension has bounds, and not a list of values.
+/// Returns `true` if a dimension has bounds rather than a list of values.
 fn is_range(dimension: &Dimension) -> bool {
     !matches!(dimension.scale, Scale::Levels(_) | Scale::Names(_))
 }
 
-/// Returns the digits of a number in the mixed radix `sizes`, the last dimension's digit the lowest.
+/// Returns the digits of `number` in the mixed radix `sizes`, with the lowest digit last.
 fn digits(mut number: u64, sizes: &[usize]) -> Vec<usize> {
     let mut digits = vec![0; sizes.len()];
     for (digit, size) in digits.iter_mut().zip(sizes).rev() {
@@ -48,7 +48,8 @@ fn digits(mut number: u64, sizes: &[usize]) -> Vec<usize> {
     digits
 }
 
-/// Returns the coordinate of a digit: of few values the middle of a cell, of many evenly from bound to bound.
+/// Returns the coordinate for a digit of a dimension: the middle of a cell if there are few values, otherwise
+/// evenly spaced from bound to bound.
 #[expect(clippy::cast_precision_loss, reason = "a few levels")]
 fn at(dimension: &Dimension, digit: usize, size: usize) -> f64 {
     if dimension.count() == Some(size) { middle(digit, size) } else { digit as f64 / (size - 1) as f64 }

@@ -19,7 +19,8 @@ use super::sampler::Sampler;
 use super::value::TrialValue;
 
 impl Sampler {
-    /// Returns the next values and their origin; `None` when everything has been tried. Deterministic.
+    /// Returns the values of the next trial and their origin; `None` when everything has been tried.
+    /// Deterministic.
     pub(super) fn next(self, context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
         match self {
             Self::Random => random::next(context),

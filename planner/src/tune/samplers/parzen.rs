@@ -1,4 +1,4 @@
-//! Parzen density estimate over a search space: one kernel for each given point, and a wide one.
+//! Parzen density estimate over a search space, with one kernel for each given point and one wide kernel.
 //!
 //! A kernel is a product over the dimensions (Falkner et al. 2018): a normal distribution truncated to the
 //! unit interval, summed over cells where there are few values, or a preference for one name. Along a
@@ -17,30 +17,30 @@ const WIDEST: f64 = 0.2;
 /// Largest number of values of a dimension that is treated as cells.
 const CELLS_MOST: usize = 64;
 
-/// Logarithms this far below the largest add nothing to a sum.
+/// Distance below the largest logarithm of a sum from which on a logarithm adds nothing.
 const FAR: f64 = 40.0;
 
-/// Number of newest trials that have full weight.
+/// Number of the newest trials that have full weight.
 const RECENT: usize = 25;
 
 /// Inverse of the least width of a kernel in the unit interval.
 const NARROWEST: f64 = 100.0;
 
-/// A density over a search space.
+/// A density over a search space, as a weighted sum of kernels.
 pub(super) struct ParzenEstimator<'a> {
     space: &'a SearchSpace,
     factors: Vec<DimensionDensity>,
-    /// Weight of each kernel, the last one the wide kernel's; they sum to one.
+    /// Weight of each kernel, the wide kernel's last; they sum to one.
     shares: Vec<f64>,
     log_shares: Vec<f64>,
 }
 
-/// All kernels along one dimension, in their order.
+/// All kernels along one dimension, in the order of their points.
 enum DimensionDensity {
-    /// Continuous: truncated normal distributions.
+    /// Kernels along a continuous dimension: truncated normal distributions.
     Smooth(TruncatedNormals),
-    /// Discrete: the logarithm of the probability of cell `b` under a kernel in cell `a`, at
-    /// `b·(count + 1) + a`, where `a` is `count` for a flat kernel; and the cell of each kernel.
+    /// Kernels along a discrete dimension: the logarithm of the probability of cell `b` under a kernel in
+    /// cell `a`, at `b·(count + 1) + a`, where `a` is `count` for a flat kernel; and the cell of each kernel.
     Cells { count: usize, logs: Vec<f64>, cells: Vec<usize> },
 }
 
@@ -51,12 +51,12 @@ struct TruncatedNormals {
     middles: Vec<f64>,
     narrow: Vec<f64>,
     heights: Vec<f64>,
-    /// Standard deviations; infinite where a kernel is flat.
+    /// Standard deviations of the kernels; infinite where a kernel is flat.
     widths: Vec<f64>,
 }
 
 impl<'a> ParzenEstimator<'a> {
-    /// Builds the density of these points, the oldest first.
+    /// Builds the density with a kernel at each of the points `places`, the oldest first.
     pub(super) fn new(space: &'a SearchSpace, places: &[&Coordinates]) -> Self {
         let of = |(k, one): (usize, &Dimension)| {
             let along: Vec<Option<f64>> = places.iter().map(|place| place[k]).collect();
@@ -90,7 +90,7 @@ impl<'a> ParzenEstimator<'a> {
         point
     }
 
-    /// Returns the natural logarithm of the density at a point, relative to the uniform density of the same
+    /// Returns the natural logarithm of the density at `place`, relative to the uniform density of the same
     /// dimensions.
     pub(super) fn log_density(&self, place: &Coordinates) -> f64 {
         let mut logs = self.log_shares.clone();
@@ -116,7 +116,7 @@ fn weights(count: usize) -> impl Iterator<Item = f64> {
 }
 
 impl DimensionDensity {
-    /// Builds the kernels at these coordinates, flat where there is none, and the wide one.
+    /// Builds the kernels at the coordinates `along`, flat where there is no coordinate, and the wide one.
     fn new(dimension: &Dimension, along: &[Option<f64>], size: usize) -> Self {
         let Some(count) = dimension.count().filter(|count| *count <= CELLS_MOST) else {
             return Self::Smooth(TruncatedNormals::new(along));
@@ -125,7 +125,7 @@ impl DimensionDensity {
         Self::Cells { count, logs: cell_logs(dimension, count, along.len(), size), cells }
     }
 
-    /// Adds the logarithm of each kernel at a coordinate to `logs`.
+    /// Adds the logarithm of each kernel at the coordinate `at` to `logs`.
     fn add(&self, at: f64, logs: &mut [f64]) {
         match self {
             Self::Smooth(normals) => normals.add(at, logs),
@@ -138,7 +138,7 @@ impl DimensionDensity {
         }
     }
 
-    /// Draws a coordinate from a kernel.
+    /// Draws a coordinate from the kernel with index `kernel`.
     fn draw(&self, kernel: usize, rng: &mut TrialRng) -> f64 {
         match self {
             Self::Smooth(normals) => normals.draw(kernel, rng),
@@ -187,7 +187,8 @@ fn cell_logs(dimension: &Dimension, count: usize, kernels: usize, size: usize) -
 }
 
 impl TruncatedNormals {
-    /// Builds the kernels at these coordinates, flat where there is none, and one over the whole interval.
+    /// Builds the kernels at the coordinates `along`, flat where there is no coordinate, and one over the
+    /// whole interval.
     fn new(along: &[Option<f64>]) -> Self {
         let mut normals = Self::default();
         for (at, width) in along.iter().zip(widths(along)) {
@@ -263,18 +264,19 @@ fn widths(along: &[Option<f64>]) -> Vec<f64> {
     widths
 }
 
-/// Returns `√(2π)` times the mass of a kernel within the unit interval.
+/// Returns `√(2π)` times the mass within the unit interval of a kernel at `at`.
 fn inside(at: f64, width: f64) -> f64 {
     std::f64::consts::TAU.sqrt() * mass(0.0, 1.0, at, width)
 }
 
-/// Returns the mass of a normal distribution between two bounds.
+/// Returns the mass between `low` and `high` of the normal distribution with mean `middle` and deviation
+/// `width`.
 fn mass(low: f64, high: f64, middle: f64, width: f64) -> f64 {
     let root = width * std::f64::consts::SQRT_2;
     (0.5 * (erf((high - middle) / root) - erf((low - middle) / root))).max(1e-12)
 }
 
-/// Returns the error function to 1.5e-7 (Abramowitz and Stegun 1964, equation 7.1.26).
+/// Returns the error function at `x` to 1.5e-7 (Abramowitz and Stegun 1964, equation 7.1.26).
 fn erf(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
     let series = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];

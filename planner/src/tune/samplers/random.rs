@@ -1,4 +1,4 @@
-//! Random search.
+//! Sampler that searches at random.
 
 use super::ask_context::AskContext;
 use crate::tune::event::ProposalSource;

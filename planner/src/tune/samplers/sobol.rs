@@ -5,7 +5,7 @@ use crate::tune::event::ProposalSource;
 use crate::tune::sobol::Sobol;
 use crate::tune::value::TrialValue;
 
-/// Returns the next point of the sequence with untried values.
+/// Returns the next point of the Sobol sequence whose values are untried.
 pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let sobol = Sobol::new(context.size(), context.seed);
     let number = u32::try_from(context.trial).expect("trials are counted in 32 bits");

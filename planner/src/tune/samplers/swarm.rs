@@ -1,4 +1,4 @@
-//! Particle swarm (Kennedy and Eberhart 1995; constants of the standard swarm of 2011).
+//! Particle swarm optimization (Kennedy and Eberhart 1995; constants of the standard swarm of 2011).
 //!
 //! Trial `k` is a move of particle `k` modulo the size of the swarm, so positions and velocities are read
 //! from the log: a velocity is the difference of a particle's last two positions. argmin's `ParticleSwarm`
@@ -12,23 +12,23 @@ use crate::tune::rng::TrialRng;
 use crate::tune::space::{Coordinates, fill_inactive};
 use crate::tune::value::TrialValue;
 
-/// Number of particles.
+/// Number of particles in the swarm.
 const SWARM: u64 = 10;
 
 /// Fraction of its velocity that a particle keeps: `1/(2·ln 2)`.
 const INERTIA: f64 = 0.721;
 
-/// Largest pull towards a particle's own best point and that of all: `½ + ln 2`.
+/// Largest pull towards a particle's own best point and the best point of all: `½ + ln 2`.
 const PULL: f64 = 1.193;
 
 /// Probability that a name is drawn uniformly.
 const ODD: f64 = 0.05;
 
-/// Most draws of the forces when they lead to values already tried.
+/// Highest number of draws of the forces when they lead to values already tried.
 const TRIES: usize = 64;
 
 /// Returns the next position of the particle whose turn it is. A particle whose trial still runs moves on
-/// from there.
+/// from the position of that trial.
 pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let particle = context.trial % SWARM;
     let places: Vec<&Coordinates> = (particle..context.trial)

@@ -12,16 +12,16 @@ use crate::tune::rng::TrialRng;
 use crate::tune::space::Coordinates;
 use crate::tune::value::TrialValue;
 
-/// Size of the initial design, before the densities are used.
+/// Number of trials of the initial design, before the densities are used.
 const START: usize = 10;
 
 /// Number of points drawn from the good density, of which the best is tried.
 const DRAWN: usize = 48;
 
-/// Most trials that count as good.
+/// Highest number of trials that count as good.
 const GOOD_MOST: usize = 25;
 
-/// Returns the untried values with the largest ratio of the good density to the other one.
+/// Returns the untried values with the largest ratio of the density of good trials to that of the others.
 pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let observations = StudyObservations::of(context.study_state);
     if observations.tries.len() < START || observations.costs.is_empty() {
@@ -47,7 +47,7 @@ pub(super) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSou
     like_the_good.or_else(|| sobol::next(context))
 }
 
-/// Splits the points into those of the best tenth of the trials and all others, the oldest first.
+/// Splits the observed points into those of the best tenth of the trials and all others, the oldest first.
 fn split(observations: &StudyObservations) -> (Vec<&Coordinates>, Vec<&Coordinates>) {
     let mut tries: Vec<&(u64, Coordinates, f64)> = observations.tries.iter().collect();
     tries.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));

@@ -1,4 +1,4 @@
-//! Explains the plan of a heterogeneous cluster as text.
+//! Explains a plan for a heterogeneous cluster as text.
 
 use super::super::describe_layout::describe_layout;
 use super::{GIB, GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
@@ -7,7 +7,7 @@ use crate::what_if::explain::{slower, unmeasured};
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::{count, thousands};
 
-/// Explains the choice, the load of each group, the cost, and each group alone.
+/// Explains the choice of a plan, the load of each group, the cost, and the step time of each group alone.
 pub fn explain_mixed_cluster(plan: &MixedClusterPlan) -> String {
     let mut text = String::new();
     headline(&mut text, plan);
@@ -33,7 +33,7 @@ fn headline(text: &mut String, plan: &MixedClusterPlan) {
     unmeasured(text, style);
 }
 
-/// Writes a line per busy group, and the number of idle devices.
+/// Appends a line for each group in use, and the number of idle devices.
 fn groups(text: &mut String, plan: &MixedClusterPlan) {
     row(
         text,
@@ -63,7 +63,7 @@ fn columns([part, stages, layers, slowest, memory]: [&str; 5]) -> String {
     format!("{part:<10} {stages:>6}  {layers:<14}  {slowest:>8}  {memory}")
 }
 
-/// Formats the layers per stage of a group: one number, or a range.
+/// Formats the number of layers per stage on a group: one number, or a range.
 fn layers(on: &GroupEstimate) -> String {
     let (least, most) = (on.layers.iter().min(), on.layers.iter().max());
     match (least, most) {
@@ -116,7 +116,7 @@ fn others(text: &mut String, plan: &MixedClusterPlan) {
     row(text, "searched", &format!("{} layouts", thousands(plan.layouts)));
 }
 
-/// Compares a group alone with the `chosen` seconds.
+/// Compares the step time of a group that trains alone with the `chosen` seconds.
 fn alone(group: &StandaloneGroup, chosen: f64) -> String {
     let Some(seconds) = group.step_seconds else { return "nothing fits".into() };
     let percent = 100.0 * (seconds / chosen - 1.0);
@@ -128,7 +128,7 @@ fn alone(group: &StandaloneGroup, chosen: f64) -> String {
     format!("{} a step, {beside}", Seconds(seconds))
 }
 
-/// Describes a layout with the stages of each group.
+/// Describes a layout and the stages on each group in words.
 fn layout(plan: &MixedClusterPlan, priced: &MixedLayoutEstimate) -> String {
     let cut = priced.layout.config(u32::try_from(plan.batch.value).unwrap_or(u32::MAX));
     let stages = |on: &GroupEstimate| {

@@ -1,0 +1,71 @@
+//! Seconds to reduce gradients among replicas, and to gather sharded weights.
+
+use super::collective::{all_reduce, gather_or_scatter};
+use super::local_parameters::LocalParameters;
+use super::{GroupTopology, StepInputs, topology};
+use dtrain_recipes::ZeroStage;
+
+/// Communication groups of the replicas of one kind of weights: experts, or all others.
+pub(super) struct ReplicaGroups {
+    /// All ranks that hold the same weights.
+    all: GroupTopology,
+    /// Ranks among which gradients and optimizer state are sharded.
+    shard: GroupTopology,
+    /// Ranks that hold the same shard.
+    across: GroupTopology,
+}
+
+impl ReplicaGroups {
+    pub(super) fn dense(case: &StepInputs<'_>) -> Self {
+        Self {
+            all: topology::replica_group(case),
+            shard: topology::shard_group(case),
+            across: topology::cross_shard_group(case),
+        }
+    }
+
+    pub(super) fn experts(case: &StepInputs<'_>) -> Self {
+        let config = &case.config;
+        let (all, shard) = (config.expert_replicas(), config.expert_shard());
+        Self {
+            all: topology::expert_replica_group(case, all),
+            shard: topology::expert_replica_group(case, shard),
+            across: GroupTopology { inside: 1.0, outside: all / shard },
+        }
+    }
+
+    /// Returns the seconds to gather `parameters` weights from their shards.
+    pub(super) fn gather(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
+        gather_or_scatter(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
+    }
+
+    /// Returns the seconds to reduce the gradients of `parameters` weights, scattered to their shards.
+    pub(super) fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
+        let bytes = case.engine.profile.gradient_bytes * parameters;
+        if case.config.arrangement.zero == ZeroStage::Zero0 {
+            return all_reduce(bytes, self.all, &case.links);
+        }
+        gather_or_scatter(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
+    }
+
+    /// Returns the seconds to all-reduce the gradients of one shard of `parameters` among the ranks that hold
+    /// it.
+    pub(super) fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
+        let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
+        all_reduce(bytes, self.across, &case.links)
+    }
+}
+
+/// Returns the seconds to reduce the gradients of the parameters `held` by one rank.
+pub(super) fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
+    let experts =
+        if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
+    ReplicaGroups::dense(case).reduce(held.dense, case) + experts
+}
+
+/// Returns the seconds to gather the weights of the parameters `held` by one rank.
+pub(super) fn gather(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
+    let experts =
+        if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };
+    ReplicaGroups::dense(case).gather(held.dense, case) + experts
+}

@@ -1,0 +1,55 @@
+//! Overlap of communication with computing: the exposed part, for which a step waits.
+
+use super::gradient_sync::{ReplicaGroups, gather, reduce};
+use super::local_parameters::LocalParameters;
+use super::{GroupTopology, LayerTimes, StepInputs};
+use dtrain_recipes::ZeroStage;
+
+/// Returns the share of communication within `group` that is exposed if the engine hides the share `hidden`.
+/// Overlap is tuned for links within a host: nothing is hidden between hosts.
+pub(super) fn exposed(group: GroupTopology, hidden: f64) -> f64 {
+    if group.spans_hosts() { 1.0 } else { 1.0 - hidden }
+}
+
+/// Returns the exposed seconds, per layer and micro-batch, of gathering weights twice and scattering
+/// gradients (ZeRO-3).
+pub(super) fn exposed_gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
+    let held = LocalParameters::of_layer(case);
+    let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
+    let copies = if case.config.shard() < case.config.replicas() {
+        ReplicaGroups::dense(case).between_copies(held.all(), case)
+    } else {
+        0.0
+    };
+    let forward = (gather - hidden * passes.forward).max(0.0);
+    let backward = (2.0 * gather + copies - hidden * (passes.backward + layer.recompute)).max(0.0);
+    forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
+}
+
+/// Returns the number of messages that a stage waits for in the steady phase of the pipeline, in each
+/// direction.
+pub(super) fn steady_messages(case: &StepInputs<'_>) -> f64 {
+    (case.config.micro_batches() - 1.0) * case.config.chunks() * case.engine.profile.message_exposed
+}
+
+/// Share of the backward in the time of a micro-batch.
+const BACKWARD: f64 = 2.0 / 3.0;
+
+/// Returns the exposed seconds to synchronize the gradients of the parameters `held` by one rank. They
+/// overlap with the last backward of the slowest stage, whose micro-batch takes `slowest` seconds, or with
+/// every backward under ZeRO-2.
+pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters, slowest: f64) -> f64 {
+    let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
+    if config.gathers_layers() {
+        // The first and the last gather have nothing to overlap with.
+        return 2.0 * gather(case, LocalParameters::of_layer(case));
+    }
+    let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
+    let reduced = reduce(case, held);
+    let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather(case, held) };
+    if config.scatters_each_micro_batch() {
+        let each = exposed(reduced, BACKWARD * slowest);
+        return config.micro_batches() * each + exposed(gathered, slowest / config.chunks());
+    }
+    exposed(reduced + gathered, slowest / config.chunks())
+}
