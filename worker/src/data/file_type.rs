@@ -22,7 +22,7 @@ impl FileCompression {
     pub(super) fn by_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         let endings = [(".gz", Self::Gzip), (".zst", Self::Zstd)];
-        endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, packing)| packing)
+        endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, compression)| compression)
     }
 
     /// Returns the compression that the first bytes of a file show.

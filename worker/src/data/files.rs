@@ -219,20 +219,20 @@ impl DataFile {
 impl DataFile {
     /// Returns the compression by the name, otherwise by the first bytes. A read error is reported by the
     /// later read.
-    pub(super) fn packing(&self) -> FileCompression {
+    pub(super) fn compression(&self) -> FileCompression {
         let by_content = || {
             self.read_up_to(0, 4).map_or(FileCompression::Plain, |head| FileCompression::by_content(&head))
         };
-        self.packing_by_name().unwrap_or_else(by_content)
+        self.compression_by_name().unwrap_or_else(by_content)
     }
 
     /// Returns the compression that the name implies; `None` if it implies none.
-    pub(super) fn packing_by_name(&self) -> Option<FileCompression> {
+    pub(super) fn compression_by_name(&self) -> Option<FileCompression> {
         FileCompression::by_name(url::file_extension(&self.name))
     }
 
     pub(super) fn is_compressed(&self) -> bool {
-        self.packing() != FileCompression::Plain
+        self.compression() != FileCompression::Plain
     }
 
     /// Returns a reader of the decompressed text without its byte order mark. `Err` if the file is not
@@ -269,7 +269,7 @@ impl DataFile {
     /// Returns a reader of the decompressed content.
     fn contents(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
         let stored = SequentialReader { file: self, at: 0 };
-        Ok(match self.packing() {
+        Ok(match self.compression() {
             FileCompression::Plain => Box::new(stored),
             FileCompression::Gzip => {
                 Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, stored)))

@@ -26,6 +26,7 @@ mod labelled;
 mod micro_batch_loader;
 mod notes;
 mod overlap;
+mod packing;
 mod parquet_file;
 mod parquet_pages;
 mod parquet_text;

@@ -70,9 +70,9 @@ fn file_notes(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<String>, DataError> {
     let mut notes = Vec::new();
-    let packing = file.packing();
-    if packing != FileCompression::Plain && file.packing_by_name().is_none() {
-        notes.push(format!("read as compressed with {}, as the first bytes say", packing.name()));
+    let compression = file.compression();
+    if compression != FileCompression::Plain && file.compression_by_name().is_none() {
+        notes.push(format!("read as compressed with {}, as the first bytes say", compression.name()));
     }
     let name = url::file_extension(&file.name).to_ascii_lowercase();
     let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);

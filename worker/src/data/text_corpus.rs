@@ -2,10 +2,11 @@
 
 use super::corpus::CorpusReader;
 use super::files::{self, DataFile};
+use super::packing::pack;
 use super::preparation::PreparationObserver;
 use super::tokenize::Tokenization;
 use super::tokenizer::{TextTokenizer, named};
-use super::tokens::{self, TokenFiles, TokenSegment};
+use super::tokens::{TokenFiles, TokenSegment};
 use super::{DataError, DataSet, Sequences, bpe};
 use dtrain_recipes::{Data, Documents, Separator, Tokenizer, ValidationSource};
 use std::path::Path;
@@ -145,7 +146,7 @@ impl<'a> CorpusSettings<'a> {
             }
         };
         let valid = valid_files.as_deref().map(open).transpose()?;
-        let (train, valid) = tokens::cut(data, open(&train_files)?, valid, model)?;
+        let (train, valid) = pack(data, open(&train_files)?, valid, model)?;
         let files = files::recorded(train_files.iter().chain(valid_files.iter().flatten()).chain(&more))?;
         Ok(DataSet {
             train,

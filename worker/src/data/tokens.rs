@@ -1,7 +1,8 @@
-//! Token files: raw shards, llm.c shards and bytes of text, joined end to end and cut into windows.
+//! Token files: raw shards, llm.c shards and bytes of text, joined end to end.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, SampleSource, Sequences, file_type, split, tokenizer};
+use super::packing::pack;
+use super::{DataError, DataSet, Sequences, file_type, tokenizer};
 use dtrain_recipes::{Data, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
@@ -135,13 +136,19 @@ impl TokenFiles {
         Self { ends: ends.collect(), segments }
     }
 
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
     /// Appends tokens `begin..begin + length` to `into`; `Err` names the place of a token not below
     /// `vocab`.
-    fn read(&self, begin: u64, length: u64, vocab: u32, into: &mut Vec<u32>) -> Result<(), DataError> {
+    pub(super) fn read(
+        &self,
+        begin: u64,
+        length: u64,
+        vocab: u32,
+        into: &mut Vec<u32>,
+    ) -> Result<(), DataError> {
         let (mut at, end) = (begin, begin + length);
         let mut which = self.ends.partition_point(|end| *end <= at);
         while at < end {
@@ -173,45 +180,6 @@ impl TokenFiles {
     }
 }
 
-/// Samples of `context` consecutive tokens, each with the tokens that follow.
-#[derive(Debug)]
-pub(super) struct ContextWindows {
-    tokens: Arc<TokenFiles>,
-    /// Index of the first token of the first sample.
-    begin: u64,
-    samples: u64,
-    context: u64,
-    vocab: u32,
-}
-
-impl SampleSource for ContextWindows {
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
-    fn read(&self, indices: &[u64]) -> Result<Batch, DataError> {
-        let length = usize::try_from(self.context).expect("a context is a u32");
-        let mut inputs = Vec::with_capacity(indices.len() * length);
-        let mut targets = Vec::with_capacity(indices.len() * length);
-        let mut window = Vec::with_capacity(length + 1);
-        for index in indices {
-            assert!(*index < self.samples, "sample {index} of {}", self.samples);
-            window.clear();
-            self.tokens.read(self.begin + index * self.context, self.context + 1, self.vocab, &mut window)?;
-            inputs.extend_from_slice(&window[..length]);
-            targets.extend_from_slice(&window[1..]);
-        }
-        Ok(Batch::Tokens { inputs, targets, samples: indices.len(), length })
-    }
-}
-
-/// Returns all whole windows over `tokens` from `begin` on; one more token is the last target.
-fn windows(tokens: &Arc<TokenFiles>, begin: u64, model: Sequences) -> ContextWindows {
-    let context = u64::from(model.context);
-    let samples = (tokens.len() - begin).saturating_sub(1) / context;
-    ContextWindows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
-}
-
 /// Opens token shards as a data set.
 ///
 /// `named` is the `tokenizer.json` that they were made with, if it is known.
@@ -236,7 +204,7 @@ pub(super) fn open(
             Some(valid)
         }
     };
-    let (train, valid) = cut(data, train, valid, model)?;
+    let (train, valid) = pack(data, train, valid, model)?;
     let tokenizer = match named {
         Some(name) => {
             let (tokenizer, file) = tokenizer::named(name, root)?;
@@ -248,44 +216,4 @@ pub(super) fn open(
     };
     let files = files::recorded(&files)?;
     Ok(DataSet { train, valid, files, tokenizer, preprocessing: None, warnings: Vec::new() })
-}
-
-/// Splits tokens into training and validation samples.
-pub(super) fn cut(
-    data: &Data,
-    train: TokenFiles,
-    valid: Option<TokenFiles>,
-    model: Sequences,
-) -> Result<(Box<dyn SampleSource>, Box<dyn SampleSource>), DataError> {
-    let train = Arc::new(train);
-    let mut all = windows(&train, 0, model);
-    at_least_one(&all, &train, "train")?;
-    let valid = match (valid, &data.valid) {
-        (Some(valid), _) => {
-            let valid = Arc::new(valid);
-            let windows = windows(&valid, 0, model);
-            at_least_one(&windows, &valid, "validate")?;
-            windows
-        }
-        (None, ValidationSource::Fraction(fraction)) => {
-            all.samples = split::train_samples(all.samples, *fraction)?;
-            // The last target of training is the first input of validation, so no token is predicted in both.
-            windows(&train, all.samples * all.context, model)
-        }
-        (None, ValidationSource::Files(_)) => panic!("validation files were opened"),
-    };
-    all.samples = split::used(all.samples, data.fraction);
-    Ok((Box::new(all), Box::new(valid)))
-}
-
-fn at_least_one(windows: &ContextWindows, tokens: &TokenFiles, deed: &str) -> Result<(), DataError> {
-    if windows.samples > 0 {
-        return Ok(());
-    }
-    let (have, context) = (tokens.len(), windows.context);
-    let what = format!(
-        "{have} tokens; one sample to {deed} on takes {} (a context of {context} and one more)",
-        context + 1
-    );
-    Err(DataError::TooFew { what, hint: "use more data or a shorter `model.context`" })
 }
