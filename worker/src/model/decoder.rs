@@ -4,10 +4,10 @@
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
 use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights, experts};
-use crate::network::{ModelInput, RotaryAngles};
+use crate::network::{self, ModelInput, RotaryAngles};
 use crate::ops::{self, DeferredLossFigures, VocabRange};
 use burn::tensor::Tensor;
-use dtrain_recipes::{Activation, Decoder, Lora, Norm, Positions};
+use dtrain_recipes::{Activation, Decoder, Norm, Positions};
 
 /// Initial standard deviation of embeddings and linear layers (GPT-2).
 const DEVIATION: f64 = 0.02;
@@ -26,7 +26,7 @@ impl NeuralNetwork for Decoder {
         let Some(lora) = &self.lora else { return specs };
         let mut specs: Vec<_> = specs.into_iter().map(ParameterSpec::frozen).collect();
         if let ModelPart::Block(index) = part {
-            specs.extend(adapter_specs(self, lora, &format!("blocks.{index}.")));
+            specs.extend(network::lora::adapter_specs(self, lora, &format!("blocks.{index}.")));
         }
         specs
     }
@@ -126,27 +126,6 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<ParameterSpec> {
     linear(&mut specs, "ffn.up", [w, f], DEVIATION, decoder.bias);
     linear(&mut specs, "ffn.down", [f, w], residual, decoder.bias);
     specs
-}
-
-/// Returns the LoRA adapter's parameters. `A` is initialized as in the library `peft`, uniformly between
-/// ±1/√inputs, and `B` with zeros: the initial model equals the one without adapters.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "sides of what lies in memory"
-)]
-fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec<ParameterSpec> {
-    let rank = lora.rank as usize;
-    let pair = |(name, [input, output]): (&str, [u64; 2])| {
-        let normal = Initializer::Normal((3.0 * input as f64).sqrt().recip());
-        let spec =
-            |end: &str, shape, initial| ParameterSpec::new(prefix, &format!("{name}.{end}"), shape, initial);
-        [
-            spec("lora_a", &[input as usize, rank], normal),
-            spec("lora_b", &[rank, output as usize], Initializer::Zeros),
-        ]
-    };
-    decoder.adapted().into_iter().flat_map(pair).collect()
 }
 
 fn head_specs(decoder: &Decoder) -> Vec<ParameterSpec> {

@@ -9,6 +9,7 @@ pub(crate) mod context_parallel;
 pub(crate) mod initializer;
 mod kv_cache;
 mod layers;
+pub(crate) mod lora;
 mod model_input;
 mod model_parameter;
 mod outline;
