@@ -1,6 +1,6 @@
 //! Weight export: writes the weights of a checkpoint for other programs.
 
-use super::folder::parameters;
+use super::hugging_face_folder::parameters;
 use super::safetensors_file::{ExportedTensor, read_whole, write};
 use super::tensor_names::{HEAD, ValueOrder, prefix, theirs};
 use super::{ModelFamily, PretrainedError, config, io_error, onnx, peft};

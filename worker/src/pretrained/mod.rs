@@ -7,7 +7,7 @@
 
 mod config;
 mod export;
-mod folder;
+mod hugging_face_folder;
 mod onnx;
 mod peft;
 mod safetensors_file;
@@ -18,7 +18,7 @@ mod tests;
 
 pub use config::{ModelFamily, Pretrained};
 pub use export::{WeightFormat, export};
-pub use folder::ModelFolder;
+pub use hugging_face_folder::ModelFolder;
 
 use crate::checkpoint::CheckpointError;
 use std::path::{Path, PathBuf};

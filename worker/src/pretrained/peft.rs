@@ -1,6 +1,6 @@
 //! LoRA adapters in the layout of Hugging Face peft.
 
-use super::folder::parameters;
+use super::hugging_face_folder::parameters;
 use super::safetensors_file::{ExportedTensor, read_whole, write};
 use super::tensor_names::{ValueOrder, prefix, theirs};
 use super::{ModelFamily, PretrainedError, io_error};
