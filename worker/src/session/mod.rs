@@ -10,6 +10,7 @@ mod pending_updates;
 mod read_parameter;
 mod replica_check;
 mod save_checkpoint;
+mod stop_condition;
 mod tensor_snapshot;
 mod time_limit;
 mod validate;
@@ -37,15 +38,16 @@ use crate::stage::{ModelShard, Stage};
 use crate::step_timer::{DeviceClock, Slowdown};
 use crate::train_step::{self, Replica, StepOutcome};
 use dtrain_protocol::{
-    Assignment, Event, Failure, MetricTarget, ResidentBytes, StepFigures, StepId, StopReason, cannot_run,
+    Assignment, Event, Failure, ResidentBytes, StepFigures, StepId, StopReason, cannot_run,
 };
-use dtrain_recipes::{Metric, ZeroStage};
+use dtrain_recipes::ZeroStage;
 use pending_updates::PendingUpdates;
 use save_checkpoint::{CheckpointSaver, OnFailure};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use stop_condition::{is_complete, reason_after_step, reason_after_validation};
 use time_limit::RunClock;
-use validate::{ValidationHooks, ValidationId, ValidationOutcome, validate};
+use validate::{ValidationHooks, ValidationId};
 
 /// Receives the events of a rank, from any of its threads.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -266,17 +268,21 @@ fn steps(
     tell: &EventSink,
 ) -> Result<(StepId, StopReason), Failure> {
     let until = &assignment.until;
-    let is_complete = |step: StepId| until.steps.is_some_and(|last| step >= last);
     let mut clock = RunClock::of(assignment);
     let mut step = first_step(assignment);
     let mut compared = step;
     let mut ahead = PendingUpdates::of(assignment, replica.mesh.replicas().ranks());
-    let mut reason = is_complete(step).then_some(StopReason::Complete);
+    let mut reason = is_complete(until, step).then_some(StopReason::Complete);
     if reason.is_some() {
         // The attempt before was stopped in its last validation.
         let which = ValidationId { step, samples: assignment.validate_samples, is_last: true };
-        reason =
-            reason_after(replica, valid, which, ValidationHooks { orders, clock: &mut clock, tell }, reason)?;
+        reason = reason_after_validation(
+            replica,
+            valid,
+            which,
+            ValidationHooks { orders, clock: &mut clock, tell },
+            reason,
+        )?;
     }
     let mut sent = replica.mesh.bytes_sent();
     while reason.is_none() || !ahead.is_level() {
@@ -293,13 +299,7 @@ fn steps(
         let held = held_bytes(replica);
         let figures = StepFigures { sent_bytes, memory_bytes, held, ..figures(assignment, step, &outcome) };
         tell(Event::Step(figures));
-        reason = if is_complete(step) {
-            Some(StopReason::Complete)
-        } else if outcome.totals.ordered || reason == Some(StopReason::Ordered) {
-            Some(StopReason::Ordered)
-        } else {
-            reason.or((outcome.totals.elapsed >= 1.0).then_some(StopReason::Time))
-        };
+        reason = reason_after_step(until, step, &outcome.totals, reason);
         if !ahead.is_level() {
             continue;
         }
@@ -310,7 +310,7 @@ fn steps(
         if is_last || is_due(step, assignment.validate_every) {
             let which = ValidationId { step, samples: assignment.validate_samples, is_last };
             let watching = ValidationHooks { orders, clock: &mut clock, tell };
-            reason = reason_after(replica, valid, which, watching, reason)?;
+            reason = reason_after_validation(replica, valid, which, watching, reason)?;
         }
         let is_saved = reason.is_some() || is_due(step, assignment.save_every);
         if is_saved && step.0 >= compared.0 + replica_check::EVERY {
@@ -325,25 +325,6 @@ fn steps(
         }
     }
     Ok((step, reason.expect("the loop ends with a reason")))
-}
-
-/// Validates, and returns the reason for the end of training, which is `reason` otherwise.
-fn reason_after(
-    replica: &mut Replica<'_>,
-    valid: &dyn SampleSource,
-    which: ValidationId,
-    mut watching: ValidationHooks<'_>,
-    reason: Option<StopReason>,
-) -> Result<Option<StopReason>, Failure> {
-    let target = replica.until.target.clone();
-    Ok(match validate(replica, valid, which, &mut watching)? {
-        ValidationOutcome::Figures(totals) => {
-            let is_reached = target.is_some_and(|target| reaches_target(&target, &totals));
-            reason.or(is_reached.then_some(StopReason::Target))
-        }
-        ValidationOutcome::Nothing => reason,
-        ValidationOutcome::Stopped => Some(StopReason::Ordered),
-    })
 }
 
 /// Makes a last outer step: the result of training is the weights that the replicas share.
@@ -363,12 +344,6 @@ fn first_step(assignment: &Assignment) -> StepId {
 /// Returns `true` if an action that runs every `every` steps is due after `step`; 0 means never.
 fn is_due(step: StepId, every: u64) -> bool {
     every > 0 && step.0.is_multiple_of(every)
-}
-
-/// Returns `true` if a validation reaches the target.
-fn reaches_target(target: &MetricTarget, totals: &StepTotals) -> bool {
-    target.is_reached(Metric::ValidLoss.name(), totals.loss())
-        || target.is_reached(Metric::ValidAccuracy.name(), totals.accuracy())
 }
 
 /// Returns the bytes that are kept between steps.
