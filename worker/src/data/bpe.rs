@@ -1,4 +1,4 @@
-//! Byte-level BPE, trained on the training text; the cache stores the tokenizer.
+//! Byte-level BPE tokenizers: trained on the training text, and stored in the cache.
 
 use super::cache::{cache_error, failed, key, lock, write_whole};
 use super::corpus::CorpusReader;
@@ -13,7 +13,7 @@ use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Version of the training method. It changes whenever the same text would give another tokenizer.
+/// Version of the training method, which must change whenever the same text would give another tokenizer.
 const METHOD: &str = "byte-level bpe, method 1";
 
 /// End-of-text token of a tokenizer trained on JSON records or rows.
@@ -77,8 +77,8 @@ pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, DataError> {
     Ok(tokenizer)
 }
 
-/// Trains a tokenizer. If the data are JSON records or rows, which are documents, it gets an end-of-text
-/// token.
+/// Trains a tokenizer of `vocab` tokens on the text of `files`. If each document is a JSON record or a
+/// row, the tokenizer gets an end-of-text token.
 fn train(
     files: &[Arc<DataFile>],
     corpus: &CorpusReader<'_>,

@@ -8,7 +8,7 @@ use dtrain_recipes::{Data, Model, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Images with their labels, from several files.
+/// Images with their labels, from several IDX files.
 pub(super) struct IdxImages {
     parts: Vec<IdxFile>,
     /// Cumulative number of images up to the end of each file.
@@ -18,7 +18,7 @@ pub(super) struct IdxImages {
 
 struct IdxFile {
     images: Arc<DataFile>,
-    /// Offset of the first image in the file.
+    /// Offset of the first image in the file, in bytes.
     begin: u64,
     labels: Vec<u8>,
 }
@@ -143,7 +143,7 @@ pub(super) fn check_size(
 pub(super) struct IdxHeader {
     /// Length of each dimension; all at least 1.
     pub(super) lengths: Vec<u64>,
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub(super) bytes: u64,
 }
 

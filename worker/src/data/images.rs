@@ -22,17 +22,17 @@ const KEPT_BYTES: usize = 1 << 30;
 /// Limit on the bytes of images that are hashed whole; of larger sets, names and lengths are hashed.
 const HASHED_BYTES: u64 = 256 << 20;
 
-/// Size of the model's images, and the resizing.
+/// The size of the images that a model reads, and whether others are resized to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImageShape {
-    /// Channels, rows and columns; `None` if any image of `width` values fits.
+    /// Channels, rows and columns; `None` if any image with `width` values fits.
     size: Option<[u32; 3]>,
-    /// Values of an image.
+    /// Number of values of an image.
     width: usize,
     resize: bool,
 }
 
-/// Images with their classes.
+/// Samples of folders of images, with their classes.
 pub(super) struct ImageFolder {
     samples: Vec<LabelledImage>,
     shape: ImageShape,
@@ -42,7 +42,7 @@ pub(super) struct ImageFolder {
 
 pub(super) struct LabelledImage {
     path: PathBuf,
-    /// Path relative to the root if the file is below it.
+    /// Path of the image relative to the root if it is below it, otherwise the full path.
     name: String,
     class: u32,
 }
@@ -83,7 +83,7 @@ fn class_of(path: &Path) -> String {
 }
 
 impl ImageShape {
-    /// Returns the image size that `model` reads.
+    /// Returns the shape of the images that `model` reads.
     pub(super) fn of(model: &Model, resize: bool) -> Result<Self, DataError> {
         let (width, _) = row_shape(model).expect("only models of rows read images");
         let size = match model {
@@ -139,8 +139,8 @@ impl ImageFolder {
     }
 }
 
-/// Returns number, bytes and hash of the images as one record under the name of the first: a line for each
-/// would be long.
+/// Returns one record with the number, bytes and hash of all images, under the name of the first: a
+/// record for each image would be long.
 fn recorded(samples: &[LabelledImage]) -> Result<InputFile, DataError> {
     let mut lengths = Vec::with_capacity(samples.len());
     for sample in samples {
@@ -160,12 +160,12 @@ fn recorded(samples: &[LabelledImage]) -> Result<InputFile, DataError> {
 }
 
 impl LabelledImage {
-    /// Creates an image whose class is unknown.
+    /// Creates an image of unknown class.
     pub(super) fn unlabelled(path: PathBuf, name: String) -> Self {
         Self { path, name, class: 0 }
     }
 
-    /// Returns the path relative to the folder that was searched.
+    /// Returns the path of the image relative to the folder that was searched.
     pub(super) fn name(&self) -> &str {
         &self.name
     }

@@ -1,11 +1,11 @@
-//! Packing: documents joined end to end are cut into training sequences of equal length, without padding.
+//! Packing: cuts documents, joined end to end, into training sequences of equal length, without padding.
 
 use super::tokens::TokenFiles;
 use super::{Batch, DataError, SampleSource, Sequences, split};
 use dtrain_recipes::{Data, ValidationSource};
 use std::sync::Arc;
 
-/// Samples of `context` consecutive tokens, each with the tokens that follow.
+/// Samples of `context` consecutive tokens each, with the token that follows each of them.
 #[derive(Debug)]
 struct ContextWindows {
     tokens: Arc<TokenFiles>,
@@ -37,14 +37,16 @@ impl SampleSource for ContextWindows {
     }
 }
 
-/// Returns all whole windows over `tokens` from `begin` on; one more token is the last target.
+/// Returns all whole samples in `tokens` from `begin` on; the last one needs one more token, as its last
+/// target.
 fn windows(tokens: &Arc<TokenFiles>, begin: u64, model: Sequences) -> ContextWindows {
     let context = u64::from(model.context);
     let samples = (tokens.len() - begin).saturating_sub(1) / context;
     ContextWindows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
 }
 
-/// Splits tokens into training and validation samples.
+/// Packs tokens into training and validation samples; the latter are cut off the end of `train` if
+/// `valid` is `None`.
 pub(super) fn pack(
     data: &Data,
     train: TokenFiles,

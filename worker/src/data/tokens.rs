@@ -7,25 +7,25 @@ use dtrain_recipes::{Data, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes before the tokens of an llm.c shard: 256 numbers `i32`.
+/// Number of bytes before the tokens in an llm.c shard: 256 numbers `i32`.
 const LLM_C_HEADER: u64 = 1024;
 
-/// Magic number of an llm.c shard, its version, and the bytes of one of its tokens.
+/// Magic number, version, and bytes of one token of each known kind of llm.c shard.
 const LLM_C: [(u32, u32, u64); 2] = [(20_240_520, 1, 2), (20_240_801, 7, 4)];
 
-/// A run of tokens in one file.
+/// A run of consecutive tokens in one file.
 #[derive(Debug)]
 pub(super) struct TokenSegment {
     file: Arc<DataFile>,
-    /// Offset of the first token, in bytes.
+    /// Offset in the file of the first token, in bytes.
     begin: u64,
     tokens: u64,
-    /// Bytes of one token: 1, 2 or 4, little-endian.
+    /// Number of bytes of one token: 1, 2 or 4, little-endian.
     width: u64,
 }
 
 impl TokenSegment {
-    /// Creates a segment of all bytes of `file`, `width` to a token.
+    /// Creates a segment of all bytes of `file`, with `width` bytes for each token.
     pub(super) fn raw(file: Arc<DataFile>, width: u64) -> Result<Self, DataError> {
         if !file.bytes.is_multiple_of(width) {
             let detail = format!(
@@ -38,12 +38,12 @@ impl TokenSegment {
         Ok(Self { begin: 0, tokens: file.bytes / width, width, file })
     }
 
-    /// Creates a segment of the text of a file from byte `begin` on, one byte to a token.
+    /// Creates a segment of the text in `file` from byte `begin` on, with one byte for each token.
     pub(super) fn text(file: Arc<DataFile>, begin: u64) -> Self {
         Self { begin, tokens: file.bytes - begin, width: 1, file }
     }
 
-    /// Creates a segment of a token shard: llm.c if it has that header, otherwise raw `u16`.
+    /// Creates a segment of a token shard: an llm.c shard if it has that header, otherwise raw `u16`.
     fn shard(file: Arc<DataFile>) -> Result<Self, DataError> {
         let head = file.read_up_to(0, 12)?;
         let word = |index: usize| {
@@ -76,7 +76,7 @@ impl TokenSegment {
     }
 }
 
-/// Fails if a file is recognizably something else than raw numbers.
+/// Fails if a file is recognizably something other than raw numbers.
 fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
     let head = file.read_up_to(0, file_type::HEAD_BYTES)?;
     let detail = if file_type::is_text(&head) {
@@ -91,12 +91,11 @@ fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
 }
 
 /// Returns `true` if a file begins like an llm.c shard of an unknown version. Such a header has a date as
-/// its first number, a small version, and zeros behind the numbers that it uses; no text has tokens like
-/// that.
+/// its first number, a small version, and zeros after the numbers that it uses; no text has such tokens.
 fn is_unknown_header(file: &DataFile, magic: u32, version: u32) -> Result<bool, DataError> {
-    /// Dates that llm.c may use: from 2024 to 2099.
+    /// Dates that the header of an llm.c shard may have: from 2024 to 2099.
     const DATES: std::ops::Range<u32> = 20_240_101..21_000_101;
-    /// Bytes of a header that may be non-zero: 16 numbers.
+    /// Number of bytes of a header that may be non-zero: 16 numbers.
     const USED: u64 = 64;
     if LLM_C.iter().any(|(known, ..)| *known == magic) {
         return Ok(true);
@@ -119,7 +118,7 @@ fn unknown_header(file: &DataFile, magic: u32, version: u32) -> DataError {
     DataError::content(&file.name, "byte 0", detail)
 }
 
-/// The tokens of several files, end to end.
+/// The tokens of several files, joined end to end.
 #[derive(Debug)]
 pub(super) struct TokenFiles {
     segments: Vec<TokenSegment>,
@@ -140,8 +139,8 @@ impl TokenFiles {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Appends tokens `begin..begin + length` to `into`; `Err` names the place of a token not below
-    /// `vocab`.
+    /// Appends the tokens `begin..begin + length` to `into`; `Err` names the place of a token that is not
+    /// below `vocab`.
     pub(super) fn read(
         &self,
         begin: u64,
@@ -180,7 +179,7 @@ impl TokenFiles {
     }
 }
 
-/// Opens token shards as a data set.
+/// Opens token shards as a data set of training and validation samples.
 ///
 /// `named` is the `tokenizer.json` that they were made with, if it is known.
 pub(super) fn open(
