@@ -1,4 +1,4 @@
-//! Causal transformers of the GPT-2 and the Llama family.
+//! Causal transformers of the GPT-2 and the Llama family, with LoRA adapters if the recipe has them.
 //!
 //! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`, or experts in place of `ffn`.
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
@@ -9,7 +9,7 @@ use crate::ops::{self, DeferredLossFigures, VocabRange};
 use burn::tensor::Tensor;
 use dtrain_recipes::{Activation, Decoder, Norm, Positions};
 
-/// Initial standard deviation of embeddings and linear layers (GPT-2).
+/// Initial standard deviation of embeddings and linear layers, as in GPT-2.
 const DEVIATION: f64 = 0.02;
 
 impl NeuralNetwork for Decoder {
@@ -31,7 +31,7 @@ impl NeuralNetwork for Decoder {
         specs
     }
 
-    /// Looks tokens up in the embedding. `[b, t, w]`
+    /// Looks tokens up in the embedding, and adds learned positions if there are any. `[b, t, w]`
     fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         let ModelInput::Tokens { inputs, samples, length, .. } = samples else {
             panic!("a decoder trains on tokens, not on rows");
@@ -44,7 +44,7 @@ impl NeuralNetwork for Decoder {
         }
     }
 
-    /// Computes one block. `[b, t, w]` → `[b, t, w]`
+    /// Computes one block: attention, then a feed-forward layer or experts. `[b, t, w]` → `[b, t, w]`
     fn block(
         &self,
         layers: &LayerContext,
@@ -148,7 +148,7 @@ fn norm_specs(decoder: &Decoder, prefix: &str, name: &str) -> Vec<ParameterSpec>
     specs
 }
 
-/// Returns the part of the vocabulary that this rank looks up, or scores.
+/// Returns the range of the vocabulary that this rank looks up, or scores.
 fn vocabulary(weights: &Weights<'_>) -> VocabRange {
     let share = weights.share("head.weight", 1).or_else(|| weights.share("embedding.weight", 0));
     share.expect("a part that knows tokens has a weight for each")

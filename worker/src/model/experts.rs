@@ -1,5 +1,5 @@
 //! Mixture of experts in place of a feed-forward layer (Shazeer et al. 2017; dropless, with top-k
-//! renormalised, as Mixtral of Jiang et al. 2024).
+//! renormalized, as in Mixtral by Jiang et al. 2024).
 //!
 //! Everything that depends on more than one token is computed over whole sequences: so neither
 //! micro-batches nor replicas change the training.
@@ -20,8 +20,8 @@ use dtrain_recipes::{Activation, Decoder, Experts};
 use load_balancing::load_balancing_loss;
 use router::{gate_weights, router_probabilities, top_k_experts, within_capacity};
 
-/// Returns the parameters of the experts of one block and of their router; `residual` is the deviation of
-/// matrices that add to the residual stream.
+/// Returns the parameters of one block's experts and their router; `residual` is the initial standard
+/// deviation of matrices that add to the residual stream, `deviation` that of others.
 pub(crate) fn specs(
     decoder: &Decoder,
     experts: &Experts,
@@ -43,7 +43,7 @@ pub(crate) fn specs(
 }
 
 /// Computes the experts of one block: the weighted outputs of each token's experts, plus `residual`.
-/// `normed` and `residual` are `[b, t, w]`.
+/// `normed` and `residual` are `[b, t, w]`. Also returns the load-balancing loss.
 ///
 /// Every tensor-parallel rank routes every token in the same way, and has a part of each expert's matrices:
 /// so the gradient that reaches the gates is a partial sum. In sequence mode it may stay one, as the

@@ -29,12 +29,12 @@ impl NeuralNetwork for Mlp {
         ]
     }
 
-    /// Returns the samples unchanged. `[b, 1, w]`
+    /// Returns the rows of samples unchanged. `[b, 1, w]`
     fn first(&self, layers: &LayerContext, _: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         layers.rows(samples)
     }
 
-    /// Computes a hidden layer. `[b, 1, in]` → `[b, 1, out]`
+    /// Computes one hidden layer. `[b, 1, in]` → `[b, 1, out]`
     fn block(
         &self,
         layers: &LayerContext,

@@ -10,7 +10,7 @@ use crate::network::{
 };
 use dtrain_recipes::Model;
 
-/// Builds the network of a model; initial values that it draws when it is built follow from `seed`.
+/// Builds the network of a model; the initial values that it draws while it is built follow from `seed`.
 ///
 /// `Err` for a foreign command, for a network that this program lacks, or if it does not fit the recipe.
 pub(crate) fn build(model: &Model, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {

@@ -1,4 +1,4 @@
-//! LoRA adapters: their parameters, and their forward beside parallel linear layers.
+//! LoRA adapters: their parameters, and their forward pass beside the parallel linear layers.
 
 use super::tensor_parallel::{enter, leave};
 use super::{Initializer, LayerContext, ParameterSpec, Weights};
@@ -6,8 +6,9 @@ use crate::ops;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Decoder, Lora};
 
-/// Returns the LoRA adapter's parameters. `A` is initialized as in the library `peft`, uniformly between
-/// ±1/√inputs, and `B` with zeros: the initial model equals the one without adapters.
+/// Returns the parameters of the LoRA adapters of one block. `A` is initialized with the variance that
+/// the library `peft` uses (uniform between ±1/√inputs), and `B` with zeros: the initial model equals the
+/// one without adapters.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -27,9 +28,9 @@ pub(crate) fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec
     decoder.adapted().into_iter().flat_map(pair).collect()
 }
 
-/// Computes the LoRA adapters of column-parallel layers: `scale · x·A·B` of each, side by side; `None` if
-/// the layers have none. Every rank has all of `A` and columns of `B`. `[b, t, w]` → `[b, t, sum of the
-/// columns held]`
+/// Computes the LoRA adapters of column-parallel layers, `scale · x·A·B` of each, side by side; `None` if
+/// the layers have none. Every rank has all of `A` and some columns of `B`. `[b, t, w]` → `[b, t, sum of
+/// the columns held]`
 pub(super) fn column_adapters(
     layers: &LayerContext,
     weights: &Weights<'_>,
@@ -52,8 +53,8 @@ pub(super) fn column_adapters(
     Some(Tensor::cat(up.collect(), 2))
 }
 
-/// Returns `residual` plus the LoRA adapter of a row-parallel layer: `scale · x·A·B`. Every rank has rows
-/// of `A` and all of `B`. `x` is `[b, t, rows held]`, `residual` `[b, t, w]`.
+/// Returns `residual` plus the output of the LoRA adapter of a row-parallel layer, `scale · x·A·B`. Every
+/// rank has some rows of `A` and all of `B`. `x` is `[b, t, rows held]`, `residual` is `[b, t, w]`.
 pub(super) fn row_adapter(
     layers: &LayerContext,
     weights: &Weights<'_>,

@@ -1,5 +1,4 @@
-//! Parallel linear layers: matrices cut by columns or by rows among the tensor-parallel ranks, with their LoRA
-//! adapters.
+//! Parallel linear layers, whose matrices are cut by columns or by rows among the tensor-parallel ranks.
 
 use super::lora::{column_adapters, row_adapter};
 use super::tensor_parallel::{enter, leave};
@@ -8,8 +7,8 @@ use crate::ops;
 use burn::tensor::Tensor;
 
 impl LayerContext {
-    /// Computes column-parallel linear layers of one input. Layers with LoRA adapters add their output,
-    /// times `scale`. `[b, t, w]` → `[b, t, columns held]`
+    /// Computes column-parallel linear layers of one input. Those with LoRA adapters add the output of
+    /// the adapters, times `scale`. `[b, t, w]` → `[b, t, columns held]`
     pub(crate) fn column(
         &self,
         weights: &Weights<'_>,
@@ -21,8 +20,8 @@ impl LayerContext {
         column(self, weights, names, x, added)
     }
 
-    /// Computes a row-parallel linear layer, plus the residual. A LoRA adapter adds its output, times
-    /// `scale`. `[b, t, rows held]` → `[b, t, w]`
+    /// Computes a row-parallel linear layer and adds the residual. If it has a LoRA adapter, the output
+    /// of the adapter is added too, times `scale`. `[b, t, rows held]` → `[b, t, w]`
     pub(crate) fn row(
         &self,
         weights: &Weights<'_>,
@@ -39,7 +38,7 @@ impl LayerContext {
     }
 }
 
-/// Computes column-parallel layers of one input, plus `added`.
+/// Computes column-parallel layers of one input and adds `added`.
 ///
 /// `[b, t, w]` → `[b, t, sum of the columns held]`
 fn column(
@@ -54,7 +53,7 @@ fn column(
     ops::project(layers.arithmetic, enter(&layers.partners, x), matrices, biases, added)
 }
 
-/// Computes a row-parallel layer, plus the residual. `[b, t, rows held]` → `[b, t, w]`
+/// Computes a row-parallel layer and adds the residual. `[b, t, rows held]` → `[b, t, w]`
 fn row(
     layers: &LayerContext,
     weights: &Weights<'_>,

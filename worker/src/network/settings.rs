@@ -1,11 +1,11 @@
-//! Settings of a custom network in a recipe, for the function that builds it.
+//! Settings of a custom network in a recipe, which the function that builds it reads.
 
 use burn::tensor::Device;
 use dtrain_recipes::{CustomModel, InputSignature, ParamValue};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// The keys of `[model]` and `[model.settings]`.
+/// The keys of `[model]` and `[model.settings]` in a recipe.
 pub struct ModelSettings<'a> {
     own: &'a CustomModel,
     read: RefCell<BTreeSet<String>>,
@@ -13,10 +13,10 @@ pub struct ModelSettings<'a> {
 
 /// A type that a setting can have.
 pub trait SettingValue: Sized {
-    /// The expected type, for messages.
+    /// Description of the type, for messages.
     const WANTED: &'static str;
 
-    /// Converts a value; `None` if it is of another type.
+    /// Converts the value of a setting; `None` if it is of another type.
     fn of(value: &ParamValue) -> Option<Self>;
 }
 
@@ -42,12 +42,13 @@ impl<'a> ModelSettings<'a> {
         found.map(Some).ok_or_else(|| format!("`model.settings.{key}` must be {}, found {value}", T::WANTED))
     }
 
-    /// Returns the input that the network must accept.
+    /// Returns the input that the recipe says the network reads.
     pub fn reads(&self) -> InputSignature {
         self.own.reads
     }
 
-    /// Returns tokens of a sequence and size of the vocabulary; `Err` if the recipe declares rows.
+    /// Returns the number of tokens in a sequence and the size of the vocabulary; `Err` if the recipe
+    /// declares rows.
     pub fn tokens(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
             InputSignature::Tokens { context, vocab } => Ok([context as usize, vocab as usize]),
@@ -58,7 +59,8 @@ impl<'a> ModelSettings<'a> {
         }
     }
 
-    /// Returns values of a row and number of classes; `Err` if the recipe declares tokens.
+    /// Returns the number of values in a row and the number of classes; `Err` if the recipe declares
+    /// tokens.
     pub fn rows(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
             InputSignature::Rows { inputs, classes } => Ok([inputs as usize, classes as usize]),
@@ -74,7 +76,7 @@ impl<'a> ModelSettings<'a> {
         Device::flex()
     }
 
-    /// Checks that every setting of the recipe was read.
+    /// Checks that the network read every setting in the recipe.
     pub(super) fn all_read(&self) -> Result<(), String> {
         let read = self.read.borrow();
         let Some(odd) = self.own.settings.keys().find(|key| !read.contains(*key)) else { return Ok(()) };

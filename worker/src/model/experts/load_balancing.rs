@@ -1,4 +1,5 @@
-//! Load balancing of a mixture of experts: the auxiliary loss that spreads the tokens evenly.
+//! Load balancing of a mixture of experts: the auxiliary loss for spreading the tokens evenly among the
+//! experts.
 // Shapes in this file: b samples · t tokens of a sample
 
 use crate::mesh::ModelParallelGroups;
@@ -6,10 +7,10 @@ use crate::ops;
 use burn::tensor::{Tensor, TensorData};
 use dtrain_recipes::Experts;
 
-/// Returns the load-balancing loss of this rank's tokens, which is added to their mean cross-entropy
-/// (DeepSeek-AI 2024, for each sequence): the sum over the experts of the share of choices times the mean
-/// probability, times their number. It is smallest, the weight itself, if every expert has as many tokens.
-/// `None` if no gradient is needed.
+/// Returns the load-balancing loss of this rank's tokens, an auxiliary loss that is added to their mean
+/// cross-entropy (DeepSeek-AI 2024, for each sequence): the sum over the experts of the share of choices
+/// times the mean probability, times the number of experts and the weight of the loss. It is smallest,
+/// the weight itself, if every expert has the same number of tokens. `None` if no gradient is needed.
 ///
 /// If ranks hold parts of a sequence, they sum the choices; each adds for its own tokens, so that the mean
 /// over these ranks is that of whole sequences. In sequence mode all ranks have all tokens, and each adds

@@ -1,4 +1,5 @@
-//! Router of a mixture of experts: chooses the top-k experts of every token, and their gate weights.
+//! Router of a mixture of experts: its top-k gate chooses the experts of every token, and their gate
+//! weights.
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
 use crate::network::{LayerContext, Weights};
@@ -6,8 +7,8 @@ use crate::ops::{self, Arithmetic};
 use burn::tensor::{Int, Tensor, TensorData};
 use dtrain_recipes::{Experts, Precision};
 
-/// Returns the probability of every expert for every token, in f32 for any precision: near ties must not be
-/// decided by rounding. `[n, e]`
+/// Returns the probability of every expert for every token, in f32 whatever the precision: rounding must
+/// not decide near ties. `[n, e]`
 pub(super) fn router_probabilities(
     layers: &LayerContext,
     weights: &Weights<'_>,
@@ -23,7 +24,8 @@ pub(super) fn router_probabilities(
     powers.clone() / powers.sum_dim(1)
 }
 
-/// Returns the experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
+/// Returns the `k` most likely experts of every token, most likely first; the first of equally likely
+/// ones. `[n, e]` → `[n · k]`
 pub(super) fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
     let mut chosen = Vec::new();
     for row in probabilities.chunks(experts.count as usize) {
@@ -38,8 +40,8 @@ pub(super) fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usi
     chosen
 }
 
-/// Returns the gate weights of each token's experts: their probabilities, scaled to sum to one if there are
-/// several. `[n, k]`
+/// Returns the gate weights of each token's experts: their probabilities, scaled to sum to one if a token
+/// has several. `[n, k]`
 pub(super) fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
     let places: Vec<_> =
         chosen.iter().map(|expert| i64::try_from(*expert).expect("experts are few")).collect();
@@ -49,7 +51,8 @@ pub(super) fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_toke
     if per_token == 1 { picked } else { picked.clone() / picked.sum_dim(1) }
 }
 
-/// Drops choices beyond the capacity: of every sequence an expert takes the first ones.
+/// Replaces choices beyond the capacity by `None`: an expert takes the first tokens of every sequence
+/// that choose it.
 pub(super) fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Option<usize>> {
     let most = experts.most(length);
     let sequences = chosen.chunks(length * experts.per_token as usize);
