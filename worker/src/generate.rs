@@ -12,7 +12,7 @@ use dtrain_recipes::{DataFormat, Decoder, Model, Tokenizer};
 use sampling::{forbid_unknown, sample_token, unit};
 use std::time::Instant;
 
-/// Continues the prompt of `request`; passes the text to `more` piece by piece.
+/// Continues the prompt of `request` with generated text; passes the text to `more` piece by piece.
 pub fn generate(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<GenerationStats, Failure> {
     let Model::Decoder(decoder) = &request.model else {
         return Err(Failure::Other("only a decoder generates text; this model is of another kind".into()));
@@ -52,8 +52,9 @@ fn data_failure(error: data::DataError) -> Failure {
     Failure::Data(error.to_string())
 }
 
-/// Returns the tokens that the model continues, at least one: those of `text`, or of a new line if it is
-/// empty. A text of blanks may have no tokens; then the model begins with [`TextTokenizer::first_token`].
+/// Returns the tokens that the model is to continue, at least one: those of `text`, or of a new line if
+/// `text` is empty. A text of blanks may have no tokens; then the model begins with
+/// [`TextTokenizer::first_token`].
 ///
 /// `Err` if the tokenizer knows no part of `text`.
 fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
@@ -74,11 +75,11 @@ fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
     })
 }
 
-/// Computes the logits of the next token.
+/// A decoder that computes the logits of the next token.
 struct LogitGenerator {
     stage: Stage,
     context: usize,
-    /// Tokens in the KV cache; `None` if every pass computes all of them.
+    /// Number of tokens in the KV cache; `None` if every pass computes all tokens.
     kept: Option<usize>,
 }
 
@@ -92,8 +93,8 @@ impl LogitGenerator {
         Self { stage, context: decoder.context as usize, kept: has_room.then_some(0) }
     }
 
-    /// Returns the logits of the token after `tokens`, of which at most the last `context` are read.
-    /// `tokens` is one longer than in the call before.
+    /// Returns the logits of the token that follows `tokens`, of which at most the last `context` are
+    /// read. `tokens` must be one token longer than in the call before.
     fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
         if let Some(kept) = self.kept.filter(|_| tokens.len() <= self.context) {
             self.kept = Some(tokens.len());
@@ -107,16 +108,16 @@ impl LogitGenerator {
     }
 }
 
-/// The state of streaming a continuation: the text that was passed on.
+/// A streamer of a continuation: it passes on text as soon as that can no longer change.
 struct TextStreamer<'a> {
     stop: &'a [String],
-    /// Bytes that were passed on.
+    /// Number of bytes of the text that were passed on.
     told: usize,
 }
 
 impl TextStreamer<'_> {
-    /// Returns the new text of `all`, the continuation so far, and whether it has ended. Text that may
-    /// still change, or may be the beginning of a stop text, is held back unless `is_last`.
+    /// Returns the new text in `all`, which is the whole continuation so far, and `true` if it has ended.
+    /// Text that may still change, or may be the beginning of a stop text, is held back unless `is_last`.
     fn more<'t>(&mut self, all: &'t str, is_last: bool) -> (&'t str, bool) {
         let stopped = self.stop.iter().filter_map(|stop| all.find(stop.as_str())).min();
         let end = match stopped {
@@ -129,7 +130,8 @@ impl TextStreamer<'_> {
         (new, is_last || stopped.is_some())
     }
 
-    /// Returns the bytes that can no longer change: a character may come in several tokens.
+    /// Returns the length in bytes of the text in `all` that can no longer change: a character may come
+    /// in several tokens.
     fn stable(&self, all: &str) -> usize {
         let all = all.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let begins =
@@ -139,8 +141,8 @@ impl TextStreamer<'_> {
     }
 }
 
-/// Returns the tokenizer if the checkpoint has none: bytes are the tokens, the data names none, or an older
-/// version wrote the checkpoint.
+/// Returns the tokenizer to use if the checkpoint has none: because bytes are the tokens, the data names
+/// none, or an older version wrote the checkpoint.
 fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
     if let DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } = &request.data.format {
         return Ok(TextTokenizer::Bytes);

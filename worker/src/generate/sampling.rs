@@ -1,22 +1,24 @@
-//! Sampling of the next token of a text: temperature, top-k and top-p.
+//! Sampling of the next token of a generated text, with temperature, top-k and top-p.
 
 use dtrain_protocol::SampleRequest;
 
-/// Excludes numbers that are no tokens of the tokenizer: they would have no text.
+/// Sets the logits of numbers that are not tokens of the tokenizer to minus infinity: they would have no
+/// text.
 pub(super) fn forbid_unknown(logits: &mut [f32], is_token: &[bool]) {
     for (logit, _) in logits.iter_mut().zip(is_token).filter(|(_, is_token)| !**is_token) {
         *logit = f32::NEG_INFINITY;
     }
 }
 
-/// Converts 53 of the bits to a number in [0, 1).
+/// Converts the upper 53 of 64 random bits to a number in [0, 1).
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
 pub(super) fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Samples the token at position `dice` (in [0, 1)) of the distribution of `logits`, sharpened by `1 /
-/// temperature` and cut by the request's top-k and top-p; with temperature 0 the most likely one.
+/// Samples a token from the distribution of `logits`, sharpened by `1 / temperature` and cut by the
+/// request's top-k and top-p; with temperature 0 returns the most likely token. `dice` in [0, 1) is the
+/// position in the cumulative distribution.
 #[expect(clippy::cast_possible_truncation, reason = "an index below the vocabulary, a u32")]
 pub(super) fn sample_token(logits: &[f32], request: &SampleRequest, dice: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();

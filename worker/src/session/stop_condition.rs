@@ -1,4 +1,5 @@
-//! Stop conditions of a training: the last step, the time limit, the target of a validation, or an order.
+//! Stop conditions of a training: the number of steps, the time limit, the target of the metric, or an
+//! order.
 
 use super::validate::{ValidationHooks, ValidationId, ValidationOutcome, validate};
 use crate::data::SampleSource;
@@ -7,12 +8,13 @@ use crate::train_step::Replica;
 use dtrain_protocol::{Failure, MetricTarget, RunUntil, StepId, StopReason};
 use dtrain_recipes::Metric;
 
-/// Returns `true` if `step` is the last one that `until` allows.
+/// Returns `true` if training is complete after `step`, because `until` allows no further step.
 pub(super) fn is_complete(until: &RunUntil, step: StepId) -> bool {
     until.steps.is_some_and(|last| step >= last)
 }
 
-/// Returns the reason to stop training after `step`, whose totals are `totals`; `reason` is that of the step before.
+/// Returns the reason to stop training after `step`, if there is one. `totals` are those of the step, and
+/// `reason` is the reason that held before it.
 pub(super) fn reason_after_step(
     until: &RunUntil,
     step: StepId,
@@ -28,7 +30,8 @@ pub(super) fn reason_after_step(
     }
 }
 
-/// Validates, and returns the reason for the end of training, which is `reason` otherwise.
+/// Validates, and returns the reason to stop training after that: `reason` if there is one, otherwise a
+/// target that is reached or a stop that was ordered meanwhile.
 pub(super) fn reason_after_validation(
     replica: &mut Replica<'_>,
     valid: &dyn SampleSource,
@@ -47,7 +50,7 @@ pub(super) fn reason_after_validation(
     })
 }
 
-/// Returns `true` if a validation reaches the target.
+/// Returns `true` if the totals of a validation reach the target.
 fn reaches_target(target: &MetricTarget, totals: &StepTotals) -> bool {
     target.is_reached(Metric::ValidLoss.name(), totals.loss())
         || target.is_reached(Metric::ValidAccuracy.name(), totals.accuracy())
