@@ -151,7 +151,7 @@ fn first_frame<T: DeserializeOwned>() -> Result<T, Failure> {
     })
 }
 
-/// Formats an error with its cause.
+/// Formats an error, followed by its cause if it has one.
 fn with_cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

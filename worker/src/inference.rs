@@ -235,7 +235,7 @@ fn working_directory() -> Result<PathBuf, Failure> {
 
 /// Totals over the samples that a classifier was evaluated on.
 struct ClassifierTotals {
-    /// Confusion matrix `[actual][predicted]`.
+    /// Confusion matrix: number of samples, as `[actual class][predicted class]`.
     confusion: Vec<Vec<u64>>,
     /// Number of samples, sum of confidences, and number of hits in each bin.
     bins: [(u64, f64, u64); BINS],

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 /// An error from writing or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// A file operation failed.
+    /// An operation on a file of a checkpoint failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
         /// The operation that failed, such as `writing`.
@@ -37,7 +37,7 @@ pub enum CheckpointError {
         folder.display()
     )]
     Full {
-        /// Folder of the checkpoint.
+        /// Folder to which the checkpoint would have been written.
         folder: PathBuf,
         /// Number of bytes needed, with a reserve.
         needed: u64,
@@ -49,10 +49,10 @@ pub enum CheckpointError {
     Unusable {
         /// Folder of the checkpoint.
         folder: PathBuf,
-        /// Description of the problem.
+        /// Description of the reason.
         detail: String,
     },
-    /// A file's content does not match its recorded hash.
+    /// The content of a file does not match its recorded hash.
     #[error("tensor {tensor} in {file} at byte {offset}: {detail}")]
     Corrupt {
         /// Name of the tensor that was being read.
@@ -82,7 +82,7 @@ pub enum CheckpointError {
     Missing {
         /// Name and shape of the requested tensor.
         wanted: String,
-        /// The content that the checkpoint has instead.
+        /// Description of the content that the checkpoint has instead.
         detail: String,
     },
 }

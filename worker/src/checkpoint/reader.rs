@@ -37,7 +37,7 @@ pub struct TensorReader {
 /// A tensor that the manifest lists.
 #[derive(Debug)]
 struct ManifestTensor {
-    /// Index of the tensor in the manifest.
+    /// Index of the tensor in the manifest's list.
     index: usize,
     /// Slice of the tensor that each stored piece holds.
     slices: Vec<Slice>,

@@ -19,7 +19,7 @@ const RESERVE_BYTES: u64 = 16 << 20;
 pub struct NamedPiece<'a> {
     /// Global name of the tensor, such as `blocks.3.ffn.up.weight`.
     pub name: &'a str,
-    /// Role of the tensor: weight, optimizer state, and so on.
+    /// Role of the tensor: weight, optimizer state, or other state.
     pub kind: TensorKind,
     /// The elements to be written, as a slice of the global tensor.
     pub slice: &'a Slice,
@@ -133,7 +133,7 @@ fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<File
     chunks.finish()
 }
 
-/// Alignment of addresses and lengths for direct I/O, in bytes.
+/// Required alignment of addresses and lengths in direct I/O, in bytes.
 const ALIGNMENT: usize = 4096;
 
 /// A file that is written and hashed chunk by chunk, with direct I/O where the file system allows it:

@@ -16,7 +16,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Prefix of the names of cached files.
+/// Prefix of the names of all files in the cache.
 pub(super) const PREFIX: &str = "bpe-";
 
 /// Lists the cached files in `cache`, without lock files, which waiting ranks have open, and without
@@ -72,7 +72,7 @@ pub(super) fn lock(cache: &Path, key: &str, progress: &WorkCounter) -> Result<Fi
     hold(&path, progress).map_err(cache_error("locking", &path))
 }
 
-/// Writes a file durably under a temporary name of this process, then renames it.
+/// Writes a file durably under a temporary name of this process, then renames it to `path`.
 pub(super) fn write_whole(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> Result<(), DataError>,

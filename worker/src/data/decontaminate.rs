@@ -1,4 +1,4 @@
-//! Decontamination: keeps validation files out of the training files, whatever their format.
+//! Decontamination: leaves validation files out of the training files, whatever their format.
 
 use super::DataError;
 use super::files::{self, ResolvedFile};

@@ -33,13 +33,13 @@ pub struct FileFacts {
 pub struct CorpusFacts {
     /// Number of documents: text files, JSON records or rows.
     pub documents: u64,
-    /// Bytes of text, decompressed.
+    /// Length of the decompressed text, in bytes.
     pub bytes: u64,
-    /// Documents that equal an earlier one byte by byte.
+    /// Number of documents that equal an earlier one, byte by byte.
     pub duplicates: u64,
-    /// Validation documents that equal a training document; `None` without validation files.
+    /// Number of validation documents that equal a training document; `None` without validation files.
     pub shared: Option<u64>,
-    /// Beginnings of the first documents.
+    /// Beginnings of the first documents of the corpus.
     pub samples: Vec<String>,
 }
 

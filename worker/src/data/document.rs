@@ -31,7 +31,7 @@ impl DocumentPiece {
     }
 }
 
-/// A document in memory, read piece by piece.
+/// A document that is held in memory and read piece by piece.
 pub(super) struct InMemoryDocument<B> {
     text: B,
     file: Arc<DataFile>,
@@ -41,7 +41,7 @@ pub(super) struct InMemoryDocument<B> {
 }
 
 impl<B: AsRef<[u8]>> InMemoryDocument<B> {
-    /// Creates a document of `file` from `text`, which is UTF-8.
+    /// Creates a document that is part of `file` from its text, which is UTF-8.
     pub(super) fn new(text: B, file: &Arc<DataFile>) -> Self {
         Self { text, file: Arc::clone(file), at: 0, is_done: false }
     }
@@ -63,19 +63,19 @@ impl<B: AsRef<[u8]>> Iterator for InMemoryDocument<B> {
     }
 }
 
-/// A text file, read piece by piece.
+/// A text file that is one document and is read piece by piece.
 pub(super) struct TextFile<R> {
     file: Arc<DataFile>,
     reader: R,
     /// Bytes that were read from the file and not yet returned.
     rest: Vec<u8>,
-    /// Offset of `rest` in the file.
+    /// Offset in the file of the bytes in `rest`.
     at: u64,
     is_done: bool,
 }
 
 impl<R: Read> TextFile<R> {
-    /// Creates a document of `file` from `reader`, which reads its text.
+    /// Creates a document from the whole of `file`, whose text `reader` reads.
     pub(super) fn new(file: Arc<DataFile>, reader: R) -> Self {
         Self { file, reader, rest: Vec::new(), at: 0, is_done: false }
     }

@@ -15,7 +15,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Consecutive attempts without new bytes after which a download fails.
+/// Number of consecutive attempts without new bytes after which a download fails.
 const TRIES: u32 = 5;
 
 /// Backoff after the first failed attempt; it doubles with each further one.
@@ -153,7 +153,7 @@ fn on_disk(action: &str, path: &Path, error: &std::io::Error) -> String {
 #[derive(Debug, PartialEq, Eq)]
 struct InsufficientSpace {
     free: u64,
-    /// Bytes of the free space that must stay free.
+    /// Number of free bytes that must stay free.
     kept: u64,
 }
 
@@ -170,7 +170,7 @@ struct Download<'a> {
     part: &'a Path,
     file: File,
     watch: &'a PreparationObserver<'a>,
-    /// Bytes downloaded so far.
+    /// Number of bytes downloaded so far.
     bytes: u64,
     of: Option<u64>,
     /// The server's identifier for the version of the file to which the downloaded bytes belong.
@@ -321,7 +321,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Returns the SHA-256 of the downloaded bytes, in hexadecimal digits.
+    /// Returns the SHA-256 checksum of the downloaded bytes, in hexadecimal digits.
     fn sha256(&mut self) -> std::io::Result<String> {
         let mut context = digest::Context::new(&digest::SHA256);
         let mut piece = vec![0; PIECE_BYTES];

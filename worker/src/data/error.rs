@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// The reason why data cannot be used. Messages name the file, the place in it, the expected content, and a
-/// remedy.
+/// The reason why data cannot be used. Its message names the file, the place in it, the expected content,
+/// and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// No file matches a pattern.
@@ -25,18 +25,18 @@ pub enum DataError {
         /// Description of the mistake in the pattern.
         detail: String,
     },
-    /// A data name begins like a URL but is not valid.
+    /// A data name begins like a URL but is not a valid one.
     #[error("a URL of the data cannot be used: {0}")]
     Url(String),
-    /// A file was not downloaded.
+    /// Downloading the file of a URL failed, or was not done.
     #[error("downloading {url}: {detail}")]
     Download {
         /// URL of the file, without its checksum.
         url: String,
-        /// The expected and the found content, and a remedy.
+        /// Description of the problem, with a remedy.
         detail: String,
     },
-    /// A file operation failed.
+    /// An operation on a data file failed.
     #[error("reading {file}: {source}")]
     Io {
         /// Name of the file.
@@ -51,7 +51,7 @@ pub enum DataError {
         file: String,
         /// Place in the file, such as `line 3` or `byte 20`.
         place: String,
-        /// The expected and the found content, and a remedy.
+        /// The expected content and the content found, with a remedy.
         detail: String,
     },
     /// The data and the model do not match; the text says in which way.
@@ -60,7 +60,7 @@ pub enum DataError {
     /// There are too few samples for training or validation.
     #[error("the data has {what}; {hint}")]
     TooFew {
-        /// The found and the needed number of samples.
+        /// Number of samples found, and the number that is needed.
         what: String,
         /// Remedy for the lack of samples.
         hint: &'static str,

@@ -1,4 +1,4 @@
-//! File locks: one process of a host does the work while the others wait.
+//! File locks: one process on a host does a piece of work while the others wait.
 
 use crate::comm::WorkCounter;
 use rustix::fs::{FlockOperation, flock};

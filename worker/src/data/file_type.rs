@@ -1,6 +1,6 @@
 //! File types: recognizes a file by its first bytes if its name does not tell.
 
-/// Bytes at the beginning of a file that are examined.
+/// Number of bytes at the beginning of a file that are examined.
 pub(super) const HEAD_BYTES: u64 = 16 << 10;
 
 /// The byte order mark of UTF-8.
@@ -45,9 +45,9 @@ impl FileCompression {
     }
 }
 
-/// A binary file type that is not usable as text.
+/// A type of binary file that cannot be used as text or numbers.
 struct BinaryFileKind {
-    /// Magic bytes and their offsets.
+    /// Magic bytes that identify the file type, each with its offset.
     magic: &'static [(usize, &'static [u8])],
     /// Name of the file type with its article, for messages.
     name: &'static str,
@@ -139,7 +139,7 @@ fn other_encoding(head: &[u8]) -> Option<&'static str> {
         .map(|(name, ..)| name)
 }
 
-/// Returns `true` if an ASCII text may contain this byte.
+/// Returns `true` if an ASCII text may contain `byte`.
 fn is_of_text(byte: u8) -> bool {
     matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | b' '..=b'~')
 }

@@ -27,11 +27,11 @@ const UNPACKED_BYTES: u64 = 512 << 20;
 #[derive(Debug)]
 enum ByteSource {
     Disk(File),
-    /// Decompressed content.
+    /// The decompressed content of a compressed file.
     Memory(Vec<u8>),
 }
 
-/// An open data file.
+/// An open data file, with the name under which checkpoints record it.
 #[derive(Debug)]
 pub(super) struct DataFile {
     contents: ByteSource,
@@ -40,7 +40,7 @@ pub(super) struct DataFile {
     pub(super) name: String,
     /// Length of the content in bytes; at least 1.
     pub(super) bytes: u64,
-    /// Modification time in nanoseconds since the Unix epoch, as reported by the file system.
+    /// Time of the last modification in nanoseconds since the Unix epoch, as reported by the file system.
     pub(super) modified: i128,
 }
 
@@ -102,12 +102,12 @@ pub(super) fn resolve_patterns(patterns: &[String], root: &Path) -> Result<Vec<R
     Ok(all)
 }
 
-/// Returns the paths of the files that `patterns` name.
+/// Returns the paths of the files that `patterns` name, in the order of [`find`].
 pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(resolve_patterns(patterns, root)?.into_iter().map(|found| found.path).collect())
 }
 
-/// Opens the one file with this name: a path, or a URL that has been downloaded.
+/// Opens the one file that `name` names, which is a path or a downloaded URL.
 pub(super) fn only(name: &str, root: &Path) -> Result<DataFile, DataError> {
     if Url::is_url(name) { downloaded(name)?.open() } else { DataFile::open(&root.join(name), root) }
 }
@@ -118,7 +118,7 @@ fn downloaded(name: &str) -> Result<ResolvedFile, DataError> {
     Ok(ResolvedFile { path, name: url.address().to_owned(), url: Some(name.to_owned()) })
 }
 
-/// Returns the regular files on this host that match a pattern; empty if the pattern is invalid.
+/// Returns the regular files on this host that match `pattern`; empty if the pattern is invalid.
 pub fn matching(pattern: &str, root: &Path) -> Vec<PathBuf> {
     let mut paths = matches(pattern, root).unwrap_or_default();
     paths.retain(|path| path.is_file());
@@ -246,7 +246,8 @@ impl DataFile {
         Ok(Box::new(Cursor::new(head).chain(contents)))
     }
 
-    /// Returns the offset of the first byte of text in an uncompressed file. `Err` as in [`Self::reader`].
+    /// Returns the offset of the first byte of text in an uncompressed file. `Err` if the file is not
+    /// text.
     pub(super) fn text_begin(&self) -> Result<u64, DataError> {
         self.text_begin_in(&self.read_up_to(0, file_type::HEAD_BYTES)?).map(|begin| begin as u64)
     }

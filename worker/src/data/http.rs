@@ -11,15 +11,15 @@ use ureq::{Agent, BodyReader, http::HeaderMap, http::StatusCode};
 /// Time limit for connecting to a server.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Time limit for a server that sends nothing.
+/// Time limit for waiting on a server that sends nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The reason why a server did not send a file completely. The text follows "downloading URL: ".
 #[derive(Debug)]
 pub(super) enum HttpError {
-    /// A temporary error: a retry may succeed.
+    /// The error is temporary: a retry may succeed.
     Passing(String),
-    /// A permanent error: a retry would fail in the same way.
+    /// The error is permanent: a retry would fail in the same way.
     Final(String),
     /// The server cannot send the file from the requested byte on.
     NoRest,
@@ -40,8 +40,8 @@ pub(super) struct HttpResponse {
 pub(super) struct HttpClient(Agent);
 
 impl HttpClient {
-    /// Creates a client for `url`. The proxy is taken from the environment (`HTTPS_PROXY`, `HTTP_PROXY`,
-    /// `ALL_PROXY`, `NO_PROXY`).
+    /// Creates a client for requests to `url`. The proxy is taken from the environment (`HTTPS_PROXY`,
+    /// `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
     pub(super) fn new(url: &Url) -> Result<Self, HttpError> {
         let is_secure = url.address().get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"));
         let found = rustls_native_certs::load_native_certs().certs;

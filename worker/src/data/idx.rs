@@ -1,4 +1,4 @@
-//! IDX images and labels: the format of MNIST.
+//! IDX files of images and labels, the format of MNIST.
 //!
 //! `[0, 0, type, dimensions][u32 length of each dimension, big-endian][data]`, type 8 being unsigned bytes.
 
@@ -23,7 +23,7 @@ struct IdxFile {
     labels: Vec<u8>,
 }
 
-/// Opens image and label files as a data set.
+/// Opens files of images and of labels as a data set.
 pub(super) fn open(
     data: &Data,
     labels: &[String],
@@ -113,7 +113,7 @@ impl IdxFile {
     }
 }
 
-/// Checks that the size of an image in the file is that of the model.
+/// Fails unless the images in `file`, of size `found`, have the size that the model reads.
 pub(super) fn check_size(
     file: &DataFile,
     found: &[u64],
@@ -139,7 +139,7 @@ pub(super) fn check_size(
     Err(DataError::content(&file.name, "byte 8", detail))
 }
 
-/// The header of an IDX file.
+/// The header of an IDX file: type and dimensions of its data.
 pub(super) struct IdxHeader {
     /// Length of each dimension; all at least 1.
     pub(super) lengths: Vec<u64>,

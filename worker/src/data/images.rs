@@ -16,10 +16,10 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Limit on the bytes of decoded images that are kept in memory.
+/// Limit on the bytes of decoded images that are kept in memory; others are decoded when they are read.
 const KEPT_BYTES: usize = 1 << 30;
 
-/// Limit on the bytes of images that are hashed whole; of larger sets, names and lengths are hashed.
+/// Limit on the total bytes of images that are hashed; of a larger set, names and lengths are hashed.
 const HASHED_BYTES: u64 = 256 << 20;
 
 /// The size of the images that a model reads, and whether others are resized to it.
@@ -77,7 +77,7 @@ pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Res
     Ok(DataSet { train, valid, files: all, tokenizer: None, preprocessing: Some(preprocessing), warnings })
 }
 
-/// Returns the class of an image: the name of its folder.
+/// Returns the name of an image's class, which is that of its folder.
 fn class_of(path: &Path) -> String {
     path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }

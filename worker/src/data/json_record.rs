@@ -1,4 +1,4 @@
-//! Extraction of one text field from a JSON record.
+//! Extracts one text field from a JSON record.
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;

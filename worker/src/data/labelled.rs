@@ -17,8 +17,9 @@ pub struct TrainedEncoding<'a> {
     pub tokenizer: Option<&'a [u8]>,
 }
 
-/// Opens `files`, which are in the format of `data`, as the model was trained to read them. `labels` are
-/// the label files of IDX files. Paths start from `root`, the folder that the paths of `data` start from.
+/// Opens the labeled samples in `files`, which are in the format of `data`, as the model was trained to
+/// read them. `labels` are the label files of IDX files. Paths start from `root`, the folder that the
+/// paths of `data` start from.
 ///
 /// URLs are downloaded.
 ///

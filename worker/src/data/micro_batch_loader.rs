@@ -25,7 +25,7 @@ impl MicroBatchLoader {
         Self(Prefetch::new(source, numbers))
     }
 
-    /// Returns the next micro-batch.
+    /// Returns the next micro-batch; waits for it if it has not been read yet.
     pub(crate) fn next(&mut self) -> Result<Batch, Failure> {
         match self.0.next() {
             Some(Ok(batch)) => Ok(batch),

@@ -68,7 +68,7 @@ use text_corpus::CorpusSettings;
 pub struct DataSet {
     /// Samples to train on, in the order of their numbers.
     pub train: Box<dyn SampleSource>,
-    /// Samples that are never trained on.
+    /// Samples for validation, which are never trained on.
     pub valid: Box<dyn SampleSource>,
     /// Data files, in the order in which they are read, with their hashes.
     pub files: Vec<InputFile>,
@@ -85,7 +85,7 @@ pub trait SampleSource: Send + Sync {
     /// Returns the number of samples; at least 1 in a [`DataSet`].
     fn len(&self) -> u64;
 
-    /// Returns `true` if there are no samples.
+    /// Returns `true` if the source has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -98,7 +98,7 @@ pub trait SampleSource: Send + Sync {
 /// Samples that are read and computed together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Batch {
-    /// Sequences of tokens.
+    /// Sequences of tokens, for models that read tokens.
     Tokens {
         /// Input tokens, `[samples, length]`.
         inputs: Vec<u32>,
@@ -109,7 +109,7 @@ pub enum Batch {
         /// Number of tokens in each sequence.
         length: usize,
     },
-    /// Rows of numbers, or images as rows `[channel, row, column]`.
+    /// Rows of numbers, for other models; images are rows `[channel, row, column]`.
     Rows {
         /// Values of all rows, `[samples, width]`.
         values: Vec<f32>,
@@ -275,7 +275,7 @@ fn row_shape(model: &Model) -> Option<(usize, u32)> {
     }
 }
 
-/// The shape of the token sequences that a model expects.
+/// Length and vocabulary of the token sequences that a model expects.
 #[derive(Clone, Copy, Debug)]
 struct Sequences {
     /// Number of tokens in each sequence.

@@ -15,7 +15,7 @@ use parquet::schema::types::ColumnDescriptor;
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
-/// An open Parquet file.
+/// A Parquet file, opened for reading its columns.
 pub(super) struct ParquetFile {
     pub(super) file: Arc<DataFile>,
     reader: SerializedFileReader<ParquetSource>,
@@ -287,7 +287,7 @@ impl ChunkReader for ParquetSource {
     }
 }
 
-/// A reader of the stored bytes of a file from `at` on.
+/// A reader of the stored bytes of a file, of which the next one is at offset `at`.
 struct OffsetReader {
     file: Arc<DataFile>,
     at: u64,

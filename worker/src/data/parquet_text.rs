@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(super) struct ParquetDocuments {
     parquet: ParquetFile,
     column: usize,
-    /// Index of the row group that is read next.
+    /// Index of the row group that is opened next.
     next_group: usize,
     group: Option<RowGroup>,
     document: Option<InMemoryDocument<ByteArray>>,

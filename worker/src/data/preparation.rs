@@ -2,7 +2,7 @@
 
 use crate::comm::WorkCounter;
 
-/// The progress of a download.
+/// The progress of the download of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DownloadProgress<'a> {
     /// URL of the file, without its checksum.
@@ -27,9 +27,9 @@ pub struct TokenizationProgress {
 /// A step of the preparation of data, with its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreparationStep<'a> {
-    /// A file is downloaded.
+    /// A file is being downloaded.
     Fetching(DownloadProgress<'a>),
-    /// Text is tokenized.
+    /// Text is being tokenized.
     Tokenizing(TokenizationProgress),
 }
 

@@ -10,8 +10,8 @@ const SPLIT: u64 = 0x5917;
 /// Limit on the number of classes listed in a warning.
 const NAMED: usize = 8;
 
-/// Returns the number of training samples among `samples` when the fraction `valid`, in (0, 1), is split
-/// off the end.
+/// Returns the number of training samples that remain of `samples` when the fraction `valid`, in (0, 1),
+/// is split off the end for validation.
 pub(super) fn train_samples(samples: u64, valid: f64) -> Result<u64, DataError> {
     if samples < 2 {
         let what = format!("{samples} samples, too few to cut validation samples off them");
@@ -39,7 +39,7 @@ fn fraction_of(samples: u64, fraction: f64, round: fn(f64) -> f64) -> u64 {
     round(samples as f64 * fraction) as u64
 }
 
-/// The split of samples into training and validation.
+/// A split of samples into training and validation, by their position in an order.
 pub(super) struct TrainValidationSplit {
     order: SplitOrder,
     /// Number of used training samples, which come first in the order.

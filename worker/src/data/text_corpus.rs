@@ -12,7 +12,7 @@ use dtrain_recipes::{Data, Documents, Separator, Tokenizer, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The settings of a text corpus in a recipe.
+/// The settings of a recipe that determine how its text becomes tokens.
 pub(super) struct CorpusSettings<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) documents: &'a Documents,

@@ -35,7 +35,7 @@ pub struct Subword {
 }
 
 impl TextTokenizer {
-    /// Parses the tokenizer of a checkpoint or of a `tokenizer.json`.
+    /// Parses a tokenizer from the JSON of a checkpoint or of a `tokenizer.json`.
     pub fn parse(json: &[u8]) -> Result<Self, DataError> {
         let tokenizer = bpe::parse(json)?;
         Ok(Self::Subword(Box::new(Subword { tokenizer, json: String::from_utf8_lossy(json).into_owned() })))

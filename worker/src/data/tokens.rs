@@ -1,4 +1,4 @@
-//! Token files: raw shards, llm.c shards and bytes of text, joined end to end.
+//! Token files: raw shards, llm.c shards and the bytes of text files, joined end to end.
 
 use super::files::{self, DataFile};
 use super::packing::pack;
@@ -122,7 +122,7 @@ fn unknown_header(file: &DataFile, magic: u32, version: u32) -> DataError {
 #[derive(Debug)]
 pub(super) struct TokenFiles {
     segments: Vec<TokenSegment>,
-    /// Cumulative number of tokens up to the end of each segment.
+    /// Cumulative number of tokens up to the end of each segment, in order.
     ends: Vec<u64>,
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Samples whose classes are unknown, in the order of their files.
 pub struct UnlabelledSamples {
     parts: Vec<FileSamples>,
-    /// Cumulative number of samples up to the end of each file.
+    /// Cumulative number of samples up to the end of each file, in order.
     ends: Vec<u64>,
     width: usize,
 }
@@ -93,7 +93,7 @@ impl UnlabelledSamples {
         Ok(Self { parts, ends, width })
     }
 
-    /// Returns the number of samples.
+    /// Returns the number of samples in all files.
     pub fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }

@@ -203,7 +203,7 @@ fn tuning(_: &Device) -> Option<KernelTuning> {
     None
 }
 
-/// Waits until the device is idle.
+/// Waits until the device has finished all queued work.
 fn sync(device: &Device) -> Result<(), Failure> {
     device.sync().map_err(|error| Failure::Other(format!("the device failed: {error}")))
 }

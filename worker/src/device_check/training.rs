@@ -1,4 +1,4 @@
-//! Training speed of a device, and the memory that training takes.
+//! Training speed of a device, and the device memory that training takes.
 
 use super::{LONGEST, LOSS_SCALE, sync, timed};
 use crate::median::median;

@@ -13,7 +13,7 @@ pub(crate) const EPSILON: f64 = 1e-5;
 /// The position of a residual block, and the size of its input.
 pub(crate) struct BlockShape {
     pub(crate) stage: usize,
-    /// Index of the block in its stage.
+    /// Index of the block within its stage.
     pub(crate) block: usize,
     /// Number of channels before and after the block.
     pub(crate) channels: [usize; 2],

@@ -70,7 +70,8 @@ impl NeuralNetwork for Decoder {
         layers.classify(weight, norm(layers, self, weights, "norm", x))
     }
 
-    /// Computes the mean cross-entropy over the whole vocabulary.
+    /// Computes the mean cross-entropy over the whole vocabulary, from the scores of this rank's part of
+    /// it.
     fn loss(
         &self,
         layers: &LayerContext,

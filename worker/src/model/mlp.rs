@@ -50,7 +50,7 @@ impl NeuralNetwork for Mlp {
         (activated, None)
     }
 
-    /// Computes the scores of the classes. `[b, 1, in]` → `[b, classes]`
+    /// Computes the scores of the classes with the last layer. `[b, 1, in]` → `[b, classes]`
     fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         linear(layers, weights, x).flatten(0, 1)
     }

@@ -1,4 +1,4 @@
-//! The built-in networks; see [`crate::network`] for the trait that they implement.
+//! The built-in networks: decoder, mlp and cnn; see [`crate::network`] for the trait that they implement.
 
 pub(crate) mod cnn;
 mod decoder;

@@ -22,7 +22,7 @@ pub enum ModuleInput {
 }
 
 impl ModuleInput {
-    /// Returns the tokens `[samples, context]`; panics if the recipe declares rows.
+    /// Returns the samples as tokens, `[samples, context]`; panics if the recipe declares rows.
     pub fn tokens(self) -> Tensor<2, Int> {
         match self {
             Self::Tokens(tokens) => tokens,
@@ -30,7 +30,7 @@ impl ModuleInput {
         }
     }
 
-    /// Returns the rows `[samples, inputs]`; panics if the recipe declares tokens.
+    /// Returns the samples as rows, `[samples, inputs]`; panics if the recipe declares tokens.
     pub fn rows(self) -> Tensor<2> {
         match self {
             Self::Rows(rows) => rows,
@@ -187,7 +187,7 @@ struct StatelessModule<I, O> {
     forward: Box<ForwardFn<I, O>>,
     /// Path and shape of each parameter, in the order in which burn visits them.
     parameters: Vec<(String, Vec<usize>)>,
-    /// Initial values of the parameters, until they are dropped.
+    /// Initial values of the parameters, in the same order; empty once they are dropped.
     values: Vec<Arc<[f32]>>,
 }
 

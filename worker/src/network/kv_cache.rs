@@ -12,7 +12,7 @@ pub(crate) struct KvCache {
     blocks: Vec<[Tensor<4>; 2]>,
     /// Number of cached tokens, without those of the current pass.
     tokens: usize,
-    /// Index of the block that computes next.
+    /// Index of the block that computes its attention next.
     next: usize,
 }
 

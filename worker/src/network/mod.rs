@@ -38,7 +38,7 @@ use burn::tensor::Tensor;
 
 /// The network of a model, whose parts are the first one, equal blocks, and the head.
 pub trait NeuralNetwork: Send {
-    /// Returns the number of blocks.
+    /// Returns the number of blocks between the first part and the head.
     fn blocks(&self) -> u32;
 
     /// Returns the parameters of one part, with their initial values. If the first part and the head

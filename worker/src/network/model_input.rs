@@ -35,7 +35,7 @@ impl ModelInput<'static> {
 }
 
 impl<'a> ModelInput<'a> {
-    /// Borrows the samples of `batch`.
+    /// Creates a view of the samples in `batch`.
     pub(crate) fn of(batch: &'a Batch) -> Self {
         match batch {
             Batch::Tokens { inputs, targets, samples, length } => {
@@ -47,7 +47,7 @@ impl<'a> ModelInput<'a> {
         }
     }
 
-    /// Copies the inputs, without the targets.
+    /// Returns a copy of the samples' inputs, without targets.
     pub(crate) fn inputs(&self) -> Batch {
         match *self {
             Self::Tokens { inputs, samples, length, .. } => {

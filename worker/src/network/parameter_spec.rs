@@ -19,9 +19,9 @@ pub enum Initializer {
     /// Normally distributed values with mean 0 and this standard deviation, drawn from the seed, the name
     /// and the index.
     Normal(f64),
-    /// All ones.
+    /// Ones everywhere, such as for the weights of a norm.
     Ones,
-    /// All zeros.
+    /// Zeros everywhere, such as for biases.
     Zeros,
     /// Given values, row-major: as many as the whole parameter has.
     Values(Arc<[f32]>),

@@ -30,7 +30,7 @@ pub enum ModelBuildError {
     /// The network does not fit the recipe, or its parts do not fit each other.
     #[error("the network {network:?} cannot be built: {reason}")]
     Refused {
-        /// Name of the network.
+        /// Name of the network in the recipe.
         network: String,
         /// The reason that the network or a check of it gave.
         reason: String,

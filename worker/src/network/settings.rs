@@ -11,7 +11,7 @@ pub struct ModelSettings<'a> {
     read: RefCell<BTreeSet<String>>,
 }
 
-/// A type that a setting can have.
+/// A Rust type that a setting of a custom network can have.
 pub trait SettingValue: Sized {
     /// Description of the type, for messages.
     const WANTED: &'static str;
@@ -25,12 +25,14 @@ impl<'a> ModelSettings<'a> {
         Self { own, read: RefCell::default() }
     }
 
-    /// Returns the setting `model.settings.KEY`; `Err` if it is missing or of another type.
+    /// Returns the setting `model.settings.KEY`, where `KEY` is `key`; `Err` if it is missing or of
+    /// another type.
     pub fn get<T: SettingValue>(&self, key: &str) -> Result<T, String> {
         self.find(key)?.ok_or_else(|| format!("missing `model.settings.{key}`: {}", T::WANTED))
     }
 
-    /// Returns the setting `model.settings.KEY`, or `default` if the recipe lacks it.
+    /// Returns the setting `model.settings.KEY`, where `KEY` is `key`, or `default` if the recipe lacks
+    /// it.
     pub fn get_or<T: SettingValue>(&self, key: &str, default: T) -> Result<T, String> {
         Ok(self.find(key)?.unwrap_or(default))
     }
@@ -71,7 +73,8 @@ impl<'a> ModelSettings<'a> {
         }
     }
 
-    /// Returns the device for building modules: host memory, from which dtrain takes their initial values.
+    /// Returns the device on which modules are built: host memory, from which dtrain takes their initial
+    /// values.
     pub fn device(&self) -> Device {
         Device::flex()
     }

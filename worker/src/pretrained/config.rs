@@ -86,7 +86,7 @@ impl ModelFamily {
     }
 }
 
-/// Parses the text of a `config.json` at `path`.
+/// Parses the text of the `config.json` at `path`.
 ///
 /// `Err` lists the unsupported features.
 pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedError> {

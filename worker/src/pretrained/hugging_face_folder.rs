@@ -60,7 +60,7 @@ impl ModelFolder {
         path.join(CONFIG).is_file()
     }
 
-    /// Opens the folder at `path` and reads its configuration and headers, but no values.
+    /// Opens the model folder at `path` and reads its configuration and headers, but no values.
     ///
     /// `Err` if a file is missing or invalid, and for a model that dtrain does not support.
     pub fn open(path: &Path) -> Result<Self, PretrainedError> {
@@ -77,7 +77,7 @@ impl ModelFolder {
         Ok(Self { path: path.to_owned(), pretrained, files, tensors })
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of the model folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// The reason why a model cannot be imported or exported.
 #[derive(Debug, thiserror::Error)]
 pub enum PretrainedError {
-    /// A file operation failed.
+    /// An operation on a file failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
         /// The operation that failed, such as `reading`.

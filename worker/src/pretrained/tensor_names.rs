@@ -2,7 +2,7 @@
 
 use super::ModelFamily;
 
-/// The tensor of transformers that has the values of a parameter.
+/// The tensor of transformers that has the values of one of dtrain's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HuggingFaceTensor {
     /// Name of the tensor, without the family's prefix, which all names but that of the head have.

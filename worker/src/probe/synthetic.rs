@@ -6,7 +6,7 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{CustomModel, Decoder, InputSignature, Model};
 use std::time::Instant;
 
-/// One micro-batch of synthetic samples.
+/// Samples of one micro-batch, with pseudo-random values.
 #[derive(Clone, Debug)]
 pub(crate) struct SyntheticSamples {
     samples: usize,

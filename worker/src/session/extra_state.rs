@@ -1,4 +1,4 @@
-//! Extra state in checkpoints, beyond weights and moments: a loss scale, and the state of approximate
+//! Extra state in checkpoints, beyond weights and moments: the loss scale, and the state of approximate
 //! synchronization.
 //!
 //! The state of one replica is restored to it. With another number of replicas each starts with the state

@@ -37,7 +37,8 @@ pub(super) fn tokenizer(reader: &TensorReader) -> Result<Option<Vec<u8>>, Failur
     reader.file(TOKENIZER).map_err(|error| failure(reader.folder(), &error))
 }
 
-/// Loads the state of a checkpoint into `replica`; returns a notice about state that could not be restored.
+/// Loads the state in a checkpoint into `replica`; returns a notice about state that could not be
+/// restored.
 ///
 /// A checkpoint of step 0 has the initial weights, and nothing else.
 ///

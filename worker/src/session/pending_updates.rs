@@ -1,4 +1,4 @@
-//! Staleness: batches that are computed before the updates of earlier ones are made (stale synchronous
+//! Staleness: gradients of batches are computed before earlier updates are made (stale synchronous
 //! training).
 //!
 //! With `sync.staleness` above 0 a rank computes the gradients of that many further batches before it needs
@@ -29,7 +29,7 @@ impl PendingUpdates {
         Self { staleness, computed: 0 }
     }
 
-    /// Returns `true` if no update is pending.
+    /// Returns `true` if no update of a computed batch is pending.
     pub(super) fn is_level(&self) -> bool {
         self.computed == 0
     }

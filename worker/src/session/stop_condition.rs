@@ -1,5 +1,5 @@
-//! Stop conditions of a training: the number of steps, the time limit, the target of the metric, or an
-//! order.
+//! Stop conditions of a training: the number of steps, the time limit, a metric that reaches its target
+//! (early stopping), or an order.
 
 use super::validate::{ValidationHooks, ValidationId, ValidationOutcome, validate};
 use crate::data::SampleSource;

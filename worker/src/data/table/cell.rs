@@ -5,13 +5,13 @@ use chrono::{DateTime, NaiveDate, NaiveDateTime};
 /// Words that stand for an empty cell in a column of numbers or dates, in lower case.
 const MISSING: [&str; 6] = ["na", "n/a", "nan", "null", "none", "?"];
 
-/// A cell as its file stores it.
+/// A cell of a table as its file stores it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RawCell<'a> {
     Empty,
     Number(f64),
     Flag(bool),
-    /// Days since 1970-01-01 UTC.
+    /// A date, in days since 1970-01-01 UTC.
     Date(f64),
     /// Text that is not empty, without blanks around it.
     Text(&'a str),
@@ -22,7 +22,7 @@ pub(super) enum RawCell<'a> {
 pub(super) enum CellValue {
     Empty,
     Number(f64),
-    /// Days since 1970-01-01 UTC.
+    /// A date, in days since 1970-01-01 UTC.
     Date(f64),
     Other,
 }
@@ -36,7 +36,7 @@ impl<'a> RawCell<'a> {
         }
     }
 
-    /// Interprets the cell as a number or date. If `has_decimal_comma`, `1,5` is a number.
+    /// Interprets the cell as a number or date. `1,5` is a number if `has_decimal_comma` is set.
     pub(super) fn meaning(self, has_decimal_comma: bool) -> CellValue {
         match self {
             Self::Empty => CellValue::Empty,
@@ -72,7 +72,7 @@ fn parse_text(text: &str, has_decimal_comma: bool) -> CellValue {
     }
 }
 
-/// Parses a number with a decimal comma.
+/// Parses a number with a decimal comma; `None` if the text is not one.
 pub(super) fn with_comma(text: &str) -> Option<f64> {
     let is_plain = text.matches(',').count() == 1 && !text.contains('.');
     is_plain.then(|| text.replace(',', ".").parse().ok()).flatten()

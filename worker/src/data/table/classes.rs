@@ -18,7 +18,7 @@ pub(super) enum ClassEncoding {
     Sorted(BTreeMap<String, u32>),
 }
 
-/// Statistics of the labels of a training table.
+/// Counts of the labels in a training table, from which their encoding follows.
 #[derive(Default)]
 pub(super) struct LabelCounts {
     names: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! CSV tables: a header, and fields separated by commas, semicolons, tabs or vertical bars.
+//! CSV tables: a header, then rows of fields separated by commas, semicolons, tabs or vertical bars.
 
 use super::cell::RawCell;
 use super::row::{RowLocation, RowVisitor};

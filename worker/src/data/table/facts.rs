@@ -23,7 +23,7 @@ pub struct TableFacts {
 /// Facts about one column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnFacts {
-    /// Name of the column.
+    /// Name of the column, as in the file.
     pub name: String,
     /// Type of the column's content, or its role.
     pub kind: ColumnKind,

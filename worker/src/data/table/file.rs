@@ -9,14 +9,14 @@ use dtrain_recipes::Columns;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The format of the files of a table.
+/// The format of a table's files: CSV or Parquet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::data) enum TabularFormat {
     Csv,
     Parquet,
 }
 
-/// An open table file.
+/// A CSV or Parquet file, opened for reading its rows.
 pub(super) struct TableFile {
     pub(super) file: Arc<DataFile>,
     /// Names of the columns; a column without a name is called by its number.

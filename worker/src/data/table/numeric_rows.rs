@@ -55,7 +55,8 @@ impl NumericRows {
         if self.values.len() >= AT_A_TIME { self.write() } else { Ok(()) }
     }
 
-    /// Finishes the table after its last row: writes the rows that are still buffered.
+    /// Finishes the table after its last row: writes the rows that are still in memory, if the table is
+    /// on disk.
     pub(super) fn complete(mut self) -> Result<Self, DataError> {
         self.write()?;
         Ok(self)

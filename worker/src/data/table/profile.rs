@@ -31,7 +31,7 @@ pub(super) enum Kind {
 pub(super) struct ColumnProfile {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// Number of cells that are empty, or have a word for empty.
+    /// Number of cells that are empty or have a word such as `n/a`.
     pub(super) empty: u64,
     /// Warning about the column, for the user.
     pub(super) warning: Option<String>,
@@ -70,7 +70,7 @@ pub(super) fn profile_columns(
     Ok((profiles, labels.classes(&columns.target)?))
 }
 
-/// Statistics of a column over the rows read so far.
+/// Statistics of a table column over the rows read so far.
 struct ColumnStatistics {
     name: String,
     rows: u64,
@@ -78,9 +78,9 @@ struct ColumnStatistics {
     numbers: u64,
     dates: u64,
     others: u64,
-    /// The first cell that is neither number nor date.
+    /// The first cell that is neither a number nor a date, with its place.
     odd: Option<UnparsedCell>,
-    /// Distinct texts; collected only up to the limit of categories.
+    /// Distinct texts in the column, up to one more than the limit of categories.
     texts: BTreeSet<String>,
     /// Number of cells without any text.
     blank: u64,

@@ -4,14 +4,14 @@ use super::cell::RawCell;
 use crate::data::DataError;
 use std::fmt;
 
-/// The place of a problem in a table file.
+/// The place of a problem in a CSV or Parquet file.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::data) enum RowLocation {
     /// A line of a CSV file, counted from 1.
     Line(u64),
-    /// The schema of a Parquet file: names and types of its columns.
+    /// The schema of a Parquet file: the names and types of its columns.
     Schema,
-    /// A row of a row group of a Parquet file, both counted from 0.
+    /// A row in a row group of a Parquet file, both counted from 0.
     Row { group: usize, row: u64 },
 }
 

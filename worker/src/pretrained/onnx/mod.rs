@@ -174,8 +174,8 @@ impl GraphBuilder<'_> {
         Ok(self.node("Conv", &[x, &weight], name, &attributes))
     }
 
-    /// Adds a group norm as an instance norm with the groups as channels, because operator set 17 has no
-    /// group norm.
+    /// Adds a group norm to the graph, as an instance norm with the groups as channels, because operator
+    /// set 17 has no group norm.
     fn group_norm(
         &mut self,
         name: &str,

@@ -111,7 +111,7 @@ impl AttributeProto {
     }
 }
 
-/// Encodes a `NodeProto` with one output.
+/// Encodes a `NodeProto` with the output `output`.
 pub(super) fn node(
     operator: &str,
     inputs: &[&str],
