@@ -1,4 +1,4 @@
-//! Entry points: the worker processes that other parts of the program start.
+//! Entry points of the worker processes that other parts of the program start.
 //!
 //! Each reads a request, writes frames to its channel, always reports an end, and never outlives its
 //! parent. The channel is a pipe of its own, because libraries, and networks of users, print to standard
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
-/// Trains according to the first frame on standard input, an [`Assignment`]; [`Order`]s may follow.
+/// Trains as the first frame on standard input says, an [`Assignment`]; [`Order`]s may follow.
 ///
 /// Writes [`Event`]s. Exits with 0 after `Finished` and with 1 after `Failed`. The end of standard input
 /// means that the agent is gone; the process then ends at once.
@@ -40,7 +40,7 @@ pub fn run(channel: File) -> ExitCode {
     }
 }
 
-/// Measures speed according to the first frame on standard input, a [`ProbeRequest`]; writes one
+/// Measures speed as the first frame on standard input says, a [`ProbeRequest`]; writes one
 /// [`dtrain_protocol::RankRates`]. Over TLS an [`Event::Listening`] comes first, which [`Order::Peers`]
 /// answers. Exits with 1, and the reason on standard error, if it fails.
 pub fn probe(channel: File) -> ExitCode {
@@ -65,8 +65,8 @@ pub fn probe(channel: File) -> ExitCode {
     }
 }
 
-/// Converts the result of a request to an answer: `done` of its value, `refused` of a mistake in the user's
-/// data, or `failed` of any other reason.
+/// Sends the answer to a request, made from its result: `done` for a value, `refused` for a mistake in
+/// the user's data, or `failed` for any other reason.
 fn ended<Found, Answer: Serialize>(
     result: Result<Found, Failure>,
     done: impl FnOnce(Found) -> Answer,
@@ -88,7 +88,7 @@ fn ended<Found, Answer: Serialize>(
     }
 }
 
-/// Examines a device according to the first frame on standard input, a [`DeviceRequest`]; writes
+/// Examines a device as the first frame on standard input says, a [`DeviceRequest`]; writes
 /// [`DeviceResponse`] frames, the last of which is `Done` (exit code 0) or `Failed` (exit code 1).
 pub fn examine(channel: File) -> ExitCode {
     begin(channel);
@@ -102,7 +102,7 @@ pub fn examine(channel: File) -> ExitCode {
     ended(examined, |()| DeviceResponse::Done, DeviceResponse::Failed, DeviceResponse::Failed)
 }
 
-/// Continues a prompt according to the first frame on standard input, a [`SampleRequest`]; writes
+/// Continues a prompt as the first frame on standard input says, a [`SampleRequest`]; writes
 /// [`SampleResponse`] frames, the last of which is `Done` (exit code 0), `Refused` or `Failed` (exit code
 /// 1).
 pub fn sample(channel: File) -> ExitCode {
@@ -130,9 +130,9 @@ pub fn predict(channel: File) -> ExitCode {
     ended(predicted, |()| PredictResponse::Done, PredictResponse::Refused, PredictResponse::Failed)
 }
 
-/// Evaluates a model according to the first frame on standard input, an [`EvaluateRequest`]; writes
-/// [`EvaluateResponse`] frames, the last of which is `Done` (exit code 0), `Refused` or `Failed` (exit code
-/// 1).
+/// Evaluates a model as the first frame on standard input says, an [`EvaluateRequest`]; writes
+/// [`EvaluateResponse`] frames, the last of which is `Done` (exit code 0), `Refused` or `Failed` (exit
+/// code 1).
 pub fn evaluate(channel: File) -> ExitCode {
     begin(channel);
     print_no_panics();
@@ -144,19 +144,19 @@ pub fn evaluate(channel: File) -> ExitCode {
     ended(evaluated, EvaluateResponse::Done, EvaluateResponse::Refused, EvaluateResponse::Failed)
 }
 
-/// Reads the first frame, the request.
+/// Reads the first frame on standard input, which is the request.
 fn first_frame<T: DeserializeOwned>() -> Result<T, Failure> {
     frame::read_within(&mut io::stdin().lock(), frame::MAX_IN_PIECES).map_err(|error| {
         Failure::Other(format!("the first message could not be read: {}", with_cause(&error)))
     })
 }
 
-/// Formats an error with its cause.
+/// Formats an error, followed by its cause if it has one.
 fn with_cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// Reads orders on a thread of its own, for as long as the process lives.
+/// Reads the agent's orders in a thread of its own, for as long as the process lives.
 fn listen() -> mpsc::Receiver<Order> {
     let (orders, inbox) = mpsc::channel();
     let read = move || {
@@ -176,15 +176,15 @@ fn listen() -> mpsc::Receiver<Order> {
     inbox
 }
 
-/// Channel that frames are written to.
+/// Channel that all frames are written to.
 static CHANNEL: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Sets the channel that frames are sent through from now on.
+/// Sets the channel that all frames are written to from now on.
 fn begin(channel: File) {
     assert!(CHANNEL.set(Mutex::new(channel)).is_ok(), "a process has one entry");
 }
 
-/// Sends one frame. If the reader is gone, the process ends.
+/// Writes one frame to the channel. If its reader is gone, the process ends.
 fn send_message<T: Serialize>(message: &T) {
     let channel = CHANNEL.get().expect("an entry begins with it");
     let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
@@ -200,13 +200,13 @@ fn vanish() -> ! {
     unreachable!("a process may kill itself: {killed:?}")
 }
 
-/// Silences the printing of panics: [`guarded`] puts the message into the answer, and its reader is a user.
+/// Turns off the printing of panics: [`guarded`] puts their messages into the answer, which a user reads.
 fn print_no_panics() {
     std::panic::set_hook(Box::new(|_| ()));
 }
 
-/// Ignores Ctrl-C and a closed terminal, which reach every process of the terminal: the agent decides about
-/// its ranks.
+/// Ignores Ctrl-C and a closed terminal, which reach every process of the terminal: the agent decides
+/// when its ranks end.
 fn outlive_signals() {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
         // A flag that is never read is the safe way to ignore a signal.
@@ -216,7 +216,7 @@ fn outlive_signals() {
     }
 }
 
-/// Writes a line to the log of this rank.
+/// Writes a line to the log of this rank, which is its standard error.
 fn complain(words: &str) {
     use io::Write;
     drop(writeln!(io::stderr(), "{words}"));

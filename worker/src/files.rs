@@ -1,4 +1,4 @@
-//! Files of one user: private, and never opened through a symbolic link.
+//! Private files of one user, which are never opened through a symbolic link.
 
 use dtrain_protocol::unix_group;
 use rustix::fs::OFlags;
@@ -7,20 +7,21 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Returns the folder for caches of this user: `$XDG_CACHE_HOME/dtrain`, by default `~/.cache/dtrain`.
+/// Returns this user's folder for caches: `$XDG_CACHE_HOME/dtrain`, by default `~/.cache/dtrain`; `None`
+/// without a home folder.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
     Some(cache.join("dtrain"))
 }
 
-/// Opens a file with `options`, unless its name is a symbolic link; a new file is readable by its user
-/// alone.
+/// Opens the file at `path` with `options`, unless its name is a symbolic link; only its user can read a
+/// new file.
 pub(crate) fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
     options.clone().mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
 }
 
-/// Creates a file, replacing an existing one.
+/// Creates a private file at `path`, in place of an existing one.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -29,12 +30,13 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().write(true).create_new(true), path)
 }
 
-/// Opens a file to lock it; creates it if absent.
+/// Opens the file at `path` in order to lock it; creates it if absent.
 pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().write(true).create(true).truncate(false), path)
 }
 
-/// Creates a cache folder, with its parents, for its user alone. An existing one may be behind links.
+/// Creates a cache folder that only its user can access, with its parents. The path of an existing one
+/// may have symbolic links.
 ///
 /// `Err` if it belongs to another user, or others can write to it: its content could not be trusted.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
@@ -54,7 +56,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, words))
 }
 
-/// Returns `true` if the group of a file contains its user alone.
+/// Returns `true` if the group that owns a file has its user as the only member.
 fn has_private_group(found: &fs::Metadata) -> bool {
     unix_group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
 }

@@ -1,5 +1,7 @@
 //! Text generation with a trained decoder, token by token.
 
+mod sampling;
+
 use crate::data::{self, TextTokenizer};
 use crate::stage::Stage;
 use crate::{inference, session};
@@ -7,9 +9,10 @@ use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Failure, GenerationStats, SampleRequest};
 use dtrain_recipes::{DataFormat, Decoder, Model, Tokenizer};
+use sampling::{forbid_unknown, sample_token, unit};
 use std::time::Instant;
 
-/// Continues the prompt of `request`; passes the text to `more` piece by piece.
+/// Continues the prompt of `request` with generated text; passes the text to `more` piece by piece.
 pub fn generate(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<GenerationStats, Failure> {
     let Model::Decoder(decoder) = &request.model else {
         return Err(Failure::Other("only a decoder generates text; this model is of another kind".into()));
@@ -49,8 +52,9 @@ fn data_failure(error: data::DataError) -> Failure {
     Failure::Data(error.to_string())
 }
 
-/// Returns the tokens that the model continues, at least one: those of `text`, or of a new line if it is
-/// empty. A text of blanks may have no tokens; then the model begins with [`TextTokenizer::first_token`].
+/// Returns the tokens that the model is to continue, at least one: those of `text`, or of a new line if
+/// `text` is empty. A text of blanks may have no tokens; then the model begins with
+/// [`TextTokenizer::first_token`].
 ///
 /// `Err` if the tokenizer knows no part of `text`.
 fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
@@ -71,18 +75,11 @@ fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
     })
 }
 
-/// Excludes numbers that are no tokens of the tokenizer: they would have no text.
-fn forbid_unknown(logits: &mut [f32], is_token: &[bool]) {
-    for (logit, _) in logits.iter_mut().zip(is_token).filter(|(_, is_token)| !**is_token) {
-        *logit = f32::NEG_INFINITY;
-    }
-}
-
-/// Computes the logits of the next token.
+/// A decoder that computes the logits of the next token.
 struct LogitGenerator {
     stage: Stage,
     context: usize,
-    /// Tokens in the KV cache; `None` if every pass computes all of them.
+    /// Number of tokens in the KV cache; `None` if every pass computes all tokens.
     kept: Option<usize>,
 }
 
@@ -96,8 +93,8 @@ impl LogitGenerator {
         Self { stage, context: decoder.context as usize, kept: has_room.then_some(0) }
     }
 
-    /// Returns the logits of the token after `tokens`, of which at most the last `context` are read.
-    /// `tokens` is one longer than in the call before.
+    /// Returns the logits of the token that follows `tokens`, of which at most the last `context` are
+    /// read. `tokens` must be one token longer than in the call before.
     fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
         if let Some(kept) = self.kept.filter(|_| tokens.len() <= self.context) {
             self.kept = Some(tokens.len());
@@ -111,16 +108,16 @@ impl LogitGenerator {
     }
 }
 
-/// The state of streaming a continuation: the text that was passed on.
+/// A streamer of a continuation: it passes on text as soon as that can no longer change.
 struct TextStreamer<'a> {
     stop: &'a [String],
-    /// Bytes that were passed on.
+    /// Number of bytes of the text that were passed on.
     told: usize,
 }
 
 impl TextStreamer<'_> {
-    /// Returns the new text of `all`, the continuation so far, and whether it has ended. Text that may
-    /// still change, or may be the beginning of a stop text, is held back unless `is_last`.
+    /// Returns the new text in `all`, which is the whole continuation so far, and `true` if it has ended.
+    /// Text that may still change, or may be the beginning of a stop text, is held back unless `is_last`.
     fn more<'t>(&mut self, all: &'t str, is_last: bool) -> (&'t str, bool) {
         let stopped = self.stop.iter().filter_map(|stop| all.find(stop.as_str())).min();
         let end = match stopped {
@@ -133,7 +130,8 @@ impl TextStreamer<'_> {
         (new, is_last || stopped.is_some())
     }
 
-    /// Returns the bytes that can no longer change: a character may come in several tokens.
+    /// Returns the length in bytes of the text in `all` that can no longer change: a character may come
+    /// in several tokens.
     fn stable(&self, all: &str) -> usize {
         let all = all.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let begins =
@@ -143,8 +141,8 @@ impl TextStreamer<'_> {
     }
 }
 
-/// Returns the tokenizer if the checkpoint has none: bytes are the tokens, the data names none, or an older
-/// version wrote the checkpoint.
+/// Returns the tokenizer to use if the checkpoint has none: because bytes are the tokens, the data names
+/// none, or an older version wrote the checkpoint.
 fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
     if let DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } = &request.data.format {
         return Ok(TextTokenizer::Bytes);
@@ -158,67 +156,10 @@ fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
     data.tokenizer.ok_or_else(|| Failure::Data(without.into()))
 }
 
-/// Converts 53 of the bits to a number in [0, 1).
-#[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-fn unit(bits: u64) -> f64 {
-    (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Samples the token at position `dice` (in [0, 1)) of the distribution of `logits`, sharpened by `1 /
-/// temperature` and cut by the request's top-k and top-p; with temperature 0 the most likely one.
-#[expect(clippy::cast_possible_truncation, reason = "an index below the vocabulary, a u32")]
-fn sample_token(logits: &[f32], request: &SampleRequest, dice: f64) -> u32 {
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
-    if request.temperature <= 0.0 {
-        return order[0] as u32;
-    }
-    order.truncate(request.top_k.map_or(usize::MAX, |k| k.max(1) as usize));
-    let largest = f64::from(logits[order[0]]);
-    let weight = |index: &usize| ((f64::from(logits[*index]) - largest) / request.temperature).exp();
-    let mut weights: Vec<_> = order.iter().map(weight).collect();
-    if let Some(share) = request.top_p {
-        let mut left = share * weights.iter().sum::<f64>();
-        let kept = weights.iter().take_while(|weight| {
-            let is_kept = left > 0.0;
-            left -= **weight;
-            is_kept
-        });
-        let kept = kept.count();
-        weights.truncate(kept.max(1));
-    }
-    let mut left = dice * weights.iter().sum::<f64>();
-    let chosen = weights.iter().position(|weight| {
-        left -= weight;
-        left < 0.0
-    });
-    order[chosen.unwrap_or(weights.len() - 1)] as u32
-}
-
 #[cfg(test)]
 mod tests {
+    use super::sampling::tests::request;
     use super::*;
-    use dtrain_recipes::{Mlp, MlpActivation};
-
-    fn request(temperature: f64, top_k: Option<u32>, top_p: Option<f64>) -> SampleRequest {
-        let mlp = Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: MlpActivation::Relu };
-        SampleRequest {
-            model: Model::Mlp(mlp),
-            data: crate::session::assignment_of_tests(0, 1, std::path::Path::new("/"))
-                .data
-                .expect("it has some"),
-            data_root: "/".into(),
-            checkpoint: "/".into(),
-            prompt: String::new(),
-            tokens: 1,
-            temperature,
-            top_k,
-            top_p,
-            stop: Vec::new(),
-            seed: 0,
-            threads: 1,
-        }
-    }
 
     /// Creates a tokenizer of words, without a token for a new line; numbers 3 and 4 are skipped.
     fn of_words(more: &str) -> TextTokenizer {
@@ -267,31 +208,6 @@ mod tests {
             "the fox",
             "what is left out has none"
         );
-    }
-
-    #[test]
-    fn temperature_zero_takes_the_likeliest_and_top_k_and_top_p_cut_the_tail() {
-        let logits = [0.0, 3.0, 1.0, 2.0];
-        let choose = |temperature, top_k, top_p, dice| {
-            sample_token(&logits, &request(temperature, top_k, top_p), dice)
-        };
-        assert_eq!(choose(0.0, None, None, 0.99), 1);
-        assert_eq!(choose(1.0, Some(1), None, 0.99), 1);
-        assert_eq!(choose(1.0, Some(2), None, 0.999), 3);
-        assert_eq!(choose(1.0, None, None, 0.999), 0);
-        // The probabilities are 0.644, 0.237, 0.087 and 0.032.
-        for (share, last) in [(0.6, 1), (0.65, 3), (0.88, 3), (0.89, 2), (1.0, 0)] {
-            assert_eq!(choose(1.0, None, Some(share), 0.999), last, "{share}");
-        }
-    }
-
-    #[test]
-    fn tokens_come_as_often_as_the_model_says() {
-        let logits = [0.0, f32::ln(3.0)];
-        let request = request(1.0, None, None);
-        let ones =
-            (0..4000).filter(|i| sample_token(&logits, &request, unit(splitmix64(5, *i))) == 1).count();
-        assert!((2880..3120).contains(&ones), "three in four, found {ones} of 4000");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Inference on the CPU: classifies samples, and evaluates a model on samples with known answers.
+//! Inference on the CPU: classifies samples, and evaluates models on samples with known answers.
 
 use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::comm::WorkCounter;
@@ -15,16 +15,17 @@ use dtrain_protocol::{
 use dtrain_recipes::{DataFormat, InputSignature, Model, Precision, Recompute, Url};
 use std::path::{Path, PathBuf};
 
-/// Rows or images in one forward pass.
+/// Number of rows or images in one forward pass.
 const ROWS: u64 = 64;
 
-/// Tokens in one forward pass, at least one sequence.
+/// Number of tokens in one forward pass, which has at least one sequence.
 const TOKENS: u64 = 4096;
 
-/// Bins of the expected calibration error.
+/// Number of bins for the expected calibration error.
 const BINS: usize = 10;
 
-/// Loads the whole of `model` on the CPU with the weights of `checkpoint`; also returns the checkpoint.
+/// Loads the whole of `model` on the CPU with the weights of `checkpoint`; returns the opened checkpoint
+/// and the model.
 pub(crate) fn open(model: &Model, checkpoint: &Path, threads: u32) -> Result<(TensorReader, Stage), Failure> {
     let other = |words: String| Failure::Other(words);
     let placement = Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads };
@@ -37,13 +38,13 @@ pub(crate) fn open(model: &Model, checkpoint: &Path, threads: u32) -> Result<(Te
     Ok((reader, stage))
 }
 
-/// Converts the error of a checkpoint that cannot be read.
+/// Returns a conversion of errors from reading the checkpoint in `folder` to failures.
 pub(crate) fn corrupt(folder: &Path) -> impl Fn(CheckpointError) -> Failure + use<> {
     let folder = folder.to_owned();
     move |error| Failure::CorruptCheckpoint { folder: folder.clone(), detail: error.to_string() }
 }
 
-/// Classifies the inputs of `request`; passes some predictions at a time to `more`.
+/// Classifies the inputs of `request`; passes the predictions to `more`, some at a time.
 ///
 /// `Err` unless the model is an mlp or a cnn and every input has its shape.
 pub fn predict(request: &PredictRequest, more: &mut dyn FnMut(Vec<Prediction>)) -> Result<(), Failure> {
@@ -83,7 +84,7 @@ pub fn predict(request: &PredictRequest, more: &mut dyn FnMut(Vec<Prediction>)) 
     Ok(())
 }
 
-/// Returns the `top` classes with the highest scores, best first.
+/// Returns the `top` classes with the highest scores, the highest first.
 fn best(scores: &[f32], top: u32, preprocessing: &Preprocessing) -> Vec<ClassScore> {
     let probabilities = softmax(scores);
     let mut order: Vec<usize> = (0..scores.len()).collect();
@@ -104,7 +105,8 @@ fn softmax(scores: &[f32]) -> Vec<f64> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
-/// Evaluates the model of `request`; `tell` receives the number of finished samples, and of all.
+/// Evaluates the model of `request`; `tell` receives the number of samples done, and the number of all
+/// samples.
 pub fn evaluate(request: &EvaluateRequest, tell: &mut dyn FnMut(u64, u64)) -> Result<Evaluation, Failure> {
     let trained = &request.trained;
     let (reader, mut stage) = open(&trained.model, &trained.checkpoint, trained.threads)?;
@@ -152,7 +154,7 @@ pub fn evaluate(request: &EvaluateRequest, tell: &mut dyn FnMut(u64, u64)) -> Re
     })
 }
 
-/// Returns the samples to evaluate on, and the names of their classes.
+/// Returns the samples that the model is evaluated on, and the names of their classes.
 fn samples(
     request: &EvaluateRequest,
     reader: &TensorReader,
@@ -208,7 +210,7 @@ pub(crate) fn preprocessing(reader: &TensorReader, trained: &TrainedModel) -> Re
     }
 }
 
-/// Opens the data of the recipe, with the tokenizer of the checkpoint.
+/// Opens the data of the model's recipe, with the tokenizer in the checkpoint.
 fn recipe_data(reader: &TensorReader, trained: &TrainedModel) -> Result<DataSet, Failure> {
     let TrainedModel { model, data, data_root, checkpoint, .. } = trained;
     let tokenizer = reader.file(TOKENIZER).map_err(corrupt(checkpoint))?;
@@ -217,7 +219,7 @@ fn recipe_data(reader: &TensorReader, trained: &TrainedModel) -> Result<DataSet,
         .map_err(|error| Failure::Data(error.to_string()))
 }
 
-/// Converts an error about data files that the user named on the command line.
+/// Converts an error about data files that the user named on the command line to a failure.
 fn data_failure(error: DataError) -> Failure {
     Failure::Data(match error {
         DataError::NoFile { pattern, .. } => {
@@ -231,11 +233,11 @@ fn working_directory() -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|error| Failure::Other(format!("the working directory: {error}")))
 }
 
-/// Sums over the samples that a classifier was evaluated on.
+/// Totals over the samples that a classifier was evaluated on.
 struct ClassifierTotals {
-    /// Confusion matrix `[actual][predicted]`.
+    /// Confusion matrix: number of samples, as `[actual class][predicted class]`.
     confusion: Vec<Vec<u64>>,
-    /// Number of samples, sum of confidences and number of hits of each bin.
+    /// Number of samples, sum of confidences, and number of hits in each bin.
     bins: [(u64, f64, u64); BINS],
 }
 
@@ -266,8 +268,8 @@ impl ClassifierTotals {
         *hits += u64::from(is_hit);
     }
 
-    /// Returns the expected calibration error: the mean distance of accuracy and confidence, each bin
-    /// weighted by its samples.
+    /// Returns the expected calibration error: the mean distance between accuracy and confidence, each
+    /// bin weighted by its number of samples.
     fn calibration_error(&self) -> f64 {
         let samples: u64 = self.bins.iter().map(|(samples, ..)| samples).sum();
         let distance: f64 =

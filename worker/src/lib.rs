@@ -1,4 +1,4 @@
-//! The worker: trains one rank. The only crate that uses burn.
+//! The worker: trains one rank. It is the only crate that uses burn.
 //!
 //! It follows its [`dtrain_protocol::Assignment`] exactly, and decides nothing. [`run`], [`probe()`],
 //! [`examine()`], [`sample()`], [`predict()`] and [`evaluate()`] are the hidden subcommands `dtrain worker`,
@@ -36,7 +36,7 @@ mod step_timer;
 mod train_step;
 pub mod zero;
 
-/// The library that networks are made of; see [`network`].
+/// The library that networks are built with; see [`network`].
 pub use burn;
 pub use entry_points::{evaluate, examine, predict, probe, run, sample};
 pub use step_timer::Slowdown;

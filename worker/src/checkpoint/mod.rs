@@ -1,4 +1,4 @@
-//! Checkpoints: reads and writes named slices of global tensors.
+//! Checkpoints: writes and reads named slices of global tensors.
 //!
 //! Every rank writes one safetensors file under the `.partial` folder. The leader merges the reports of the
 //! ranks into the manifest, and commits. Reading asks for slices of global tensors, whatever layout wrote
@@ -17,10 +17,10 @@ pub use writer::{NamedPiece, save, save_file};
 
 use std::path::PathBuf;
 
-/// Errors of writing or reading a checkpoint.
+/// An error from writing or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// A file operation failed.
+    /// An operation on a file of a checkpoint failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
         /// The operation that failed, such as `writing`.
@@ -30,18 +30,18 @@ pub enum CheckpointError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// There is too little free space; nothing was written.
+    /// There is too little free space for the checkpoint; nothing was written.
     #[error(
         "{} has {available} bytes free, and this rank's part of the checkpoint needs {needed}; \
          free some, or keep fewer checkpoints (`checkpoint.keep`)",
         folder.display()
     )]
     Full {
-        /// Folder of the checkpoint.
+        /// Folder to which the checkpoint would have been written.
         folder: PathBuf,
-        /// Bytes needed, with a reserve.
+        /// Number of bytes needed, with a reserve.
         needed: u64,
-        /// Bytes free.
+        /// Number of bytes that are free.
         available: u64,
     },
     /// The folder is not a committed checkpoint that this program can read.
@@ -49,10 +49,10 @@ pub enum CheckpointError {
     Unusable {
         /// Folder of the checkpoint.
         folder: PathBuf,
-        /// Description of the problem.
+        /// Description of the reason.
         detail: String,
     },
-    /// A file's content does not match its recorded hash.
+    /// The content of a file does not match its recorded hash.
     #[error("tensor {tensor} in {file} at byte {offset}: {detail}")]
     Corrupt {
         /// Name of the tensor that was being read.
@@ -61,10 +61,10 @@ pub enum CheckpointError {
         file: String,
         /// Offset in the file of the damaged chunk or header, in bytes.
         offset: u64,
-        /// Description of the problem.
+        /// Description of the damage.
         detail: String,
     },
-    /// The chunk was not fetched to this host.
+    /// A chunk of the file was not fetched to this host.
     #[error(
         "tensor {tensor} in {file} at byte {offset}: this part was not fetched to this host, as its ranks were \
          not expected to read it; please report this"
@@ -80,16 +80,16 @@ pub enum CheckpointError {
     /// The checkpoint lacks a requested tensor.
     #[error("the checkpoint has no {wanted}: {detail}")]
     Missing {
-        /// The tensor and shape that were requested.
+        /// Name and shape of the requested tensor.
         wanted: String,
-        /// The content that the checkpoint has instead.
+        /// Description of the content that the checkpoint has instead.
         detail: String,
     },
 }
 
 impl CheckpointError {
-    /// Returns `true` if the checkpoint itself may be sound: this process lacks files, rights or memory, or
-    /// its local copy is incomplete.
+    /// Returns `true` if the checkpoint itself may be sound: this process lacks files, permissions or
+    /// memory, or its local copy is incomplete.
     pub(crate) fn is_of_this_process(&self) -> bool {
         use rustix::io::Errno;
         let source = match self {

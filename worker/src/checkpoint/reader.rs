@@ -1,4 +1,4 @@
-//! Reads slices of global tensors from a committed checkpoint.
+//! Reads slices of global tensors from a committed checkpoint, whatever layout wrote it (resharding).
 //!
 //! The requested slice is intersected with each stored slice, and the overlap is copied, run by run in the
 //! order of the file. So a chunk is read once for each stored slice, and at most one is in memory. A chunk
@@ -16,29 +16,30 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-/// Limit on the size of a manifest, in bytes.
+/// Limit on the size of a checkpoint's manifest, in bytes.
 const MAX_MANIFEST: u64 = 1 << 30;
 
-/// An open committed checkpoint.
+/// A committed checkpoint, opened for reading.
 #[derive(Debug)]
 pub struct TensorReader {
     folder: PathBuf,
     manifest: Manifest,
     tensors: BTreeMap<(String, TensorKind), ManifestTensor>,
     files: BTreeMap<String, OpenFile>,
-    /// The chunk that was verified last, with its file: neighbouring ranges are read one after the other.
+    /// File, number and content of the chunk that was verified last: adjacent ranges are read one after
+    /// another.
     last: Mutex<Option<(String, u64, Vec<u8>)>>,
-    /// All reads that are allowed, if they were declared with `expect`.
+    /// All reads that are allowed, if [`TensorReader::expect`] declared them.
     #[cfg(test)]
     expected: OnceLock<Vec<dtrain_protocol::checkpoint::TensorRead>>,
 }
 
-/// A tensor of the manifest.
+/// A tensor that the manifest lists.
 #[derive(Debug)]
 struct ManifestTensor {
-    /// Index of the tensor in the manifest.
+    /// Index of the tensor in the manifest's list.
     index: usize,
-    /// Parsed slice of each stored piece.
+    /// Slice of the tensor that each stored piece holds.
     slices: Vec<Slice>,
 }
 
@@ -46,7 +47,7 @@ struct ManifestTensor {
 struct OpenFile {
     file: File,
     entry: FileEntry,
-    /// Byte ranges of its entries in the files; read when first needed.
+    /// Byte ranges of the tensors in the file; read when first needed.
     places: OnceLock<ByteRanges>,
 }
 
@@ -79,7 +80,8 @@ impl TensorReader {
         })
     }
 
-    /// Declares all reads to come; any other read panics. Hosts fetch only the parts that a rank declares.
+    /// Declares all reads to come, so that any other read panics. Hosts fetch only the parts that a rank
+    /// declares.
     #[cfg(test)]
     pub(crate) fn expect(&self, reads: Vec<dtrain_protocol::checkpoint::TensorRead>) {
         self.expected.set(reads).expect("once");
@@ -94,17 +96,17 @@ impl TensorReader {
         })
     }
 
-    /// Returns the manifest.
+    /// Returns the manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Returns the folder that was opened.
+    /// Returns the folder of the checkpoint, as it was opened.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Returns the content of the file called `name`, if the checkpoint has it.
+    /// Returns the content of the file called `name`; `None` if the checkpoint has no such file.
     ///
     /// `Err` if its content does not match its hashes.
     pub fn file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
@@ -117,12 +119,13 @@ impl TensorReader {
         Ok(Some(bytes))
     }
 
-    /// Returns the manifest entry of the tensor `name` of this kind, if there is one.
+    /// Returns the manifest entry of the tensor of this name and kind; `None` if the checkpoint has no
+    /// such tensor.
     pub fn tensor(&self, name: &str, kind: TensorKind) -> Option<&Tensor> {
         self.tensors.get(&(name.to_owned(), kind)).map(|stored| &self.manifest.tensors[stored.index])
     }
 
-    /// Reads the elements `wanted` of a global tensor; `into` has their number.
+    /// Reads the elements `wanted` of a global tensor into `into`, which has as many elements.
     ///
     /// Every chunk that is touched is verified. `Err` if there is no such tensor, its shape differs from
     /// that of `wanted`, or a chunk is damaged; the content of `into` is then unspecified.
@@ -154,7 +157,7 @@ impl TensorReader {
         Ok(())
     }
 
-    /// Copies `runs` of `piece` to their offsets in `into`.
+    /// Reads `runs` of the stored slice `piece` and copies each to its offset in `into`.
     fn read_piece(
         &self,
         tensor: &Tensor,
@@ -196,7 +199,8 @@ impl TensorReader {
         Ok(file.places.get_or_init(|| places))
     }
 
-    /// Returns `true` if the chunk at byte `offset` of a partly fetched file was never written.
+    /// Returns `true` if the chunk at byte `offset` was never written, because the file was fetched only
+    /// in part.
     fn is_hole(&self, file: &OpenFile, offset: u64) -> bool {
         let mut chunk = vec![0; index(CHUNK_BYTES.min(file.entry.bytes.saturating_sub(offset)))];
         let is_in_parts = self.folder.to_string_lossy().ends_with(FETCHED);
@@ -205,8 +209,8 @@ impl TensorReader {
             && chunk.iter().all(|byte| *byte == 0)
     }
 
-    /// Fills `into` from byte `begin` of a file, verifying each chunk. `Err` has the offset of the damaged
-    /// chunk.
+    /// Fills `into` with the bytes of a file from `begin` on, and verifies each chunk. `Err` has the
+    /// offset of the damaged chunk, and the damage.
     fn read_bytes(&self, file: &OpenFile, begin: u64, into: &mut [u8]) -> Result<(), (u64, String)> {
         let end = begin + into.len() as u64;
         let mut last = self.last.lock().expect("reading does not panic while it holds the chunk");
@@ -230,7 +234,7 @@ impl TensorReader {
     }
 }
 
-/// Reads chunk number `chunk` of a file into `buffer` and verifies its hash.
+/// Reads chunk number `chunk` of a file into `buffer` and verifies its hash; `Err` describes the damage.
 fn verified_chunk(file: &OpenFile, chunk: u64, buffer: &mut Vec<u8>) -> Result<(), String> {
     let range = file.entry.chunk(chunk);
     buffer.resize(index(range.end - range.start), 0);
@@ -238,7 +242,7 @@ fn verified_chunk(file: &OpenFile, chunk: u64, buffer: &mut Vec<u8>) -> Result<(
     file.entry.check(chunk, &blake3::hash(buffer).to_hex())
 }
 
-/// Reads the manifest, if it matches its commit record.
+/// Reads the manifest of the checkpoint in `folder`; `Err` unless it matches its commit record.
 fn committed(folder: &Path) -> Result<Manifest, CheckpointError> {
     let commit = read_limited(&folder.join("COMMIT"), 1024)?;
     let manifest = read_limited(&folder.join("manifest.json"), MAX_MANIFEST)?;
@@ -253,7 +257,7 @@ fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {
     Ok(bytes)
 }
 
-/// Opens a file of the manifest: a regular file inside the folder, of the recorded length.
+/// Opens a file that the manifest lists: it must be a regular file in the folder, of the recorded length.
 fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointError> {
     let unusable = |detail: String| CheckpointError::Unusable { folder: folder.to_owned(), detail };
     let path = folder.join(&entry.name);
@@ -269,7 +273,7 @@ fn open_file(folder: &Path, entry: &FileEntry) -> Result<OpenFile, CheckpointErr
     Ok(OpenFile { file, entry: entry.clone(), places: OnceLock::new() })
 }
 
-/// Converts a position that is known to fit into memory.
+/// Converts a position that is known to fit into memory to an index.
 fn index(value: u64) -> usize {
     usize::try_from(value).expect("addresses have 64 bits")
 }

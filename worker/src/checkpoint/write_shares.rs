@@ -1,20 +1,20 @@
-//! Division of the writing among ranks that hold the same elements.
+//! Shares of the writing of a checkpoint, among ranks that hold the same elements.
 
 use dtrain_protocol::Rank;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The part of one tensor that a rank holds.
+/// The part of one tensor that a rank holds, with the other ranks that hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorShard {
-    /// Elements, counted in the rank's region of the tensor.
+    /// Elements that the rank holds, counted within its region of the tensor.
     pub range: Range<u64>,
-    /// Ranks that hold the same elements, ascending, this one included.
+    /// All ranks that hold the same elements, in ascending order.
     pub holders: Vec<Rank>,
 }
 
-/// Returns the elements that `rank` writes, as (index in `all`, elements of its region), in ascending
-/// order.
+/// Returns the elements that `rank` writes, as (index in `all`, elements within the rank's region), in
+/// ascending order.
 ///
 /// Tensors that the same ranks hold are laid end to end and cut into contiguous parts that differ by at
 /// most one element, one part for each rank. So every element is written exactly once if all holders call
@@ -38,7 +38,8 @@ pub fn write_shares(all: &[TensorShard], rank: Rank) -> Vec<(usize, Range<u64>)>
     shares
 }
 
-/// Returns part `index` of `parts` of tensors of `sizes` elements, laid end to end, as (tensor, elements).
+/// Returns part number `index` of `parts` equal parts of tensors of `sizes` elements, laid end to end, as
+/// (index of the tensor, elements).
 fn split_evenly(sizes: &[u64], index: usize, parts: usize) -> Vec<(usize, Range<u64>)> {
     let total: u128 = sizes.iter().map(|size| u128::from(*size)).sum();
     let cut = |index: usize| total * index as u128 / parts as u128;

@@ -1,4 +1,4 @@
-//! Writes one rank's file of a checkpoint.
+//! Writes the file with one rank's tensors in a checkpoint.
 
 use super::CheckpointError;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
@@ -11,25 +11,26 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes kept free on the disk after a checkpoint: for the history, the spool and the manifest.
+/// Number of bytes kept free on the disk after a checkpoint: for the history, the spool and the manifest.
 const RESERVE_BYTES: u64 = 16 << 20;
 
-/// Some elements of a global tensor, with their values.
+/// Some elements of a global tensor, with their values, to be written to a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedPiece<'a> {
-    /// Global name of the tensor.
+    /// Global name of the tensor, such as `blocks.3.ffn.up.weight`.
     pub name: &'a str,
-    /// Role of the tensor: weight, optimizer state, and so on.
+    /// Role of the tensor: weight, optimizer state, or other state.
     pub kind: TensorKind,
-    /// The elements, as a slice of the global tensor.
+    /// The elements to be written, as a slice of the global tensor.
     pub slice: &'a Slice,
-    /// Their values, in the order of the slice.
+    /// Values of the elements, in the order of the slice.
     pub values: &'a [f32],
 }
 
 impl NamedPiece<'_> {
-    /// Returns the key in the file. A whole weight has its plain name, so that any safetensors reader finds
-    /// it; otherwise the key also names the region and the range where they are not the whole.
+    /// Returns the piece's key in the file. A whole weight has its plain name as its key, so that any
+    /// safetensors reader finds it; otherwise the key also names the region and the range where they are
+    /// not the whole.
     fn key(&self) -> String {
         let mut key = format!("{}{}", self.name, self.kind.suffix());
         let region = self.slice.region();
@@ -43,13 +44,14 @@ impl NamedPiece<'_> {
         key
     }
 
-    /// Returns the shape of the entry: the region's if all of it is stored, otherwise one dimension.
+    /// Returns the shape of the piece's entry in the file: that of the region if all of it is stored,
+    /// otherwise one dimension.
     fn entry_shape(&self) -> Vec<u64> {
         if self.slice.is_all() { self.slice.region().local_shape() } else { vec![self.slice.elements()] }
     }
 }
 
-/// Writes `pieces` durably as this rank's file under `partial`, which is created if absent.
+/// Writes `pieces` durably as the file of `rank` in the folder `partial`, which is created if absent.
 ///
 /// The file gets its final name once it is complete and synced. Panics if two pieces are the same slice of
 /// the same tensor, or if a piece has not as many values as elements.
@@ -71,8 +73,8 @@ pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<Sav
     Ok(SavedFile { file: FileEntry { name, ..file }, tensors })
 }
 
-/// Writes a checkpoint file that holds no tensor. Its name becomes durable with the next [`save`] in that
-/// folder.
+/// Writes a file without tensors to a checkpoint. Its name becomes durable with the next [`save`] in the
+/// same folder.
 pub fn save_file(partial: &Path, name: &str, content: &[u8]) -> Result<SavedFile, CheckpointError> {
     make_folder(partial)?;
     let path = partial.join(name);
@@ -99,7 +101,7 @@ fn check_room(folder: &Path, needed: u64) -> Result<(), CheckpointError> {
     Err(CheckpointError::Full { folder: folder.to_owned(), needed, available })
 }
 
-/// Returns the free bytes on the disk of `folder`.
+/// Returns the number of free bytes on the disk of `folder`.
 fn available(folder: &Path) -> io::Result<u64> {
     let room = statvfs(folder)?;
     Ok(room.f_bavail.saturating_mul(room.f_frsize))
@@ -120,7 +122,8 @@ fn head_of(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
     header::encode(&entries)
 }
 
-/// Writes and syncs a file; returns its length and the hashes of its chunks.
+/// Writes and syncs the file with `pieces` after the header `head`; returns its length and the hashes of
+/// its chunks.
 fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<FileEntry> {
     let mut chunks = HashedFileWriter::create(path)?;
     chunks.push(head)?;
@@ -130,22 +133,22 @@ fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<File
     chunks.finish()
 }
 
-/// Alignment of addresses and lengths for direct I/O, in bytes.
+/// Required alignment of addresses and lengths in direct I/O, in bytes.
 const ALIGNMENT: usize = 4096;
 
 /// A file that is written and hashed chunk by chunk, with direct I/O where the file system allows it:
-/// copying into the page cache would cost more processor time than all else here, and the file is not read
-/// again soon.
+/// copying into the page cache would cost more processor time than everything else here, and the file is
+/// not read again soon.
 struct HashedFileWriter {
     folder: PathBuf,
     file: File,
     is_direct: bool,
-    /// Buffer for a chunk and its alignment; the chunk begins at `begin`.
+    /// Buffer with room for a chunk and its alignment; the chunk starts at index `begin`.
     room: Vec<u8>,
     begin: usize,
-    /// Bytes in the buffer.
+    /// Number of bytes of the chunk in the buffer.
     filled: usize,
-    /// Bytes written so far, without those in the buffer.
+    /// Number of bytes written so far, without those in the buffer.
     bytes: u64,
     hashes: Vec<String>,
 }
@@ -180,7 +183,7 @@ impl HashedFileWriter {
         Ok(())
     }
 
-    /// Writes the buffered chunk, which must be full unless it is the last.
+    /// Writes and hashes the buffered chunk, which must be full unless it is the last one.
     fn flush(&mut self) -> io::Result<()> {
         // Other ranks write to the same disk, and each of them checked its own part alone.
         if available(&self.folder)? < RESERVE_BYTES {
@@ -206,7 +209,7 @@ impl HashedFileWriter {
         Ok(())
     }
 
-    /// Writes the buffered rest and syncs the file.
+    /// Writes the rest in the buffer and syncs the file; returns its length and the hashes of its chunks.
     fn finish(mut self) -> io::Result<FileEntry> {
         if self.filled > 0 {
             self.flush()?;
@@ -218,7 +221,7 @@ impl HashedFileWriter {
     }
 }
 
-/// Returns `true` if the file system refuses direct I/O.
+/// Returns `true` if an error means that the file system refuses direct I/O.
 fn is_refused(error: &io::Error) -> bool {
     let refusals =
         [rustix::io::Errno::INVAL, rustix::io::Errno::OPNOTSUPP].map(rustix::io::Errno::raw_os_error);

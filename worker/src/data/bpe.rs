@@ -1,4 +1,4 @@
-//! Byte-level BPE, trained on the training text; the cache stores the tokenizer.
+//! Byte-level BPE tokenizers: trained on the training text, and stored in the cache.
 
 use super::cache::{cache_error, failed, key, lock, write_whole};
 use super::corpus::CorpusReader;
@@ -13,13 +13,13 @@ use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Version of the training method. It changes whenever the same text would give another tokenizer.
+/// Version of the training method, which must change whenever the same text would give another tokenizer.
 const METHOD: &str = "byte-level bpe, method 1";
 
-/// End-of-text token of a tokenizer trained on JSON records or rows.
+/// End-of-text token that a tokenizer trained on JSON records or rows gets.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// Limit on the text that the tokenizer is trained on, in bytes.
+/// Limit on the length of the text that a tokenizer is trained on, in bytes.
 const TRAIN_BYTES: usize = 64 << 20;
 
 /// Returns a tokenizer of `vocab` tokens for `files`, as JSON: from the cache, otherwise trained now.
@@ -49,7 +49,7 @@ pub(super) fn train_tokenizer(
     }
 }
 
-/// Returns the name of the cache file that [`train_tokenizer`] uses or writes.
+/// Returns the name of the cached file that [`train_tokenizer`] uses or writes for `files`.
 pub(super) fn name(
     files: &[Arc<DataFile>],
     corpus: &CorpusReader<'_>,
@@ -70,15 +70,15 @@ fn method(corpus: &CorpusReader<'_>, vocab: u32) -> String {
     }
 }
 
-/// Parses a tokenizer from JSON. Its padding and truncation are removed, because a corpus is read whole.
+/// Parses a tokenizer from JSON, and removes its padding and truncation, because a corpus is read whole.
 pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, DataError> {
     let mut tokenizer = tokenizers::Tokenizer::from_bytes(json).map_err(failed("reading"))?;
     tokenizer.with_padding(None).with_truncation(None).map_err(failed("reading"))?;
     Ok(tokenizer)
 }
 
-/// Trains a tokenizer. If the data are JSON records or rows, which are documents, it gets an end-of-text
-/// token.
+/// Trains a tokenizer of `vocab` tokens on the text of `files`. If each document is a JSON record or a
+/// row, the tokenizer gets an end-of-text token.
 fn train(
     files: &[Arc<DataFile>],
     corpus: &CorpusReader<'_>,

@@ -16,11 +16,11 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Prefix of the names of cached files.
+/// Prefix of the names of all files in the cache.
 pub(super) const PREFIX: &str = "bpe-";
 
-/// Lists the files of a cache, without locks, which waiting ranks have open, and without the temporary
-/// files of running processes.
+/// Lists the cached files in `cache`, without lock files, which waiting ranks have open, and without
+/// temporary files of running processes.
 pub(super) fn list_cached(cache: &Path) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
@@ -32,13 +32,13 @@ pub(super) fn list_cached(cache: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_ours).collect()
 }
 
-/// Returns the key in the name of a cached file; its lock is named by the same key.
+/// Returns the cache key in the name of a cached file; the file's lock is named by the same key.
 fn key_in(path: &Path) -> Option<&str> {
     let key = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.get(..32)?;
     key.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(key)
 }
 
-/// Removes a file of a cache; `Ok(false)` if a process is writing or opening it.
+/// Removes a file from the cache; returns `Ok(false)` if a process is writing or opening it.
 pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
     let (Some(key), Some(cache)) = (key_in(path), path.parent()) else { return Ok(false) };
     let lock = cache.join(format!("{PREFIX}{key}.lock"));
@@ -50,7 +50,7 @@ pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
     }
 }
 
-/// Returns the cache key of the output of `method` on `files`.
+/// Returns the cache key of the output that `method` produces from `files`.
 ///
 /// Only blocks of a long file are hashed, so its modification time counts too.
 pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataError> {
@@ -63,7 +63,8 @@ pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataE
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-/// Locks the work on one key; closing the returned file releases the lock.
+/// Locks a cache key, so that one process does the work for it; closing the returned file releases the
+/// lock.
 ///
 /// A waiting rank advances `progress` like the one that works, so that neither is taken for stuck.
 pub(super) fn lock(cache: &Path, key: &str, progress: &WorkCounter) -> Result<File, DataError> {
@@ -71,7 +72,7 @@ pub(super) fn lock(cache: &Path, key: &str, progress: &WorkCounter) -> Result<Fi
     hold(&path, progress).map_err(cache_error("locking", &path))
 }
 
-/// Writes a file durably under a temporary name of this process, then renames it.
+/// Writes a file durably under a temporary name of this process, then renames it to `path`.
 pub(super) fn write_whole(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> Result<(), DataError>,

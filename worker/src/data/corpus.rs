@@ -15,15 +15,15 @@ use std::sync::Arc;
 /// A reader of corpora that divides files into documents.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CorpusReader<'a> {
-    /// Rule for the boundaries of documents.
+    /// Rule for the boundaries of documents in a file.
     pub(super) documents: &'a Documents,
 }
 
-/// The pieces of a file; nothing follows an error.
+/// An iterator over the pieces of the documents in a file; it ends after an error.
 type DocumentPieces<'a> = Box<dyn Iterator<Item = Result<DocumentPiece, DataError>> + 'a>;
 
 impl<'a> CorpusReader<'a> {
-    /// Iterates over all pieces of `files`, in order; nothing follows an error.
+    /// Iterates over the pieces of all documents in `files`, in order; ends after an error.
     pub(super) fn pieces(
         self,
         files: &'a [Arc<DataFile>],

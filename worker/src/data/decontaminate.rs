@@ -1,4 +1,4 @@
-//! Decontamination: keeps validation files out of the training files, whatever their format.
+//! Decontamination: leaves validation files out of the training files, whatever their format.
 
 use super::DataError;
 use super::files::{self, ResolvedFile};
@@ -9,11 +9,11 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes at either end by which files of equal length are first compared.
+/// Number of bytes at either end by which files of equal length are first compared.
 const END_BYTES: u64 = 64 << 10;
 
-/// Returns the data without the training files that are validation files too. If none would be left, the
-/// recipe means it, and the data are returned unchanged.
+/// Returns `data` without the training files that are also validation files. If no training file would be
+/// left, the recipe means it that way, and `data` is returned unchanged.
 pub(super) fn without_validation_files<'d>(data: &'d Data, root: &Path) -> Result<Cow<'d, Data>, DataError> {
     let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
     if shared.is_empty() || shared.len() == train.len() {
@@ -33,7 +33,7 @@ pub(super) fn without_validation_files<'d>(data: &'d Data, root: &Path) -> Resul
     Ok(Cow::Owned(apart))
 }
 
-/// The training files, and the indices of those with the content of a validation file.
+/// The training files of a recipe, and the indices of those with the same content as a validation file.
 pub(super) struct DistinctFiles {
     pub(super) train: Vec<ResolvedFile>,
     pub(super) shared: HashSet<usize>,
@@ -89,10 +89,10 @@ fn shared(train: &[ResolvedFile], valid: &[ResolvedFile]) -> Result<HashSet<usiz
     Ok(shared)
 }
 
-/// A file that may be a duplicate of another.
+/// A file that may be a duplicate of another file, with what is needed to compare them.
 struct PossibleDuplicate<'f> {
     found: &'f ResolvedFile,
-    /// Device and inode number.
+    /// Device and inode number of the file.
     place: (u64, u64),
     bytes: u64,
     /// True for a regular file that is not empty; others are refused when they are opened.
@@ -116,7 +116,7 @@ impl<'f> PossibleDuplicate<'f> {
         Ok(hasher.update(&self.bytes.to_le_bytes()).finalize())
     }
 
-    /// Hashes the file; of a long file, evenly spread blocks.
+    /// Hashes the file; only evenly spread blocks of it if it is long.
     fn whole(&self) -> Result<blake3::Hash, DataError> {
         files::hash(&self.found.open()?)
     }

@@ -1,4 +1,4 @@
-//! Facts about the data of a recipe, found without tokenizing them.
+//! Facts about the data of a recipe that can be found without tokenizing it.
 
 use super::corpus::CorpusReader;
 use super::decontaminate::without_validation_files;
@@ -12,13 +12,13 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Characters that are kept of a sample.
+/// Number of characters kept from the beginning of a sample document.
 const SAMPLE_CHARACTERS: usize = 400;
 
-/// Samples in one read.
+/// Number of samples that are read at a time.
 const ROWS: u64 = 1024;
 
-/// Name and length of a data file.
+/// Name and length of a data file of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
     /// Path relative to the folder of the recipe if the file is below it, otherwise the full path; or a
@@ -28,22 +28,22 @@ pub struct FileFacts {
     pub bytes: u64,
 }
 
-/// Documents, bytes and duplicates of a text corpus.
+/// Number of documents, bytes and duplicates in a text corpus, with the beginnings of some documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CorpusFacts {
     /// Number of documents: text files, JSON records or rows.
     pub documents: u64,
-    /// Bytes of text, decompressed.
+    /// Length of the decompressed text, in bytes.
     pub bytes: u64,
-    /// Documents that equal an earlier one byte by byte.
+    /// Number of documents that equal an earlier one, byte by byte.
     pub duplicates: u64,
-    /// Validation documents that equal a training document; `None` without validation files.
+    /// Number of validation documents that equal a training document; `None` without validation files.
     pub shared: Option<u64>,
-    /// Beginnings of the first documents.
+    /// Beginnings of the first documents of the corpus.
     pub samples: Vec<String>,
 }
 
-/// Returns the files that a recipe reads: those of training, then those of validation. Paths start from
+/// Returns the files that a recipe reads: the training files, then the validation files. Paths start from
 /// `root`; URLs must have been downloaded.
 pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
     // Opened one after the other: there may be many images.
@@ -66,8 +66,8 @@ fn open_files(data: &Data, root: &Path) -> Result<[Vec<Arc<DataFile>>; 2], DataE
     Ok([files::find(&data.train, root)?, valid])
 }
 
-/// Returns the decompressed bytes of a file if they are at most `most`, otherwise some higher number. A
-/// Parquet file counts at least eight bytes for each value. Stops reading beyond `most`.
+/// Returns the decompressed size of a file in bytes if it is at most `most`, otherwise any larger number,
+/// as reading stops there. A Parquet file counts at least eight bytes for each value.
 pub fn unpacked_bytes(path: &Path, most: u64) -> Result<u64, DataError> {
     let file = Arc::new(DataFile::open(path, Path::new(""))?);
     if file.read_up_to(0, 4)? == b"PAR1" {
@@ -80,7 +80,8 @@ pub fn unpacked_bytes(path: &Path, most: u64) -> Result<u64, DataError> {
     std::io::copy(&mut contents, &mut std::io::sink()).map_err(|error| file.unreadable(error))
 }
 
-/// Reads all of a text corpus once, and keeps the beginnings of `samples` documents; `None` for other data.
+/// Reads a whole text corpus once and returns facts about it, with the beginnings of `samples` documents;
+/// `None` if the data is not text.
 pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusFacts>, DataError> {
     let DataFormat::Text { documents, .. } = &data.format else { return Ok(None) };
     let (mut facts, mut seen) = (CorpusFacts::default(), HashSet::new());
@@ -122,7 +123,8 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
     Ok(Some(facts))
 }
 
-/// Reads all of the training table once and returns facts about its columns; `None` for other data.
+/// Reads all rows of the training table once and returns facts about its columns; `None` if the data is
+/// not a table.
 pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataError> {
     let facts = |format, columns| table::facts(&data.train, (format, columns), root).map(Some);
     match &data.format {
@@ -135,7 +137,7 @@ pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataE
     }
 }
 
-/// Iterates over all samples of a source in batches.
+/// Iterates over all samples of a source, in batches.
 pub(super) fn batches(source: &dyn SampleSource) -> impl Iterator<Item = Result<Batch, DataError>> + '_ {
     (0..source.len()).step_by(ROWS as usize).map(|begin| {
         let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();

@@ -1,22 +1,22 @@
-//! Documents of a text corpus, piece by piece.
+//! Documents of a text corpus, read piece by piece.
 
 use super::DataError;
 use super::files::DataFile;
 use std::io::Read;
 use std::sync::Arc;
 
-/// Limit on the bytes of a piece of text; pieces end behind a line where possible.
+/// Limit on the bytes of a piece of text; pieces end after a line where possible.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A piece of a document.
+/// A piece of a document's text, of limited length, and its place in the file.
 #[derive(Debug)]
 pub(super) struct DocumentPiece {
-    /// Content: UTF-8, unless a text file is not.
+    /// Bytes of the text: valid UTF-8, unless those of the text file are not.
     pub(super) bytes: Vec<u8>,
-    /// True if the document ends with this piece.
+    /// True for the last piece of the document.
     pub(super) is_last: bool,
     file: Arc<DataFile>,
-    /// Offset of the piece in its text file.
+    /// Offset of the piece in its text file, in bytes.
     begin: u64,
 }
 
@@ -31,17 +31,17 @@ impl DocumentPiece {
     }
 }
 
-/// A document in memory, read piece by piece.
+/// A document that is held in memory and read piece by piece.
 pub(super) struct InMemoryDocument<B> {
     text: B,
     file: Arc<DataFile>,
-    /// Bytes that were returned so far.
+    /// Number of bytes returned so far.
     at: usize,
     is_done: bool,
 }
 
 impl<B: AsRef<[u8]>> InMemoryDocument<B> {
-    /// Creates a document of `file` from `text`, which is UTF-8.
+    /// Creates a document that is part of `file` from its text, which is UTF-8.
     pub(super) fn new(text: B, file: &Arc<DataFile>) -> Self {
         Self { text, file: Arc::clone(file), at: 0, is_done: false }
     }
@@ -63,19 +63,19 @@ impl<B: AsRef<[u8]>> Iterator for InMemoryDocument<B> {
     }
 }
 
-/// A text file, read piece by piece.
+/// A text file that is one document and is read piece by piece.
 pub(super) struct TextFile<R> {
     file: Arc<DataFile>,
     reader: R,
-    /// Bytes that were read and are not returned yet.
+    /// Bytes that were read from the file and not yet returned.
     rest: Vec<u8>,
-    /// Offset of `rest` in the file.
+    /// Offset in the file of the bytes in `rest`.
     at: u64,
     is_done: bool,
 }
 
 impl<R: Read> TextFile<R> {
-    /// Creates a document of `file` from `reader`, which reads its text.
+    /// Creates a document from the whole of `file`, whose text `reader` reads.
     pub(super) fn new(file: Arc<DataFile>, reader: R) -> Self {
         Self { file, reader, rest: Vec::new(), at: 0, is_done: false }
     }
@@ -104,8 +104,8 @@ impl<R: Read> Iterator for TextFile<R> {
     }
 }
 
-/// Returns the length of the next piece of `bytes`: up to its last line end, otherwise before a character
-/// that is cut.
+/// Returns the length of the next piece of `bytes`, which ends after the last line end, or else before a
+/// character that is cut off.
 fn cut(bytes: &[u8]) -> usize {
     if let Some(line) = bytes.iter().rposition(|byte| *byte == b'\n') {
         return line + 1;

@@ -15,34 +15,36 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Consecutive attempts without new bytes after which a download fails.
+/// Number of consecutive attempts without new bytes after which a download fails.
 const TRIES: u32 = 5;
 
-/// Backoff after the first failed attempt; it doubles each time.
+/// Backoff after the first failed attempt; it doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Downloaded bytes between two checks of the free disk space.
+/// Number of downloaded bytes between two checks of the free disk space.
 const LOOK_EVERY: u64 = 16 << 20;
 
-/// Bytes kept free on the disk of the cache; of a small disk a twentieth.
+/// Number of bytes kept free on the disk of the cache; on a small disk, a twentieth of its size.
 const KEPT_FREE: u64 = 64 << 20;
 
-/// Bytes kept free if the server does not tell the length of the file: it may have no end.
+/// Number of bytes kept free on the disk if the server does not tell the length of the file, which may
+/// have no end.
 const KEPT_FREE_OF_UNKNOWN: u64 = 1 << 30;
 
-/// Bytes in one read.
+/// Number of bytes received at a time.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Characters at the end of a file's name that its cached name keeps.
+/// Number of characters from the end of a file's name that its cached name keeps.
 const NAME_CHARACTERS: usize = 100;
 
-/// Returns the downloaded file of a data name; `None` if it is not on this host or the name is no URL.
+/// Returns the local path of the file downloaded for a data name; `None` if it is not on this host or the
+/// name is not a URL.
 pub fn downloaded(name: &str) -> Option<PathBuf> {
     let url = Url::parse(name).ok()?;
     cached_path(&url).ok().filter(|path| path.is_file())
 }
 
-/// Returns all names in the data section of a recipe: files, patterns and URLs.
+/// Returns all names in the data section of a recipe: paths, patterns and URLs.
 pub(super) fn names(data: &Data) -> Vec<&str> {
     let mut names: Vec<&String> = data.train.iter().collect();
     if let ValidationSource::Files(files) = &data.valid {
@@ -73,7 +75,7 @@ pub(super) fn download_all<'n>(
     Ok(())
 }
 
-/// Returns the downloaded file of a URL; `Err` if it was not downloaded.
+/// Returns the local path of the file downloaded from `url`; `Err` if it was not downloaded.
 pub(super) fn path(url: &Url) -> Result<PathBuf, DataError> {
     let path = cached_path(url)?;
     let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
@@ -84,7 +86,7 @@ pub(super) fn parsed(name: &str) -> Result<Url, DataError> {
     Url::parse(name).map_err(|wrong| DataError::Url(wrong.to_string()))
 }
 
-/// Returns the path of the downloaded file of a URL.
+/// Returns the path at which the file of a URL is cached, downloaded or not.
 fn cached_path(url: &Url) -> Result<PathBuf, DataError> {
     let folder = folder().ok_or_else(|| {
         failed(url, "there is no folder to keep it in: set HOME or XDG_CACHE_HOME to an absolute path")
@@ -92,13 +94,14 @@ fn cached_path(url: &Url) -> Result<PathBuf, DataError> {
     Ok(folder.join(cached_name(url)))
 }
 
-/// Returns the cache folder: `$XDG_CACHE_HOME/dtrain/data`, by default `~/.cache/dtrain/data`.
+/// Returns the folder of downloaded files: `$XDG_CACHE_HOME/dtrain/data`, by default
+/// `~/.cache/dtrain/data`.
 fn folder() -> Option<PathBuf> {
     Some(crate::files::cache_folder()?.join("data"))
 }
 
-/// Returns the cached name, made of URL and checksum: a file downloaded without a checksum was not
-/// verified.
+/// Returns the file name of a download in the cache, made from URL and checksum, because a file
+/// downloaded without a checksum was not verified.
 fn cached_name(url: &Url) -> String {
     let key = format!("{}#{}", url.address(), url.sha256().unwrap_or_default());
     let key = blake3::hash(key.as_bytes()).to_hex();
@@ -107,7 +110,7 @@ fn cached_name(url: &Url) -> String {
     format!("{}-{}", &key[..32], &name[name.len().saturating_sub(NAME_CHARACTERS)..])
 }
 
-/// Downloads a file to `path`, unless it exists.
+/// Downloads the file of a URL to `path`, unless `path` exists.
 fn one(url: &Url, path: &Path, watch: &PreparationObserver<'_>) -> Result<(), DataError> {
     let folder = path.parent().expect("a file of the cache lies in its folder");
     crate::files::make_folder(folder).map_err(|error| failed(url, &on_disk("using", folder, &error)))?;
@@ -146,16 +149,16 @@ fn on_disk(action: &str, path: &Path, error: &std::io::Error) -> String {
     format!("{action} {}: {error}{hint}", path.display())
 }
 
-/// Free and reserved bytes of a disk that is too full.
+/// Free and reserved bytes of a disk that has too little space for a download.
 #[derive(Debug, PartialEq, Eq)]
 struct InsufficientSpace {
     free: u64,
-    /// Bytes of the free space that must stay free.
+    /// Number of free bytes that must stay free.
     kept: u64,
 }
 
-/// Returns the shortage if a disk with `free` bytes, of which `kept` stay free, cannot take `more`; `None`
-/// if it can.
+/// Returns the shortage if a disk with `free` bytes, of which `kept` must stay free, cannot take `more`
+/// bytes; `None` if it can.
 fn shortage(more: u64, free: u64, kept: u64) -> Option<InsufficientSpace> {
     (free < kept.saturating_add(more)).then_some(InsufficientSpace { free, kept })
 }
@@ -167,12 +170,12 @@ struct Download<'a> {
     part: &'a Path,
     file: File,
     watch: &'a PreparationObserver<'a>,
-    /// Bytes downloaded so far.
+    /// Number of bytes downloaded so far.
     bytes: u64,
     of: Option<u64>,
-    /// The server's identifier of the file's version that these bytes belong to.
+    /// The server's identifier for the version of the file to which the downloaded bytes belong.
     version: Option<String>,
-    /// True if the bytes came in more than one response.
+    /// True if the downloaded bytes came in more than one response.
     is_joined: bool,
 }
 
@@ -216,7 +219,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Downloads the whole file, in as many responses as it takes.
+    /// Downloads the whole file, in as many responses as that takes.
     fn bring(&mut self) -> Result<(), String> {
         let (mut most, mut failures) = (0, 0);
         loop {
@@ -241,7 +244,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Receives one response of the server: the whole file or the rest of it.
+    /// Receives one response from the server: the whole file or the rest of it.
     fn receive(&mut self) -> Result<(), HttpError> {
         let can_join = self.version.is_some() || self.url.sha256().is_some();
         let begin = if can_join { self.bytes } else { 0 };
@@ -281,7 +284,8 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Fails, and removes the partial file, if the disk cannot take `more` bytes beside those kept free.
+    /// Fails, and removes the partial file, if the disk has no room for `more` bytes in addition to those
+    /// kept free.
     fn expect_room(&self, more: u64) -> Result<(), HttpError> {
         let folder = self.part.parent().unwrap_or(self.part);
         let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
@@ -317,7 +321,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Returns the SHA-256 of the downloaded bytes, in hexadecimal digits.
+    /// Returns the SHA-256 checksum of the downloaded bytes, in hexadecimal digits.
     fn sha256(&mut self) -> std::io::Result<String> {
         let mut context = digest::Context::new(&digest::SHA256);
         let mut piece = vec![0; PIECE_BYTES];

@@ -1,42 +1,42 @@
-//! Errors of data.
+//! Errors from reading and preparing data.
 
 use std::path::PathBuf;
 
-/// The reason why data cannot be used. Messages name the file, the place in it, the expected content, and a
-/// remedy.
+/// The reason why data cannot be used. Its message names the file, the place in it, the expected content,
+/// and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// A pattern matches nothing.
+    /// No file matches a pattern.
     #[error(
         "no file matches `{pattern}` in {}; paths start from the folder of the recipe that names them",
         root.display()
     )]
     NoFile {
-        /// The pattern.
+        /// The pattern, as the recipe has it.
         pattern: String,
-        /// The folder it starts from.
+        /// The folder that the pattern starts from.
         root: PathBuf,
     },
-    /// A pattern cannot be understood.
+    /// A pattern is invalid.
     #[error("`{pattern}` is not a pattern of file names: {detail}")]
     Pattern {
-        /// The pattern.
+        /// The pattern, as the recipe has it.
         pattern: String,
-        /// Description of the problem.
+        /// Description of the mistake in the pattern.
         detail: String,
     },
-    /// A data name begins like a URL but is not valid.
+    /// A data name begins like a URL but is not a valid one.
     #[error("a URL of the data cannot be used: {0}")]
     Url(String),
-    /// A file was not downloaded.
+    /// Downloading the file of a URL failed, or was not done.
     #[error("downloading {url}: {detail}")]
     Download {
-        /// The URL, without its checksum.
+        /// URL of the file, without its checksum.
         url: String,
-        /// The expected and the found content, and a remedy.
+        /// Description of the problem, with a remedy.
         detail: String,
     },
-    /// A file operation failed.
+    /// An operation on a data file failed.
     #[error("reading {file}: {source}")]
     Io {
         /// Name of the file.
@@ -44,28 +44,28 @@ pub enum DataError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The content of a file differs from the recipe.
+    /// The content of a file is not as expected.
     #[error("{file}, {place}: {detail}")]
     Content {
         /// Name of the file.
         file: String,
         /// Place in the file, such as `line 3` or `byte 20`.
         place: String,
-        /// The expected and the found content, and a remedy.
+        /// The expected content and the content found, with a remedy.
         detail: String,
     },
-    /// Data and model do not match.
+    /// The data and the model do not match; the text says in which way.
     #[error("data and model do not fit: {0}")]
     Unfit(String),
-    /// There are too few samples.
+    /// There are too few samples for training or validation.
     #[error("the data has {what}; {hint}")]
     TooFew {
-        /// The found and the needed number of samples.
+        /// Number of samples found, and the number that is needed.
         what: String,
-        /// Remedy.
+        /// Remedy for the lack of samples.
         hint: &'static str,
     },
-    /// The tokenizer cannot be trained, cached or used.
+    /// The tokenizer cannot be trained, cached or used, for the reason in the text.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
 }

@@ -1,4 +1,4 @@
-//! File locks: one process of a host does the work while the others wait.
+//! File locks: one process on a host does a piece of work while the others wait.
 
 use crate::comm::WorkCounter;
 use rustix::fs::{FlockOperation, flock};
@@ -7,10 +7,10 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time between two attempts to take a lock that another rank holds.
+/// Time between two attempts to take a lock that another process holds.
 const TURN: Duration = Duration::from_millis(20);
 
-/// Waits for the lock in this file, which is created if absent.
+/// Waits for the lock on the file at `path`, which is created if absent.
 pub(super) fn hold(path: &Path, progress: &WorkCounter) -> std::io::Result<File> {
     let file = crate::files::lock_file(path)?;
     loop {

@@ -1,6 +1,6 @@
-//! File types: recognizes a file by its first bytes if its name says nothing.
+//! File types: recognizes a file by its first bytes if its name does not tell.
 
-/// Bytes at the beginning of a file that are examined.
+/// Number of bytes at the beginning of a file that are examined.
 pub(super) const HEAD_BYTES: u64 = 16 << 10;
 
 /// The byte order mark of UTF-8.
@@ -9,7 +9,7 @@ pub(super) const MARK: &[u8] = b"\xef\xbb\xbf";
 /// Shortest file, in bytes, for which text can be told from numbers.
 const SHORTEST_TEXT: usize = 64;
 
-/// The compression of a file.
+/// The compression of a data file, if it is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileCompression {
     Plain,
@@ -22,10 +22,10 @@ impl FileCompression {
     pub(super) fn by_name(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase();
         let endings = [(".gz", Self::Gzip), (".zst", Self::Zstd)];
-        endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, packing)| packing)
+        endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, compression)| compression)
     }
 
-    /// Returns the compression that the first bytes of a file show.
+    /// Returns the compression that `head`, the first bytes of a file, shows.
     pub(super) fn by_content(head: &[u8]) -> Self {
         match head {
             // Deflate is the only method there is, and three of the flags are reserved.
@@ -35,7 +35,7 @@ impl FileCompression {
         }
     }
 
-    /// Returns the name of the compression for messages.
+    /// Returns the name of the compression, for messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "nothing",
@@ -45,13 +45,13 @@ impl FileCompression {
     }
 }
 
-/// A binary file type that is not usable as text.
+/// A type of binary file that cannot be used as text or numbers.
 struct BinaryFileKind {
-    /// Magic bytes and their offsets.
+    /// Magic bytes that identify the file type, each with its offset.
     magic: &'static [(usize, &'static [u8])],
-    /// Name with its article.
+    /// Name of the file type with its article, for messages.
     name: &'static str,
-    /// Remedy for a user.
+    /// Remedy for the user of such a file.
     hint: &'static str,
 }
 
@@ -106,15 +106,16 @@ const KINDS: [BinaryFileKind; 24] = [
     kind(&[(0, b"RIFF"), (8, b"WEBP")], "a WebP image", "name text, or PNG and JPEG images"),
 ];
 
-/// Describes a known binary file, neither text nor raw numbers, with a remedy; `None` for other files.
+/// Describes a file of a known binary type, neither text nor raw numbers, with a remedy; `None` for other
+/// files.
 pub(super) fn named(head: &[u8]) -> Option<String> {
     let has = |(at, bytes): &(usize, &[u8])| head.get(*at..).is_some_and(|head| head.starts_with(bytes));
     let found = KINDS.iter().find(|kind| kind.magic.iter().all(has))?;
     Some(format!("this is {}; {}", found.name, found.hint))
 }
 
-/// Returns the name that `iconv` has for the encoding of a text that is not UTF-8: found by the byte order
-/// mark, otherwise by its zeros.
+/// Returns the name that `iconv` uses for the encoding of a text that is not UTF-8, judged by its byte
+/// order mark, otherwise by its zero bytes.
 fn other_encoding(head: &[u8]) -> Option<&'static str> {
     match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => return Some("UTF-32"),
@@ -138,13 +139,13 @@ fn other_encoding(head: &[u8]) -> Option<&'static str> {
         .map(|(name, ..)| name)
 }
 
-/// Returns `true` if an ASCII text may contain this byte.
+/// Returns `true` if an ASCII text may contain `byte`.
 fn is_of_text(byte: u8) -> bool {
     matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | b' '..=b'~')
 }
 
-/// Returns the length of the byte order mark before a text; `Err` describes a file that is not text in
-/// UTF-8 or an encoding like it.
+/// Returns the length of the byte order mark at the beginning of a text; `Err` describes a file that is
+/// not text in UTF-8 or an encoding like it.
 pub(super) fn text_begin(head: &[u8]) -> Result<usize, String> {
     if let Some(encoding) = other_encoding(head) {
         return Err(format!(
@@ -158,8 +159,8 @@ pub(super) fn text_begin(head: &[u8]) -> Result<usize, String> {
     }
 }
 
-/// Returns the offset of the first byte that is not UTF-8. A character that the end of `head` cuts does not
-/// count.
+/// Returns the offset of the first byte in `head` that is not UTF-8; `None` if all are. A character that
+/// the end of `head` cuts off does not count.
 pub(super) fn not_utf8(head: &[u8]) -> Option<usize> {
     let error = std::str::from_utf8(head).err()?;
     error.error_len().map(|_| error.valid_up_to())

@@ -11,46 +11,46 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Limit in bytes up to which a file is hashed as a whole.
+/// Length in bytes up to which a file is hashed as a whole.
 pub(super) const WHOLE_BYTES: u64 = 64 << 20;
 
-/// Number of hashed blocks of a longer file, evenly spread, the first and the last among them.
+/// Number of blocks that are hashed of a longer file, evenly spread, with its first and its last block.
 const BLOCKS: u64 = 64;
 
-/// Bytes of one hashed block.
+/// Length of one hashed block, in bytes.
 const BLOCK_BYTES: u64 = 1 << 20;
 
-/// Limit on the decompressed bytes of a compressed file that is read at any offset.
+/// Limit on the decompressed bytes of a compressed file that is kept in memory.
 const UNPACKED_BYTES: u64 = 512 << 20;
 
-/// The bytes of a file: on disk or decompressed in memory.
+/// The content of an open file: on disk, or decompressed in memory.
 #[derive(Debug)]
 enum ByteSource {
     Disk(File),
-    /// Decompressed content.
+    /// The decompressed content of a compressed file.
     Memory(Vec<u8>),
 }
 
-/// An open data file.
+/// An open data file, with the name under which checkpoints record it.
 #[derive(Debug)]
 pub(super) struct DataFile {
     contents: ByteSource,
     /// Path relative to the root if the file is below it, otherwise the full path; or the URL that it was
     /// downloaded from.
     pub(super) name: String,
-    /// Length in bytes; at least 1.
+    /// Length of the content in bytes; at least 1.
     pub(super) bytes: u64,
-    /// Modification time in nanoseconds since the Unix epoch, as reported by the file system.
+    /// Time of the last modification in nanoseconds since the Unix epoch, as reported by the file system.
     pub(super) modified: i128,
 }
 
-/// A data file that exists and is not open yet.
+/// A data file that was found on this host and is not open yet.
 #[derive(Debug)]
 pub(super) struct ResolvedFile {
     pub(super) path: PathBuf,
-    /// Name as in [`DataFile::name`].
+    /// Path relative to the root if the file is below it, otherwise the full path; or the URL.
     pub(super) name: String,
-    /// URL that it was downloaded from, with its checksum.
+    /// URL that the file was downloaded from, with its checksum; `None` for a local file.
     url: Option<String>,
 }
 
@@ -69,14 +69,14 @@ impl ResolvedFile {
             .ok_or_else(|| DataError::content(&self.name, "its name", "this is not UTF-8; rename the file"))
     }
 
-    /// Opens the file.
+    /// Opens the file, which keeps its recorded name.
     pub(super) fn open(&self) -> Result<DataFile, DataError> {
         DataFile::open_as(&self.path, self.name.clone())
     }
 }
 
-/// Opens the files that `patterns` name, in the order of the patterns, those of one pattern sorted, without
-/// duplicates. URLs must have been downloaded.
+/// Opens the files that `patterns` name, in the order of the patterns; those of one pattern are sorted.
+/// Each file is opened once. URLs must have been downloaded.
 pub(super) fn find(patterns: &[String], root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
     resolve_patterns(patterns, root)?.iter().map(|found| found.open().map(Arc::new)).collect()
 }
@@ -102,12 +102,12 @@ pub(super) fn resolve_patterns(patterns: &[String], root: &Path) -> Result<Vec<R
     Ok(all)
 }
 
-/// Returns the paths of the files that `patterns` name.
+/// Returns the paths of the files that `patterns` name, in the order of [`find`].
 pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(resolve_patterns(patterns, root)?.into_iter().map(|found| found.path).collect())
 }
 
-/// Opens the one file with this name: a path, or a URL that has been downloaded.
+/// Opens the one file that `name` names, which is a path or a downloaded URL.
 pub(super) fn only(name: &str, root: &Path) -> Result<DataFile, DataError> {
     if Url::is_url(name) { downloaded(name)?.open() } else { DataFile::open(&root.join(name), root) }
 }
@@ -118,7 +118,7 @@ fn downloaded(name: &str) -> Result<ResolvedFile, DataError> {
     Ok(ResolvedFile { path, name: url.address().to_owned(), url: Some(name.to_owned()) })
 }
 
-/// Returns the regular files on this host that match a pattern; empty if the pattern is invalid.
+/// Returns the regular files on this host that match `pattern`; empty if the pattern is invalid.
 pub fn matching(pattern: &str, root: &Path) -> Vec<PathBuf> {
     let mut paths = matches(pattern, root).unwrap_or_default();
     paths.retain(|path| path.is_file());
@@ -192,7 +192,7 @@ impl DataFile {
         Ok(Self { contents: ByteSource::Disk(file), name, bytes: about.len(), modified })
     }
 
-    /// Fills `into` with the bytes from `offset` on.
+    /// Fills `into` with the bytes of the file from `offset` on.
     pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
         let io = |source| DataError::Io { file: format!("{} at byte {offset}", self.name), source };
         match &self.contents {
@@ -207,7 +207,7 @@ impl DataFile {
         }
     }
 
-    /// Returns up to `length` bytes from `offset` on.
+    /// Returns up to `length` bytes of the file from `offset` on.
     pub(super) fn read_up_to(&self, offset: u64, length: u64) -> Result<Vec<u8>, DataError> {
         let length = length.min(self.bytes.saturating_sub(offset));
         let mut bytes = vec![0; usize::try_from(length).expect("a piece of a file fits into memory")];
@@ -217,26 +217,26 @@ impl DataFile {
 }
 
 impl DataFile {
-    /// Returns the compression by the name, otherwise by the first bytes. A read error is reported by the
-    /// later read.
-    pub(super) fn packing(&self) -> FileCompression {
+    /// Returns the compression of the file, judged by its name, otherwise by its first bytes. A read
+    /// error here is left to the later read to report.
+    pub(super) fn compression(&self) -> FileCompression {
         let by_content = || {
             self.read_up_to(0, 4).map_or(FileCompression::Plain, |head| FileCompression::by_content(&head))
         };
-        self.packing_by_name().unwrap_or_else(by_content)
+        self.compression_by_name().unwrap_or_else(by_content)
     }
 
-    /// Returns the compression that the name implies; `None` if it implies none.
-    pub(super) fn packing_by_name(&self) -> Option<FileCompression> {
+    /// Returns the compression that the name of the file implies; `None` if it implies none.
+    pub(super) fn compression_by_name(&self) -> Option<FileCompression> {
         FileCompression::by_name(url::file_extension(&self.name))
     }
 
     pub(super) fn is_compressed(&self) -> bool {
-        self.packing() != FileCompression::Plain
+        self.compression() != FileCompression::Plain
     }
 
-    /// Returns a reader of the decompressed text without its byte order mark. `Err` if the file is not
-    /// text, or is text in another encoding.
+    /// Returns a reader of the decompressed text of the file, without its byte order mark. `Err` if the
+    /// file is not text, or is text in another encoding than UTF-8.
     pub(super) fn reader(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
         let mut contents = self.contents()?;
         let mut head = Vec::new();
@@ -246,7 +246,8 @@ impl DataFile {
         Ok(Box::new(Cursor::new(head).chain(contents)))
     }
 
-    /// Returns the offset of the first byte of text in an uncompressed file. `Err` as in [`Self::reader`].
+    /// Returns the offset of the first byte of text in an uncompressed file. `Err` if the file is not
+    /// text.
     pub(super) fn text_begin(&self) -> Result<u64, DataError> {
         self.text_begin_in(&self.read_up_to(0, file_type::HEAD_BYTES)?).map(|begin| begin as u64)
     }
@@ -255,7 +256,7 @@ impl DataFile {
         file_type::text_begin(head).map_err(|detail| DataError::content(&self.name, "byte 0", detail))
     }
 
-    /// Returns the first bytes, decompressed and without a byte order mark.
+    /// Returns the first bytes of the file, decompressed and without a byte order mark.
     pub(super) fn head(&self) -> Result<Vec<u8>, DataError> {
         let mut head = Vec::new();
         let read = self.contents()?.take(file_type::HEAD_BYTES).read_to_end(&mut head);
@@ -266,10 +267,10 @@ impl DataFile {
         Ok(head)
     }
 
-    /// Returns a reader of the decompressed content.
+    /// Returns a reader of the decompressed content of the file.
     fn contents(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
         let stored = SequentialReader { file: self, at: 0 };
-        Ok(match self.packing() {
+        Ok(match self.compression() {
             FileCompression::Plain => Box::new(stored),
             FileCompression::Gzip => {
                 Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, stored)))
@@ -280,7 +281,7 @@ impl DataFile {
         })
     }
 
-    /// Converts an error of [`Self::reader`].
+    /// Converts an error from [`Self::reader`] to a data error that names the file.
     pub(super) fn unreadable(&self, source: std::io::Error) -> DataError {
         if !self.is_compressed() {
             return DataError::Io { file: self.name.clone(), source };
@@ -291,7 +292,7 @@ impl DataFile {
         DataError::content(&self.name, "the whole", detail)
     }
 
-    /// Decompresses the file into memory if it is compressed; otherwise returns it unchanged.
+    /// Decompresses the file into memory if it is compressed; otherwise returns it as it is.
     pub(super) fn unpacked(self: &Arc<Self>) -> Result<Arc<Self>, DataError> {
         if !self.is_compressed() {
             return Ok(Arc::clone(self));
@@ -333,7 +334,7 @@ impl Read for SequentialReader<'_> {
     }
 }
 
-/// Returns names, lengths and hashes of files; of a long file [`BLOCKS`] blocks are hashed.
+/// Returns the names, lengths and hashes of files; only [`BLOCKS`] blocks of a long file are hashed.
 pub(super) fn recorded<'a>(
     files: impl IntoIterator<Item = &'a Arc<DataFile>>,
 ) -> Result<Vec<InputFile>, DataError> {
@@ -344,7 +345,7 @@ pub(super) fn recorded<'a>(
     files.into_iter().map(record).collect()
 }
 
-/// Returns the hash of a file; of a long file, that of [`BLOCKS`] blocks.
+/// Returns the hash of a file; only [`BLOCKS`] blocks of a long file are hashed.
 pub(super) fn hash(file: &DataFile) -> Result<blake3::Hash, DataError> {
     let mut hasher = blake3::Hasher::new();
     for (offset, length) in blocks(file.bytes) {
@@ -353,7 +354,7 @@ pub(super) fn hash(file: &DataFile) -> Result<blake3::Hash, DataError> {
     Ok(hasher.finalize())
 }
 
-/// Returns offsets and lengths of the hashed blocks of a file of `bytes`.
+/// Returns the offset and length of each hashed block in a file of `bytes` bytes.
 fn blocks(bytes: u64) -> Vec<(u64, u64)> {
     if bytes <= WHOLE_BYTES {
         return (0..bytes).step_by(BLOCK_BYTES as usize).map(|offset| (offset, BLOCK_BYTES)).collect();

@@ -1,4 +1,4 @@
-//! HTTP: one request to a server, for a file or the rest of one.
+//! HTTP requests for a file, or for the rest of a partly downloaded one.
 //!
 //! Retries are up to [`super::download`].
 
@@ -11,37 +11,37 @@ use ureq::{Agent, BodyReader, http::HeaderMap, http::StatusCode};
 /// Time limit for connecting to a server.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Time limit for a server that sends nothing.
+/// Time limit for waiting on a server that sends nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The reason why a file was not sent completely. The text follows "downloading URL: ".
+/// The reason why a server did not send a file completely. The text follows "downloading URL: ".
 #[derive(Debug)]
 pub(super) enum HttpError {
-    /// A temporary error: a retry may succeed.
+    /// The error is temporary: a retry may succeed.
     Passing(String),
-    /// A permanent error: a retry would fail in the same way.
+    /// The error is permanent: a retry would fail in the same way.
     Final(String),
     /// The server cannot send the file from the requested byte on.
     NoRest,
 }
 
-/// The response of a server.
+/// A server's response with a file, or the rest of one.
 pub(super) struct HttpResponse {
-    /// Offset of the first byte: 0, or the requested one.
+    /// Offset in the file of the first byte sent: 0, or the requested one.
     pub(super) begin: u64,
     /// Length of the whole file in bytes, if the server tells it.
     pub(super) of: Option<u64>,
-    /// The server's identifier of this version of the file.
+    /// The server's identifier for this version of the file.
     pub(super) version: Option<String>,
     pub(super) body: BodyReader<'static>,
 }
 
-/// An HTTP client.
+/// A client that downloads data files over HTTP.
 pub(super) struct HttpClient(Agent);
 
 impl HttpClient {
-    /// Creates a client for `url`. The proxy is taken from the environment (`HTTPS_PROXY`, `HTTP_PROXY`,
-    /// `ALL_PROXY`, `NO_PROXY`).
+    /// Creates a client for requests to `url`. The proxy is taken from the environment (`HTTPS_PROXY`,
+    /// `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
     pub(super) fn new(url: &Url) -> Result<Self, HttpError> {
         let is_secure = url.address().get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"));
         let found = rustls_native_certs::load_native_certs().certs;
@@ -70,7 +70,7 @@ impl HttpClient {
         Ok(Self(config.new_agent()))
     }
 
-    /// Requests the bytes of `url` from `begin` on, of `version` if that is known.
+    /// Requests the bytes of `url` from `begin` on; of the file's `version`, if that is known.
     pub(super) fn ask(
         &self,
         url: &Url,
@@ -108,14 +108,16 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text(headers, name)?.trim().parse().ok()
 }
 
-/// Returns the first byte and the length of the whole, from `Content-Range: bytes 5-9/10`.
+/// Returns the offset of the first byte sent and the length of the whole file, from a header such as
+/// `Content-Range: bytes 5-9/10`.
 fn range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let (range, of) = text(headers, "content-range")?.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, _) = range.split_once('-')?;
     Some((first.trim().parse().ok()?, of.trim().parse().ok()))
 }
 
-/// Returns a strong entity tag, otherwise the time of the last change.
+/// Returns the identifier of a file's version: a strong entity tag, otherwise the time of the last
+/// change.
 fn version_in(headers: &HeaderMap) -> Option<String> {
     let tag = text(headers, "etag").filter(|tag| !tag.starts_with("W/"));
     tag.or_else(|| text(headers, "last-modified")).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! IDX images and labels: the format of MNIST.
+//! IDX files of images and labels, the format of MNIST.
 //!
 //! `[0, 0, type, dimensions][u32 length of each dimension, big-endian][data]`, type 8 being unsigned bytes.
 
@@ -8,7 +8,7 @@ use dtrain_recipes::{Data, Model, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Images with their labels, from several files.
+/// Images with their labels, from several IDX files.
 pub(super) struct IdxImages {
     parts: Vec<IdxFile>,
     /// Cumulative number of images up to the end of each file.
@@ -18,12 +18,12 @@ pub(super) struct IdxImages {
 
 struct IdxFile {
     images: Arc<DataFile>,
-    /// Offset of the first image in the file.
+    /// Offset of the first image in the file, in bytes.
     begin: u64,
     labels: Vec<u8>,
 }
 
-/// Opens image and label files as a data set.
+/// Opens files of images and of labels as a data set.
 pub(super) fn open(
     data: &Data,
     labels: &[String],
@@ -113,7 +113,7 @@ impl IdxFile {
     }
 }
 
-/// Checks that the size of an image in the file is that of the model.
+/// Fails unless the images in `file`, of size `found`, have the size that the model reads.
 pub(super) fn check_size(
     file: &DataFile,
     found: &[u64],
@@ -139,11 +139,11 @@ pub(super) fn check_size(
     Err(DataError::content(&file.name, "byte 8", detail))
 }
 
-/// The header of an IDX file.
+/// The header of an IDX file: type and dimensions of its data.
 pub(super) struct IdxHeader {
     /// Length of each dimension; all at least 1.
     pub(super) lengths: Vec<u64>,
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub(super) bytes: u64,
 }
 

@@ -16,23 +16,23 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Limit on the bytes of decoded images that are kept in memory.
+/// Limit on the bytes of decoded images that are kept in memory; others are decoded when they are read.
 const KEPT_BYTES: usize = 1 << 30;
 
-/// Limit on the bytes of images that are hashed whole; of larger sets, names and lengths are hashed.
+/// Limit on the total bytes of images that are hashed; of a larger set, names and lengths are hashed.
 const HASHED_BYTES: u64 = 256 << 20;
 
-/// Size of the model's images, and the resizing.
+/// The size of the images that a model reads, and whether others are resized to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ImageShape {
-    /// Channels, rows and columns; `None` if any image of `width` values fits.
+    /// Channels, rows and columns; `None` if any image with `width` values fits.
     size: Option<[u32; 3]>,
-    /// Values of an image.
+    /// Number of values of an image.
     width: usize,
     resize: bool,
 }
 
-/// Images with their classes.
+/// Samples of folders of images, with their classes.
 pub(super) struct ImageFolder {
     samples: Vec<LabelledImage>,
     shape: ImageShape,
@@ -42,7 +42,7 @@ pub(super) struct ImageFolder {
 
 pub(super) struct LabelledImage {
     path: PathBuf,
-    /// Path relative to the root if the file is below it.
+    /// Path of the image relative to the root if it is below it, otherwise the full path.
     name: String,
     class: u32,
 }
@@ -77,13 +77,13 @@ pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Res
     Ok(DataSet { train, valid, files: all, tokenizer: None, preprocessing: Some(preprocessing), warnings })
 }
 
-/// Returns the class of an image: the name of its folder.
+/// Returns the name of an image's class, which is that of its folder.
 fn class_of(path: &Path) -> String {
     path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 impl ImageShape {
-    /// Returns the image size that `model` reads.
+    /// Returns the shape of the images that `model` reads.
     pub(super) fn of(model: &Model, resize: bool) -> Result<Self, DataError> {
         let (width, _) = row_shape(model).expect("only models of rows read images");
         let size = match model {
@@ -139,8 +139,8 @@ impl ImageFolder {
     }
 }
 
-/// Returns number, bytes and hash of the images as one record under the name of the first: a line for each
-/// would be long.
+/// Returns one record with the number, bytes and hash of all images, under the name of the first: a
+/// record for each image would be long.
 fn recorded(samples: &[LabelledImage]) -> Result<InputFile, DataError> {
     let mut lengths = Vec::with_capacity(samples.len());
     for sample in samples {
@@ -160,12 +160,12 @@ fn recorded(samples: &[LabelledImage]) -> Result<InputFile, DataError> {
 }
 
 impl LabelledImage {
-    /// Creates an image whose class is unknown.
+    /// Creates an image of unknown class.
     pub(super) fn unlabelled(path: PathBuf, name: String) -> Self {
         Self { path, name, class: 0 }
     }
 
-    /// Returns the path relative to the folder that was searched.
+    /// Returns the path of the image relative to the folder that was searched.
     pub(super) fn name(&self) -> &str {
         &self.name
     }

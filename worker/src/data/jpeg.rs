@@ -1,6 +1,6 @@
-//! JPEG completeness: decoders silently fill a missing part with grey.
+//! JPEG completeness: a check for missing parts, which decoders silently fill with gray.
 
-/// Markers without a length: restarts, and one without meaning.
+/// Codes of markers that have no length: the restart markers, and `TEM`, which has no meaning.
 const BARE: [u8; 9] = [0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5, 0xd6, 0xd7, 0x01];
 const BEGIN: u8 = 0xd8;
 const END: u8 = 0xd9;
@@ -27,7 +27,8 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
     false
 }
 
-/// Returns the marker at `at`, behind fill bytes, and moves `at` behind it; `None` if there is none.
+/// Returns the marker at `at`, after any fill bytes, and moves `at` past it; `None` if there is no
+/// marker.
 fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
     let begin = *at + bytes.get(*at..)?.iter().position(|byte| *byte == 0xff)?;
     let marker = begin + bytes[begin..].iter().position(|byte| *byte != 0xff)?;
@@ -35,7 +36,8 @@ fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
     Some(bytes[marker])
 }
 
-/// Moves `at` to the marker that ends a scan. In a scan, a zero follows each byte 255 that is not a marker.
+/// Moves `at` past the data of a scan, to the next marker. In the data, a zero follows each byte 255 that
+/// does not begin a marker.
 fn skip_scan(bytes: &[u8], at: &mut usize) {
     while let Some(found) = bytes.get(*at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
         *at += found;

@@ -9,29 +9,29 @@ use std::fmt;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
-/// Limit on the bytes of a record.
+/// Limit on the length of a record, in bytes.
 const MOST_BYTES: usize = 64 << 20;
 
-/// The documents of a JSON file; nothing follows an error.
+/// An iterator over the documents of a JSON file; it ends after an error.
 pub(super) struct JsonRecords<'a, R> {
     file: Arc<DataFile>,
     reader: R,
     field: &'a str,
     layout: Option<RecordFraming>,
-    /// Position of the next byte.
+    /// Position in the file of the next byte.
     place: TextPosition,
     document: Option<InMemoryDocument<String>>,
     is_done: bool,
 }
 
-/// Framing of records: one a line, or elements of a list.
+/// The way in which a file separates its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecordFraming {
     Lines,
     List,
 }
 
-/// A line and a column, counted from 1.
+/// A line and a column of a text file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TextPosition {
     line: u64,
@@ -47,7 +47,8 @@ impl TextPosition {
         }
     }
 
-    /// Converts a position inside a record that begins here, as `serde_json` counts it.
+    /// Returns the position in the file of `line` and `column` in a record that begins at `self`, as
+    /// `serde_json` counts them.
     fn within(self, line: usize, column: usize) -> Self {
         let (line, column) = (line.max(1) as u64, column.max(1) as u64);
         if line == 1 {
@@ -64,7 +65,7 @@ impl fmt::Display for TextPosition {
     }
 }
 
-/// The bytes of a record and its position.
+/// The bytes of one record, and its position in the file.
 struct RawRecord {
     bytes: Vec<u8>,
     begin: TextPosition,
@@ -77,7 +78,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         Self { file, reader, field, layout: None, place, document: None, is_done: false }
     }
 
-    /// Returns the next document; `None` at the end.
+    /// Returns the next document; `None` at the end of the file.
     fn advance(&mut self) -> Result<Option<InMemoryDocument<String>>, DataError> {
         let layout = match self.layout {
             Some(layout) => layout,
@@ -108,7 +109,8 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// Skips blanks, and `[` if the records are a list; `None` if the file has nothing else.
+    /// Skips blanks, and `[` if the records are a list, at the beginning of the file; `None` if the file
+    /// has nothing else.
     fn begin(&mut self) -> Result<Option<RecordFraming>, DataError> {
         loop {
             match self.peek()? {
@@ -123,7 +125,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// Returns the next line that is not blank.
+    /// Returns the next line that is not blank; `None` at the end of the file.
     fn line(&mut self) -> Result<Option<RawRecord>, DataError> {
         loop {
             let (mut bytes, begin) = (Vec::new(), self.place);
@@ -144,7 +146,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// Returns the next element of the list.
+    /// Returns the next element of the list of records; `None` at its end.
     fn element(&mut self) -> Result<Option<RawRecord>, DataError> {
         let begin = loop {
             match self.peek()? {
@@ -179,7 +181,7 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
         }
     }
 
-    /// Fails if anything follows the list.
+    /// Fails if anything but blanks follows the list of records.
     fn nothing_more(&mut self) -> Result<(), DataError> {
         while let Some(byte) = self.peek()? {
             if !byte.is_ascii_whitespace() {

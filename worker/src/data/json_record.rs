@@ -1,20 +1,21 @@
-//! Extraction of one text field from a JSON record.
+//! Extracts one text field from a JSON record.
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Fields that are listed if the requested one is missing.
+/// Number of fields that a message lists if the requested one is missing.
 const NAMED_FIELDS: usize = 12;
 
-/// The reason why a record has no text.
+/// The reason why a text cannot be taken from a record.
 #[derive(Debug)]
 pub(super) enum RecordError {
     Syntax(serde_json::Error),
-    /// Valid JSON without the field, or with another type.
+    /// The record is valid JSON, but the field is missing or not a text.
     Content(String),
 }
 
-/// Returns the text in a field of a record. Numbers that only Python writes are replaced.
+/// Returns the text in the field `field` of a record. Numbers that only Python writes, such as `NaN`, are
+/// overwritten.
 pub(super) fn text_in(bytes: &mut [u8], field: &str) -> Result<String, RecordError> {
     let record = match read(bytes, field) {
         Err(_) if replace_numbers_of_python(bytes) => read(bytes, field),
@@ -48,8 +49,8 @@ fn read(bytes: &[u8], field: &str) -> Result<PickedValue, serde_json::Error> {
     from.end().map(|()| value)
 }
 
-/// Replaces `NaN`, `Infinity` and `-Infinity` outside of strings by zeros, padded with blanks; `false` if
-/// there are none.
+/// Overwrites `NaN`, `Infinity` and `-Infinity` outside of strings with zeros, padded with blanks;
+/// returns `false` if there are none.
 fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
     let words = [&b"NaN"[..], b"Infinity", b"-Infinity"];
     let (mut at, mut is_text, mut has_any) = (0, false, false);
@@ -72,13 +73,13 @@ fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
     has_any
 }
 
-/// A parsed value, reduced to the requested field.
+/// A parsed JSON value, of which only the requested field is kept.
 enum PickedValue {
     Text(String),
     Object {
-        /// Value of the requested field.
+        /// Value of the requested field; `None` if the object lacks it.
         found: Option<Box<Self>>,
-        /// Names of the first of the other fields.
+        /// Names of the first few other fields.
         fields: Vec<String>,
     },
     List,
@@ -88,7 +89,7 @@ enum PickedValue {
 }
 
 impl PickedValue {
-    /// Returns the type of the value for messages.
+    /// Returns the type of the value, for messages.
     fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "a text",
@@ -101,7 +102,7 @@ impl PickedValue {
     }
 }
 
-/// A deserializer of a value; of an object, it keeps `field`.
+/// A deserializer of a JSON value that keeps only the field `field` of an object.
 #[derive(Clone, Copy)]
 struct FieldPicker<'f> {
     field: Option<&'f str>,

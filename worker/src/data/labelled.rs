@@ -1,4 +1,4 @@
-//! Labelled samples outside of the recipe's data, to evaluate a trained model on.
+//! Labeled samples that are not part of the recipe's data, to evaluate a trained model on.
 
 use super::images::{ImageFolder, ImageShape};
 use super::preparation::PreparationObserver;
@@ -9,16 +9,17 @@ use dtrain_protocol::Preprocessing;
 use dtrain_recipes::{Columns, Data, DataFormat, Model, Tokenizer, ValidationSource};
 use std::path::Path;
 
-/// The encoding of data that was fixed in training.
+/// The encoding of data that training fixed: how a trained model must be given rows or text.
 pub struct TrainedEncoding<'a> {
-    /// Preprocessing of rows.
+    /// Preprocessing of rows, and the names of the classes.
     pub preprocessing: &'a Preprocessing,
-    /// Tokenizer of the checkpoint, as JSON.
+    /// Tokenizer in the checkpoint, as JSON; `None` if it has none.
     pub tokenizer: Option<&'a [u8]>,
 }
 
-/// Opens `files`, which are in the format of `data`, as the model was trained to read them. `labels` are
-/// the label files of IDX files. Paths start from `root`, the folder that the paths of `data` start from.
+/// Opens the labeled samples in `files`, which are in the format of `data`, as the model was trained to
+/// read them. `labels` are the label files of IDX files. Paths start from `root`, the folder that the
+/// paths of `data` start from.
 ///
 /// URLs are downloaded.
 ///

@@ -1,4 +1,4 @@
-//! Micro-batch loader (sampler): the samples that a rank reads, in order.
+//! Micro-batch loader (sampler): the shuffled training samples that a rank reads, in order.
 
 use super::{Batch, Prefetch, SampleSource};
 use dtrain_protocol::shuffle::shuffled_sample;
@@ -6,8 +6,8 @@ use dtrain_protocol::{Action, Assignment, Failure, StepId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The micro-batches of this rank after `begin` steps, without end, each read while the one before is
-/// computed.
+/// The endless sequence of this rank's micro-batches after `begin` steps; the next one is read while the
+/// current one is computed.
 #[derive(Debug)]
 pub(crate) struct MicroBatchLoader(Prefetch);
 
@@ -17,7 +17,7 @@ impl MicroBatchLoader {
         Self::of(train, numbers)
     }
 
-    /// Creates a loader of the micro-batches with these sample numbers.
+    /// Creates a loader of micro-batches, each of the samples that an item of `numbers` lists.
     pub(crate) fn of(
         source: Arc<dyn SampleSource>,
         numbers: impl Iterator<Item = Vec<u64>> + Send + 'static,
@@ -25,7 +25,7 @@ impl MicroBatchLoader {
         Self(Prefetch::new(source, numbers))
     }
 
-    /// Returns the next micro-batch.
+    /// Returns the next micro-batch; waits for it if it has not been read yet.
     pub(crate) fn next(&mut self) -> Result<Batch, Failure> {
         match self.0.next() {
             Some(Ok(batch)) => Ok(batch),
@@ -35,7 +35,8 @@ impl MicroBatchLoader {
     }
 }
 
-/// Iterates over the sample numbers of each forward pass of a rank that reads any, out of `samples`.
+/// Iterates over the forward passes of a rank, and returns the numbers of the samples that each reads,
+/// out of `samples`; empty for a rank that reads none.
 fn numbers(assignment: &Assignment, samples: u64, begin: StepId) -> impl Iterator<Item = Vec<u64>> + use<> {
     let Assignment { training, model, chunks, step, .. } = assignment;
     let (batch, seed, share) = (training.batch, training.seed, training.share.clone());

@@ -26,6 +26,7 @@ mod labelled;
 mod micro_batch_loader;
 mod notes;
 mod overlap;
+mod packing;
 mod parquet_file;
 mod parquet_pages;
 mod parquet_text;
@@ -65,13 +66,13 @@ use text_corpus::CorpusSettings;
 
 /// The training and validation samples of a recipe.
 pub struct DataSet {
-    /// Samples to train on.
+    /// Samples to train on, in the order of their numbers.
     pub train: Box<dyn SampleSource>,
-    /// Samples that are never trained on.
+    /// Samples for validation, which are never trained on.
     pub valid: Box<dyn SampleSource>,
-    /// Data files, in the order in which they are read.
+    /// Data files, in the order in which they are read, with their hashes.
     pub files: Vec<InputFile>,
-    /// Tokenizer, if the data is text.
+    /// Tokenizer of the text; `None` if the data is not text.
     pub tokenizer: Option<TextTokenizer>,
     /// Preprocessing of rows and names of classes; `None` for tokens and IDX files.
     pub preprocessing: Option<Preprocessing>,
@@ -84,45 +85,45 @@ pub trait SampleSource: Send + Sync {
     /// Returns the number of samples; at least 1 in a [`DataSet`].
     fn len(&self) -> u64;
 
-    /// Returns `true` if there are no samples.
+    /// Returns `true` if the source has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the samples with these numbers, in this order. Panics if a number is not below
+    /// Returns the samples with the numbers `indices`, in this order. Panics if a number is not below
     /// [`SampleSource::len`].
     fn read(&self, indices: &[u64]) -> Result<Batch, DataError>;
 }
 
-/// Samples read together.
+/// Samples that are read and computed together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Batch {
-    /// Sequences of tokens.
+    /// Sequences of tokens, for models that read tokens.
     Tokens {
-        /// `[samples, length]`.
+        /// Input tokens, `[samples, length]`.
         inputs: Vec<u32>,
-        /// `[samples, length]`: the token that follows each input.
+        /// The token that follows each input, `[samples, length]`.
         targets: Vec<u32>,
         /// Number of sequences.
         samples: usize,
-        /// Tokens of one sequence.
+        /// Number of tokens in each sequence.
         length: usize,
     },
-    /// Rows of numbers, or images as rows `[channel, row, column]`.
+    /// Rows of numbers, for other models; images are rows `[channel, row, column]`.
     Rows {
-        /// `[samples, width]`.
+        /// Values of all rows, `[samples, width]`.
         values: Vec<f32>,
-        /// `[samples]`.
+        /// Class of each row, `[samples]`.
         classes: Vec<u32>,
         /// Number of rows.
         samples: usize,
-        /// Values of one row.
+        /// Number of values in each row.
         width: usize,
     },
 }
 
 impl Batch {
-    /// Returns the number of samples.
+    /// Returns the number of samples in the batch.
     pub fn samples(&self) -> usize {
         match self {
             Self::Tokens { samples, .. } | Self::Rows { samples, .. } => *samples,
@@ -131,7 +132,7 @@ impl Batch {
 }
 
 impl DataSet {
-    /// Returns the input description that a checkpoint records.
+    /// Returns the description of the data that a checkpoint records.
     pub fn inputs(&self) -> InputManifest {
         let (train_samples, valid_samples) = (self.train.len(), self.valid.len());
         InputManifest { train_samples, valid_samples, files: self.files.clone() }
@@ -148,7 +149,8 @@ impl DataSet {
     }
 }
 
-/// Downloads the URLs of a recipe's data that this host does not have. `tell` receives the progress.
+/// Downloads the files of a recipe's data whose URLs this host has not downloaded yet. `tell` receives
+/// the progress.
 pub fn fetch(data: &Data, tell: &dyn Fn(PreparationStep<'_>)) -> Result<(), DataError> {
     download::download_all(
         download::names(data),
@@ -162,7 +164,7 @@ pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<Dat
     open_with(data, root, model, cache, None, &WorkCounter::default(), &|_| ())
 }
 
-/// Opens data like [`open`], with the tokenizer of a checkpoint, as JSON, in place of training one.
+/// Opens data like [`open`], with the tokenizer of a checkpoint, as JSON, instead of training one.
 ///
 /// Validation files are not trained on, even if both keys name them; [`notes()`] lists them.
 ///
@@ -182,7 +184,8 @@ pub fn open_with(
     open_apart(&*decontaminate::without_validation_files(data, root)?, root, model, cache, trained, &watch)
 }
 
-/// Opens data whose files are on this host, without removing validation files from the training files.
+/// Opens data whose files are all on this host, without removing validation files from the training
+/// files.
 fn open_apart(
     data: &Data,
     root: &Path,
@@ -232,8 +235,8 @@ fn open_apart(
     }
 }
 
-/// Returns the names of the files in `cache` that opening this data would use or write. `trained` are
-/// tokenizers of checkpoints that may be used with it, as JSON.
+/// Returns the names of the files in `cache` that opening a recipe's data would use or write. `trained`
+/// are tokenizers of checkpoints, as JSON, that may be used with the data.
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
         DataFormat::Text { tokenizer, documents, separator } => {
@@ -252,17 +255,19 @@ pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Re
     }
 }
 
-/// Returns the files in `cache` that [`open`] has written, and unfinished files of processes that are gone.
+/// Returns the files in `cache` that [`open`] has written, and the unfinished files of processes that are
+/// gone.
 pub fn all_cached(cache: &Path) -> Vec<PathBuf> {
     cache::list_cached(cache)
 }
 
-/// Removes a file of [`all_cached`]; `Ok(false)` if a process is writing or opening it.
+/// Removes a file that [`all_cached`] lists; returns `Ok(false)` if a process is writing or opening it.
 pub fn discard_cached(path: &Path) -> Result<bool, DataError> {
     cache::discard(path)
 }
 
-/// Returns the values of one sample and the number of classes that `model` expects: `(width, classes)`.
+/// Returns the number of values of one sample and the number of classes that `model` expects; `None` if
+/// it reads tokens.
 fn row_shape(model: &Model) -> Option<(usize, u32)> {
     match model.reads() {
         Some(InputSignature::Rows { inputs, classes }) => Some((inputs as usize, classes)),
@@ -270,11 +275,11 @@ fn row_shape(model: &Model) -> Option<(usize, u32)> {
     }
 }
 
-/// The shape of the token sequences that a model expects.
+/// Length and vocabulary of the token sequences that a model expects.
 #[derive(Clone, Copy, Debug)]
 struct Sequences {
-    /// Tokens of one sequence.
+    /// Number of tokens in each sequence.
     context: u32,
-    /// Size of the vocabulary.
+    /// Size of the model's vocabulary.
     vocab: u32,
 }

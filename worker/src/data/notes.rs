@@ -1,4 +1,5 @@
-//! Notes for the user about the files of a recipe: formats that the names do not tell, and excluded files.
+//! Notes for the user about the files of a recipe: formats that their names do not tell, and excluded
+//! files.
 
 use super::DataError;
 use super::decontaminate::DistinctFiles;
@@ -7,17 +8,18 @@ use super::files::{self, DataFile};
 use dtrain_recipes::{Data, DataFormat, Documents, Tokenizer, ValidationSource, url};
 use std::path::Path;
 
-/// File extensions of text. Others say nothing, or something else.
+/// File extensions of text files. Any other extension says nothing about the format of a file, or
+/// something else.
 const TEXT: [&str; 33] = [
     "txt", "text", "md", "markdown", "rst", "tex", "adoc", "org", "html", "htm", "xml", "log", "srt", "py",
     "rs", "c", "h", "cc", "cpp", "hpp", "cu", "js", "ts", "java", "go", "rb", "sh", "sql", "toml", "yaml",
     "yml", "ini", "lua",
 ];
 
-/// Names that are listed in a note.
+/// Number of file names that a note lists.
 const LISTED: usize = 3;
 
-/// Returns a line for each note about the files of a recipe, whose paths start from `root`; URLs must have
+/// Returns the notes about the files of a recipe, one line each. Paths start from `root`; URLs must have
 /// been downloaded.
 pub fn notes(data: &Data, root: &Path) -> Result<Vec<String>, DataError> {
     let mut notes: Vec<String> = overlap_note(data, root)?.into_iter().collect();
@@ -39,7 +41,8 @@ pub fn notes(data: &Data, root: &Path) -> Result<Vec<String>, DataError> {
     Ok(notes)
 }
 
-/// Returns a note that names the files in both sets; `None` if there are none.
+/// Returns a note that names the files that are both training and validation files; `None` if there are
+/// none.
 fn overlap_note(data: &Data, root: &Path) -> Result<Option<String>, DataError> {
     let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
     let names: Vec<&str> = (0..)
@@ -55,7 +58,7 @@ fn overlap_note(data: &Data, root: &Path) -> Result<Option<String>, DataError> {
     Ok((!names.is_empty()).then(|| format_note(what, &names)))
 }
 
-/// Formats `what: a.txt, b.txt and 3 more`.
+/// Formats a note such as `what: a.txt, b.txt and 3 more`.
 fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
     let listed: Vec<&str> = names.iter().take(LISTED).map(AsRef::as_ref).collect();
     let more = names.len() - listed.len();
@@ -63,16 +66,16 @@ fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
     format!("{what}: {}{more}", listed.join(", "))
 }
 
-/// Returns the notes about one text file.
+/// Returns the notes about one text file of a recipe.
 fn file_notes(
     file: &DataFile,
     documents: &Documents,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<String>, DataError> {
     let mut notes = Vec::new();
-    let packing = file.packing();
-    if packing != FileCompression::Plain && file.packing_by_name().is_none() {
-        notes.push(format!("read as compressed with {}, as the first bytes say", packing.name()));
+    let compression = file.compression();
+    if compression != FileCompression::Plain && file.compression_by_name().is_none() {
+        notes.push(format!("read as compressed with {}, as the first bytes say", compression.name()));
     }
     let name = url::file_extension(&file.name).to_ascii_lowercase();
     let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);

@@ -1,12 +1,12 @@
-//! Overlap of training and validation samples.
+//! Overlap of training and validation data: samples that are in both.
 
 use super::describe::batches;
 use super::{Batch, DataError, DataSet, SampleSource};
 use std::collections::HashSet;
 
 impl DataSet {
-    /// Returns the number of validation rows or images whose values equal those of a training one; `None`
-    /// for tokens.
+    /// Returns the number of validation rows or images whose values equal those of a training sample;
+    /// `None` for tokens.
     pub fn shared(&self) -> Result<Option<u64>, DataError> {
         let mut trained = HashSet::new();
         let is_of_rows = each(&*self.train, |hash| {
@@ -19,7 +19,7 @@ impl DataSet {
     }
 }
 
-/// Hashes each row of a source; `Ok(false)` if it has tokens.
+/// Calls `seen` with the hash of each row of a source; returns `Ok(false)` if the source has tokens.
 fn each(source: &dyn SampleSource, mut seen: impl FnMut([u8; 16])) -> Result<bool, DataError> {
     for batch in batches(source) {
         let Batch::Rows { values, width, .. } = batch? else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! Parquet files: the values of a column, one row group after the other.
+//! Parquet files: the values of a column, one row group after another.
 //!
 //! Row groups and their rows are counted from 0, as in other tools.
 
@@ -15,36 +15,36 @@ use parquet::schema::types::ColumnDescriptor;
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
-/// An open Parquet file.
+/// A Parquet file, opened for reading its columns.
 pub(super) struct ParquetFile {
     pub(super) file: Arc<DataFile>,
     reader: SerializedFileReader<ParquetSource>,
 }
 
-/// A column of one row group.
+/// The part of a column in one row group, which Parquet calls a column chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupColumn {
     pub(super) group: usize,
     pub(super) column: usize,
 }
 
-/// The type of a column's cells in a table.
+/// The type of the cells of a column, for use in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum CellType {
-    /// Signed numbers, or booleans.
+    /// The cells are signed numbers, or booleans.
     Signed,
-    /// Unsigned integers.
+    /// The cells are unsigned integers.
     Unsigned,
-    /// Days since 1970-01-01, or fractions of a day.
+    /// The cells are dates: days since 1970-01-01, or fractions of a day.
     Date {
-        /// Units of the stored value in a day.
+        /// Number of units of the stored value in a day.
         per_day: f64,
     },
     Text,
 }
 
 impl ParquetFile {
-    /// Reads the schema and the positions of the row groups.
+    /// Opens a Parquet file, and reads its schema and the positions of its row groups.
     pub(super) fn open(file: &Arc<DataFile>) -> Result<Self, DataError> {
         let reader = SerializedFileReader::new(ParquetSource(Arc::clone(file))).map_err(|error| {
             let detail = format!("expected a Parquet file ({error}); is the file whole?");
@@ -53,22 +53,23 @@ impl ParquetFile {
         Ok(Self { file: Arc::clone(file), reader })
     }
 
-    /// Returns the number of row groups.
+    /// Returns the number of row groups in the file.
     pub(super) fn groups(&self) -> usize {
         self.reader.num_row_groups()
     }
 
-    /// Returns the rows of a row group; 0 if the file claims a negative number.
+    /// Returns the number of rows in a row group; 0 if the file claims a negative number.
     pub(super) fn rows(&self, group: usize) -> u64 {
         self.reader.metadata().row_group(group).num_rows().try_into().unwrap_or(0)
     }
 
-    /// Returns the number of columns.
+    /// Returns the number of columns in the file.
     pub(super) fn columns(&self) -> usize {
         self.reader.metadata().file_metadata().schema_descr().num_columns()
     }
 
-    /// Returns the index of a column; `key` is the key of the recipe that names it.
+    /// Returns the index of the column called `name`; `key` is the recipe key that names it, for
+    /// messages.
     pub(super) fn column(&self, name: &str, key: &str) -> Result<usize, DataError> {
         (0..self.columns()).find(|column| self.name(*column) == name).ok_or_else(|| {
             let names: Vec<String> = (0..self.columns()).take(12).map(|column| self.name(column)).collect();
@@ -78,7 +79,7 @@ impl ParquetFile {
         })
     }
 
-    /// Returns the name of a column, dotted for one in a structure.
+    /// Returns the name of a column, with dots if it is a field of a structure.
     pub(super) fn name(&self, column: usize) -> String {
         self.descriptor(column).path().string()
     }
@@ -87,7 +88,7 @@ impl ParquetFile {
         &self.reader.metadata().file_metadata().schema_descr().columns()[column]
     }
 
-    /// Returns `true` if a column has text.
+    /// Returns `true` if the values of a column are text.
     pub(super) fn is_text(&self, column: usize) -> bool {
         let descriptor = self.descriptor(column);
         descriptor.physical_type() == Type::BYTE_ARRAY
@@ -95,7 +96,8 @@ impl ParquetFile {
             && descriptor.converted_type() != ConvertedType::DECIMAL
     }
 
-    /// Returns the cell type of a column; `None` for decimals, times of the day, lists and other types.
+    /// Returns the type of the cells of a column; `None` for decimals, times of the day, lists and other
+    /// types.
     pub(super) fn cell_type(&self, column: usize) -> Option<CellType> {
         let descriptor = self.descriptor(column);
         if descriptor.max_rep_level() > 0 {
@@ -136,14 +138,14 @@ impl ParquetFile {
         }
     }
 
-    /// Returns the decompressed bytes of a chunk, as the file claims.
+    /// Returns the decompressed size of a column chunk in bytes, as the file claims it.
     pub(super) fn decompressed(&self, chunk: GroupColumn) -> u64 {
         let group = self.reader.metadata().row_group(chunk.group);
         group.column(chunk.column).uncompressed_size().try_into().unwrap_or(0)
     }
 
-    /// Returns the decompressed bytes of all chunks, at least eight for each value: repeated values take
-    /// almost no space.
+    /// Returns the decompressed size of all column chunks in bytes, at least eight for each value:
+    /// repeated values take almost no space in the file.
     pub(super) fn unpacked_bytes(&self) -> u64 {
         let of_group = |group: usize| {
             let values = self.rows(group).saturating_mul(size_of::<f64>() as u64);
@@ -154,7 +156,7 @@ impl ParquetFile {
         (0..self.groups()).map(of_group).fold(0, u64::saturating_add)
     }
 
-    /// Returns the error of a column whose type is not `wanted`.
+    /// Returns the error for a column whose type is not `wanted`.
     pub(super) fn other_type(&self, column: usize, wanted: &str) -> DataError {
         let descriptor = self.descriptor(column);
         let found = match (descriptor.max_rep_level(), descriptor.logical_type_ref()) {
@@ -169,7 +171,7 @@ impl ParquetFile {
         DataError::content(&self.file.name, RowLocation::Schema.to_string(), detail)
     }
 
-    /// Fails if a page of the chunk is too large: each is decompressed as a whole.
+    /// Fails if a page of the column chunk is too large: each page is decompressed as a whole.
     pub(super) fn expect_small_pages(&self, chunk: GroupColumn) -> Result<(), DataError> {
         let about = self.reader.metadata().row_group(chunk.group).column(chunk.column);
         if (0..=parquet_pages::MOST_BYTES.cast_signed()).contains(&about.uncompressed_size()) {
@@ -195,7 +197,7 @@ impl ParquetFile {
         Err(DataError::content(&self.file.name, format!("row group {}", chunk.group), detail))
     }
 
-    /// Returns a reader for the values of a chunk.
+    /// Returns a reader for the values of a column chunk.
     pub(super) fn reader(&self, chunk: GroupColumn) -> Result<ColumnReader, DataError> {
         let group = self.reader.get_row_group(chunk.group);
         group
@@ -203,8 +205,8 @@ impl ParquetFile {
             .map_err(|error| self.unreadable(chunk, &error))
     }
 
-    /// Returns the next `count` values of a chunk, the first from row `row`. `Err` if one is null, or there
-    /// are fewer.
+    /// Returns the next `count` values of a column chunk, the first of which is from row `row`. `Err` if
+    /// a value is null, or there are too few.
     pub(super) fn values<T: DataType>(
         &self,
         chunk: GroupColumn,
@@ -218,7 +220,7 @@ impl ParquetFile {
         (row..).zip(self.cells(chunk, reader, row, count)?).map(value).collect()
     }
 
-    /// Returns the next `count` cells of a chunk, with `None` for each null.
+    /// Returns the next `count` cells of a column chunk, with `None` for each null.
     pub(super) fn cells<T: DataType>(
         &self,
         chunk: GroupColumn,
@@ -243,7 +245,8 @@ impl ParquetFile {
         Ok(levels.iter().map(|level| if *level < full { None } else { values.next() }).collect())
     }
 
-    /// Returns the error of a chunk's value in this row; `detail` follows the name of the column.
+    /// Returns the error for the value of a column chunk in row `row`; `detail` follows the name of the
+    /// column.
     pub(super) fn wrong_value(&self, chunk: GroupColumn, row: u64, detail: &str) -> DataError {
         let detail = format!("column `{}` {detail}", self.name(chunk.column));
         DataError::content(&self.file.name, RowLocation::Row { group: chunk.group, row }.to_string(), detail)
@@ -258,7 +261,7 @@ impl ParquetFile {
     }
 }
 
-/// The stored bytes of a file, as the Parquet library reads them.
+/// The stored bytes of a Parquet file, as the Parquet library reads them.
 struct ParquetSource(Arc<DataFile>);
 
 impl Length for ParquetSource {
@@ -284,7 +287,7 @@ impl ChunkReader for ParquetSource {
     }
 }
 
-/// A reader of the stored bytes of a file from `at` on.
+/// A reader of the stored bytes of a file, of which the next one is at offset `at`.
 struct OffsetReader {
     file: Arc<DataFile>,
     at: u64,

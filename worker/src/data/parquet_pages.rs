@@ -5,13 +5,14 @@
 
 use std::io::{BufReader, Error, ErrorKind, Read, Result, copy, sink};
 
-/// Limit on the decompressed bytes of a page.
+/// Limit on the decompressed size of a page, in bytes.
 pub(super) const MOST_BYTES: u64 = 256 << 20;
 
-/// Limit on the depth of nested structures in a header.
+/// Limit on the depth of nested structures in a page header.
 const MOST_DEPTH: u32 = 16;
 
-/// Returns the decompressed size of the largest page in `from`, whose pages and headers take `bytes`.
+/// Returns the decompressed size in bytes of the largest page in `from`, whose pages and headers take
+/// `bytes` bytes together.
 pub(super) fn largest(from: impl Read, bytes: u64) -> Result<u64> {
     let mut headers = PageHeaders { from: BufReader::with_capacity(4 << 10, from), at: 0 };
     let mut largest = 0;
@@ -23,7 +24,7 @@ pub(super) fn largest(from: impl Read, bytes: u64) -> Result<u64> {
     Ok(largest)
 }
 
-/// Sizes of a page in bytes.
+/// Decompressed and stored size of a page, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PageSizes {
     uncompressed: u64,
@@ -32,11 +33,11 @@ struct PageSizes {
 
 struct PageHeaders<R> {
     from: R,
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     at: u64,
 }
 
-/// Type codes of the compact protocol.
+/// Type codes of fields in Thrift's compact protocol.
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const BYTE: u8 = 3;
@@ -50,7 +51,7 @@ const SET: u8 = 10;
 const STRUCT: u8 = 12;
 
 impl<R: Read> PageHeaders<R> {
-    /// Reads the next page header.
+    /// Reads the next page header, and returns the sizes of its page.
     fn page(&mut self) -> Result<PageSizes> {
         let (mut page, mut field) = (PageSizes::default(), 0);
         while let Some(kind) = self.field(&mut field)? {
@@ -63,8 +64,8 @@ impl<R: Read> PageHeaders<R> {
         Ok(page)
     }
 
-    /// Reads the number and the type of the next field; `None` at the end of the structure. `field` is the
-    /// number of the previous one.
+    /// Reads the number of the next field into `field`, which has the number of the previous one, and
+    /// returns the type of the field; `None` at the end of the structure.
     fn field(&mut self, field: &mut i64) -> Result<Option<u8>> {
         let [head] = self.bytes()?;
         if head == 0 {
@@ -120,13 +121,13 @@ impl<R: Read> PageHeaders<R> {
         self.number()?.try_into().map_err(|_| corrupt_page())
     }
 
-    /// Reads a signed number in zigzag encoding.
+    /// Reads a signed integer in zigzag encoding.
     fn number(&mut self) -> Result<i64> {
         let bits = self.unsigned()?;
         Ok((bits >> 1).cast_signed() ^ -(bits & 1).cast_signed())
     }
 
-    /// Reads a variable-length number: seven bits in each byte, the lowest first.
+    /// Reads an unsigned integer of variable length: seven bits in each byte, the lowest first.
     fn unsigned(&mut self) -> Result<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {

@@ -1,4 +1,4 @@
-//! A column of text in Parquet files: each row is a document.
+//! A column of text in Parquet files, each row of which is a document.
 //!
 //! A page of the column is in memory at a time.
 
@@ -10,29 +10,29 @@ use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use std::sync::Arc;
 
-/// The documents of a Parquet file; nothing follows an error.
+/// An iterator over the documents of a Parquet file; it ends after an error.
 pub(super) struct ParquetDocuments {
     parquet: ParquetFile,
     column: usize,
-    /// Index of the row group that is read next.
+    /// Index of the row group that is opened next.
     next_group: usize,
     group: Option<RowGroup>,
     document: Option<InMemoryDocument<ByteArray>>,
     is_done: bool,
 }
 
-/// The unread rest of a row group.
+/// The unread rows of a row group.
 struct RowGroup {
     chunk: GroupColumn,
     reader: ColumnReaderImpl<ByteArrayType>,
-    /// Index of the next row.
+    /// Index in the row group of the next row.
     row: u64,
-    /// Number of rows.
+    /// Number of rows in the row group.
     rows: u64,
 }
 
 impl ParquetDocuments {
-    /// Opens a file with this text column.
+    /// Opens a Parquet file whose column `column` has the text.
     pub(super) fn open(file: &Arc<DataFile>, column: &str) -> Result<Self, DataError> {
         let parquet = ParquetFile::open(file)?;
         let column = parquet.column(column, "data.field")?;
@@ -42,7 +42,8 @@ impl ParquetDocuments {
         Ok(Self { parquet, column, next_group: 0, group: None, document: None, is_done: false })
     }
 
-    /// Reads a row of the current group, otherwise opens the next; `Ok(false)` at the end.
+    /// Reads one row of the current row group, or opens the next row group; returns `Ok(false)` at the
+    /// end of the file.
     fn advance(&mut self) -> Result<bool, DataError> {
         if let Some(group) = self.group.as_mut().filter(|group| group.row < group.rows) {
             self.document = Some(group.read(&self.parquet)?);

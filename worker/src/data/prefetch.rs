@@ -1,21 +1,20 @@
-//! Prefetch of batches.
+//! Prefetching: the next batch of samples is read while the current one is used.
 
 use super::{Batch, DataError, SampleSource};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-/// A thread that reads the next batch while the current one is used. It keeps one batch ready while it
-/// reads another.
+/// A thread that reads batches ahead of their use: it keeps one ready and reads another.
 #[derive(Debug)]
 pub struct Prefetch {
-    /// Taken when dropped, so that the thread notices that the receiver is gone.
+    /// Receiver of the batches; taken on drop, so that the thread notices that it is gone.
     batches: Option<Receiver<Result<Batch, DataError>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Prefetch {
-    /// Starts to read the batches of `indices`, in order. Stops after the first error.
+    /// Starts a thread that reads the batches of `indices`, in order, and stops after the first error.
     pub fn new(
         source: Arc<dyn SampleSource>,
         indices: impl Iterator<Item = Vec<u64>> + Send + 'static,

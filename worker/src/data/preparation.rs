@@ -1,42 +1,42 @@
-//! Preparation of data: the progress of downloads and of tokenization.
+//! Preparation of data: downloads and tokenization, and their progress.
 
 use crate::comm::WorkCounter;
 
-/// The progress of a download.
+/// The progress of the download of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DownloadProgress<'a> {
-    /// URL without its checksum.
+    /// URL of the file, without its checksum.
     pub url: &'a str,
-    /// Bytes downloaded so far.
+    /// Number of bytes downloaded so far.
     pub bytes: u64,
     /// Length of the file in bytes, if the server tells it.
     pub of: Option<u64>,
 }
 
-/// The progress of tokenization.
+/// The progress of the tokenization of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenizationProgress {
-    /// Bytes of decompressed text that were tokenized.
+    /// Number of bytes of decompressed text tokenized so far.
     pub bytes: u64,
-    /// Documents that were completed.
+    /// Number of documents completed so far.
     pub documents: u64,
-    /// Tokens written.
+    /// Number of tokens written so far.
     pub tokens: u64,
 }
 
 /// A step of the preparation of data, with its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreparationStep<'a> {
-    /// A file is downloaded.
+    /// A file is being downloaded.
     Fetching(DownloadProgress<'a>),
-    /// Text is tokenized.
+    /// Text is being tokenized.
     Tokenizing(TokenizationProgress),
 }
 
-/// The receivers of progress during downloads and tokenization.
+/// The receivers of progress while data is downloaded and tokenized.
 pub(super) struct PreparationObserver<'a> {
-    /// Work counter, advanced with each piece of a file and with each batch.
+    /// Work counter, which advances with each piece of a file and with each batch.
     pub(super) progress: &'a WorkCounter,
-    /// Callback, called as often.
+    /// Callback, called whenever the counter advances.
     pub(super) tell: &'a dyn Fn(PreparationStep<'_>),
 }

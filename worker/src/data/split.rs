@@ -1,17 +1,17 @@
-//! Splits samples into training and validation.
+//! Splits samples into a training and a validation set.
 
 use super::{Batch, DataError, SampleSource};
 use dtrain_protocol::shuffle::{shuffled_sample, splitmix64};
 use std::sync::Arc;
 
-/// Changes the seed, so that the split has another order than training.
+/// Number mixed into the seed, so that the split has another order than training.
 const SPLIT: u64 = 0x5917;
 
-/// Limit on the classes listed in a warning.
+/// Limit on the number of classes listed in a warning.
 const NAMED: usize = 8;
 
-/// Returns the number of training samples among `samples` when the fraction `valid`, in (0, 1), is split
-/// off the end.
+/// Returns the number of training samples that remain of `samples` when the fraction `valid`, in (0, 1),
+/// is split off the end for validation.
 pub(super) fn train_samples(samples: u64, valid: f64) -> Result<u64, DataError> {
     if samples < 2 {
         let what = format!("{samples} samples, too few to cut validation samples off them");
@@ -24,7 +24,7 @@ pub(super) fn train_samples(samples: u64, valid: f64) -> Result<u64, DataError> 
     Ok(samples - cut)
 }
 
-/// Returns the number of training samples that are used: `fraction` of them, at least one.
+/// Returns the number of training samples that are used: the share `fraction` of them, at least one.
 pub(super) fn used(samples: u64, fraction: f64) -> u64 {
     fraction_of(samples, fraction, f64::floor).clamp(samples.min(1), samples)
 }
@@ -39,16 +39,16 @@ fn fraction_of(samples: u64, fraction: f64, round: fn(f64) -> f64) -> u64 {
     round(samples as f64 * fraction) as u64
 }
 
-/// The split of samples into training and validation.
+/// A split of samples into training and validation, by their position in an order.
 pub(super) struct TrainValidationSplit {
     order: SplitOrder,
-    /// Number of training samples: the first in the order.
+    /// Number of used training samples, which come first in the order.
     trained: u64,
     /// Position in the order of the first validation sample.
     valid: u64,
 }
 
-/// The use of a sample: training, validation or none.
+/// The set that a sample belongs to, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subset {
     Train,
@@ -56,10 +56,10 @@ pub(super) enum Subset {
     Unused,
 }
 
-/// The order in which samples are split.
+/// The order of samples in which they are split.
 #[derive(Clone, Copy)]
 struct SplitOrder {
-    /// Shuffle seed; `None` keeps the order of the files.
+    /// Seed of the shuffle; `None` keeps the order of the files.
     mix: Option<u64>,
     samples: u64,
 }
@@ -74,8 +74,8 @@ impl SplitOrder {
 }
 
 impl TrainValidationSplit {
-    /// Splits off the fraction `valid` of the samples, if there are no validation files, and uses
-    /// `fraction` of the others.
+    /// Creates a split in which the fraction `valid` of the samples is for validation (`None` if there
+    /// are validation files), and the share `fraction` of the others for training.
     pub(super) fn of(
         samples: u64,
         valid: Option<f64>,
@@ -86,7 +86,7 @@ impl TrainValidationSplit {
         Ok(Self { order: SplitOrder { mix, samples }, trained: used(valid, fraction), valid })
     }
 
-    /// Returns the use of each sample.
+    /// Returns the set that each sample belongs to, by number.
     pub(super) fn sides(&self) -> Vec<Subset> {
         let mut sides = vec![
             Subset::Unused;
@@ -105,8 +105,8 @@ impl TrainValidationSplit {
         sides
     }
 
-    /// Returns warnings about classes that only one side has. `classes` has the class of every sample,
-    /// `other` those of the validation files, if any.
+    /// Returns warnings about classes that only training or only validation samples have. `classes` has
+    /// the class of every split sample, `other` those of the samples in validation files, if any.
     pub(super) fn one_sided(
         &self,
         classes: &[u32],
@@ -129,7 +129,8 @@ impl TrainValidationSplit {
         one_sided(&[train, valid], name)
     }
 
-    /// Returns the training and validation samples; the latter are `other` if there are validation files.
+    /// Returns the training and validation samples; the latter are `other` if there are validation files,
+    /// and otherwise part of `train`.
     pub(super) fn cut<S: SampleSource + 'static>(
         &self,
         train: Arc<S>,
@@ -148,11 +149,11 @@ impl TrainValidationSplit {
     }
 }
 
-/// A subset of another source's samples.
+/// A contiguous part of another source's samples, in the order of the split.
 struct SourceSubset<S> {
     of: Arc<S>,
     order: SplitOrder,
-    /// Position in the order of the first sample.
+    /// Position in the order of the first sample of the part.
     begin: u64,
     samples: u64,
 }
@@ -169,8 +170,8 @@ impl<S: SampleSource> SampleSource for SourceSubset<S> {
     }
 }
 
-/// Returns warnings about classes that only training or only validation samples have. `counts` has the
-/// number of samples of each class on both sides.
+/// Returns warnings about classes that only training or only validation samples have. The argument has
+/// the number of samples of each class, for training and for validation.
 pub(super) fn one_sided([train, valid]: &[Vec<u64>; 2], name: impl Fn(usize) -> String) -> Vec<String> {
     let only = |here: &[u64], there: &[u64], what: &str| {
         let has_it = |class: &usize| here[*class] > 0 && there[*class] == 0;

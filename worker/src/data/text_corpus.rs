@@ -1,17 +1,18 @@
-//! Text as a data set: a corpus, tokenized by the tokenizer of the recipe.
+//! Text as a data set: a corpus, tokenized with the tokenizer of the recipe.
 
 use super::corpus::CorpusReader;
 use super::files::{self, DataFile};
+use super::packing::pack;
 use super::preparation::PreparationObserver;
 use super::tokenize::Tokenization;
 use super::tokenizer::{TextTokenizer, named};
-use super::tokens::{self, TokenFiles, TokenSegment};
+use super::tokens::{TokenFiles, TokenSegment};
 use super::{DataError, DataSet, Sequences, bpe};
 use dtrain_recipes::{Data, Documents, Separator, Tokenizer, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The settings of a text corpus in a recipe.
+/// The settings of a recipe that determine how its text becomes tokens.
 pub(super) struct CorpusSettings<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) documents: &'a Documents,
@@ -23,7 +24,7 @@ impl<'a> CorpusSettings<'a> {
         CorpusReader { documents: self.documents }
     }
 
-    /// Returns `true` if tokens are read from the files themselves, without a cached copy.
+    /// Returns `true` if the tokens are read from the text files themselves, without a cached copy.
     fn is_in_place<'f>(&self, mut files: impl Iterator<Item = &'f Arc<DataFile>>) -> bool {
         matches!((self.tokenizer, self.documents), (Tokenizer::Bytes, Documents::Files))
             && matches!(self.separator, Separator::Auto | Separator::None)
@@ -46,7 +47,7 @@ impl<'a> CorpusSettings<'a> {
         Ok(Tokenization { tokenizer, corpus: self.corpus(), separator, width })
     }
 
-    /// Opens the training files and, if there are any, the validation files.
+    /// Opens the training files and, if the recipe names some, the validation files.
     fn files(
         data: &Data,
         root: &Path,
@@ -58,8 +59,8 @@ impl<'a> CorpusSettings<'a> {
         Ok((files::find(&data.train, root)?, valid))
     }
 
-    /// Returns the names of the files in `cache` that the text would be read from, with the tokenizer of
-    /// the recipe or one of `trained`, as JSON. Creates none.
+    /// Returns the names of the files in `cache` from which the text would be read with the tokenizer of
+    /// the recipe or one of `trained`, as JSON. Creates none of them.
     pub(super) fn cached(
         &self,
         data: &Data,
@@ -94,7 +95,7 @@ impl<'a> CorpusSettings<'a> {
         Ok(names)
     }
 
-    /// Opens the text as a data set; `trained` is the tokenizer of a checkpoint, used in place of training
+    /// Opens the text as a data set; `trained` is the tokenizer of a checkpoint, used instead of training
     /// one.
     pub(super) fn open(
         &self,
@@ -145,7 +146,7 @@ impl<'a> CorpusSettings<'a> {
             }
         };
         let valid = valid_files.as_deref().map(open).transpose()?;
-        let (train, valid) = tokens::cut(data, open(&train_files)?, valid, model)?;
+        let (train, valid) = pack(data, open(&train_files)?, valid, model)?;
         let files = files::recorded(train_files.iter().chain(valid_files.iter().flatten()).chain(&more))?;
         Ok(DataSet {
             train,

@@ -1,4 +1,4 @@
-//! Tokenization: streams text through all cores into one file of the cache.
+//! Tokenization: text is streamed through all cores into one cached file of tokens.
 
 use super::cache::{self, cache_error, key, lock, write_whole};
 use super::corpus::CorpusReader;
@@ -14,21 +14,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Bytes of text tokenized in parallel, for each thread; at least four times as much in all.
+/// Bytes of text that are tokenized in parallel, per thread; the total is at least four times as many.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The settings of a tokenization.
+/// The settings of the tokenization of a corpus.
 pub(super) struct Tokenization<'a> {
     pub(super) tokenizer: &'a TextTokenizer,
     pub(super) corpus: CorpusReader<'a>,
-    /// Tokens that follow each document.
+    /// Tokens that are added after each document.
     pub(super) separator: Vec<u32>,
-    /// Bytes of a stored token.
+    /// Number of bytes of a stored token.
     pub(super) width: u64,
 }
 
 impl Tokenization<'_> {
-    /// Returns the name of the cache file of the tokens of `files`, and the key of its lock.
+    /// Returns the name of the cached file with the tokens of `files`, and the key of its lock.
     pub(super) fn name(&self, files: &[Arc<DataFile>]) -> Result<(String, String), DataError> {
         let tokenizer = self.tokenizer.key()?;
         let method = match (self.corpus.documents, self.separator.as_slice()) {
@@ -39,7 +39,7 @@ impl Tokenization<'_> {
         Ok((name, tokenizer))
     }
 
-    /// Returns the tokens of `files`, end to end: from `folder`, otherwise tokenized now.
+    /// Returns the tokens of `files`, end to end: from the cache `folder`, otherwise tokenized now.
     pub(super) fn tokens(
         &self,
         files: &[Arc<DataFile>],
@@ -57,7 +57,8 @@ impl Tokenization<'_> {
         Ok(TokenFiles::new(vec![TokenSegment::raw(file, self.width)?]))
     }
 
-    /// Tokenizes `files` into `to`: reads in a thread of its own, tokenizes in all, writes in this one.
+    /// Tokenizes `files` and writes the tokens to `to`: a thread of its own reads, all threads tokenize,
+    /// and this one writes.
     fn write(
         &self,
         files: &[Arc<DataFile>],
@@ -91,7 +92,7 @@ impl Tokenization<'_> {
         })
     }
 
-    /// Returns the tokens of a piece, `width` bytes each, and their number.
+    /// Returns the tokens of a piece of text, `width` bytes each, and their number.
     fn encode(&self, piece: DocumentPiece) -> Result<(Vec<u8>, u64), DataError> {
         let is_last = piece.is_last;
         let mut tokens = match self.tokenizer {
@@ -107,7 +108,8 @@ impl Tokenization<'_> {
     }
 }
 
-/// Sends the pieces of `files` in batches; ends with an error, or when the receiver is gone.
+/// Sends the pieces of text in `files` to `to`, in batches; ends after an error, or when the receiver is
+/// gone.
 fn read(
     corpus: CorpusReader<'_>,
     files: &[Arc<DataFile>],

@@ -1,4 +1,4 @@
-//! Tokenizers: text to tokens and back.
+//! Tokenizers: convert text to tokens and back.
 
 use super::DataError;
 use super::bpe::{self, END_OF_TEXT};
@@ -8,40 +8,40 @@ use dtrain_recipes::{Documents, Separator, Tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Common names of the end-of-text token; the first one in the vocabulary is taken.
+/// Common names of the end-of-text token; the first of them in the vocabulary is used.
 const ENDS_OF_TEXT: [&str; 6] =
     [END_OF_TEXT, "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "[EOS]"];
 
-/// Common names of the beginning-of-text token; the first one in the vocabulary is taken.
+/// Common names of the beginning-of-text token; the first of them in the vocabulary is used.
 const BEGINS_OF_TEXT: [&str; 7] =
     ["<s>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>", "<bos>", "[BOS]", "[CLS]"];
 
-/// A tokenizer: converts text to tokens and back.
+/// A tokenizer, which converts text to tokens and back.
 #[derive(Clone, Debug)]
 pub enum TextTokenizer {
-    /// One token for each byte.
+    /// Every byte of the text is a token.
     Bytes,
-    /// Parts of words, according to a `tokenizer.json`.
+    /// Parts of words are tokens, as a `tokenizer.json` says.
     Subword(Box<Subword>),
 }
 
-/// A tokenizer parsed from JSON.
+/// A tokenizer of parts of words, parsed from JSON.
 #[derive(Clone, Debug)]
 pub struct Subword {
     tokenizer: tokenizers::Tokenizer,
-    /// The original JSON: the library does not write every tokenizer as it was, and prints a warning about
-    /// some.
+    /// The original JSON: the library does not write every tokenizer as it was, and prints a warning
+    /// about some of them.
     json: String,
 }
 
 impl TextTokenizer {
-    /// Parses the tokenizer of a checkpoint or of a `tokenizer.json`.
+    /// Parses a tokenizer from the JSON of a checkpoint or of a `tokenizer.json`.
     pub fn parse(json: &[u8]) -> Result<Self, DataError> {
         let tokenizer = bpe::parse(json)?;
         Ok(Self::Subword(Box::new(Subword { tokenizer, json: String::from_utf8_lossy(json).into_owned() })))
     }
 
-    /// Returns the JSON in the format of Hugging Face tokenizers; `None` for bytes.
+    /// Returns the tokenizer as JSON in the format of Hugging Face tokenizers; `None` for bytes.
     pub fn json(&self) -> Option<String> {
         match self {
             Self::Bytes => None,
@@ -61,7 +61,7 @@ impl TextTokenizer {
     }
 
     /// Returns the text of `tokens`; invalid UTF-8 (such as half a character) becomes `U+FFFD`. A number
-    /// that is not a token has no text.
+    /// that is not a token adds no text.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
         match self {
             Self::Bytes => {
@@ -73,8 +73,8 @@ impl TextTokenizer {
         }
     }
 
-    /// Returns `true` if the number is a token. Numbers may be skipped, and a model's vocabulary may be
-    /// larger than its tokenizer's.
+    /// Returns `true` if `token` is a token of the tokenizer. Numbers may be skipped, and a model's
+    /// vocabulary may be larger than its tokenizer's.
     pub fn has(&self, token: u32) -> bool {
         match self {
             Self::Bytes => token < 256,
@@ -96,7 +96,7 @@ impl TextTokenizer {
         }
     }
 
-    /// Returns one more than the largest token.
+    /// Returns the size of the vocabulary: one more than the largest token.
     pub fn vocabulary(&self) -> u32 {
         match self {
             Self::Bytes => 256,
@@ -108,7 +108,7 @@ impl TextTokenizer {
         }
     }
 
-    /// Returns the part of a cache key that identifies the tokenizer.
+    /// Returns the part of a cache key that identifies this tokenizer.
     pub(super) fn key(&self) -> Result<String, DataError> {
         let json = match self {
             Self::Bytes => "bytes".to_owned(),
@@ -124,7 +124,7 @@ impl TextTokenizer {
         }
     }
 
-    /// Returns the tokens that follow each document of a corpus.
+    /// Returns the separator: the tokens that follow each document of a corpus.
     pub(super) fn separator(
         &self,
         wanted: &Separator,
@@ -146,7 +146,7 @@ impl TextTokenizer {
         }
     }
 
-    /// Fails if the tokenizer has a token beyond the model's vocabulary.
+    /// Fails if the tokenizer has a token that is not below `vocab`, the size of the model's vocabulary.
     pub(super) fn fits(&self, vocab: u32) -> Result<(), DataError> {
         let found = self.vocabulary();
         if found <= vocab {
@@ -158,7 +158,7 @@ impl TextTokenizer {
     }
 }
 
-/// Returns the tokenizer in the file that `data.tokenizer` names, with its file.
+/// Returns the tokenizer in the file called `name`, the value of `data.tokenizer`, and the file itself.
 pub(super) fn named(name: &str, root: &Path) -> Result<(TextTokenizer, Arc<DataFile>), DataError> {
     let file = Arc::new(files::only(name, root)?);
     let tokenizer = TextTokenizer::parse(&file.read_up_to(0, file.bytes)?).map_err(|error| {

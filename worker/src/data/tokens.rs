@@ -1,30 +1,31 @@
-//! Token files: raw shards, llm.c shards and bytes of text, joined end to end and cut into windows.
+//! Token files: raw shards, llm.c shards and the bytes of text files, joined end to end.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, SampleSource, Sequences, file_type, split, tokenizer};
+use super::packing::pack;
+use super::{DataError, DataSet, Sequences, file_type, tokenizer};
 use dtrain_recipes::{Data, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes before the tokens of an llm.c shard: 256 numbers `i32`.
+/// Number of bytes before the tokens in an llm.c shard: 256 numbers `i32`.
 const LLM_C_HEADER: u64 = 1024;
 
-/// Magic number of an llm.c shard, its version, and the bytes of one of its tokens.
+/// Magic number, version, and bytes of one token of each known kind of llm.c shard.
 const LLM_C: [(u32, u32, u64); 2] = [(20_240_520, 1, 2), (20_240_801, 7, 4)];
 
-/// A run of tokens in one file.
+/// A run of consecutive tokens in one file.
 #[derive(Debug)]
 pub(super) struct TokenSegment {
     file: Arc<DataFile>,
-    /// Offset of the first token, in bytes.
+    /// Offset in the file of the first token, in bytes.
     begin: u64,
     tokens: u64,
-    /// Bytes of one token: 1, 2 or 4, little-endian.
+    /// Number of bytes of one token: 1, 2 or 4, little-endian.
     width: u64,
 }
 
 impl TokenSegment {
-    /// Creates a segment of all bytes of `file`, `width` to a token.
+    /// Creates a segment of all bytes of `file`, with `width` bytes for each token.
     pub(super) fn raw(file: Arc<DataFile>, width: u64) -> Result<Self, DataError> {
         if !file.bytes.is_multiple_of(width) {
             let detail = format!(
@@ -37,12 +38,12 @@ impl TokenSegment {
         Ok(Self { begin: 0, tokens: file.bytes / width, width, file })
     }
 
-    /// Creates a segment of the text of a file from byte `begin` on, one byte to a token.
+    /// Creates a segment of the text in `file` from byte `begin` on, with one byte for each token.
     pub(super) fn text(file: Arc<DataFile>, begin: u64) -> Self {
         Self { begin, tokens: file.bytes - begin, width: 1, file }
     }
 
-    /// Creates a segment of a token shard: llm.c if it has that header, otherwise raw `u16`.
+    /// Creates a segment of a token shard: an llm.c shard if it has that header, otherwise raw `u16`.
     fn shard(file: Arc<DataFile>) -> Result<Self, DataError> {
         let head = file.read_up_to(0, 12)?;
         let word = |index: usize| {
@@ -75,7 +76,7 @@ impl TokenSegment {
     }
 }
 
-/// Fails if a file is recognizably something else than raw numbers.
+/// Fails if a file is recognizably something other than raw numbers.
 fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
     let head = file.read_up_to(0, file_type::HEAD_BYTES)?;
     let detail = if file_type::is_text(&head) {
@@ -90,12 +91,11 @@ fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
 }
 
 /// Returns `true` if a file begins like an llm.c shard of an unknown version. Such a header has a date as
-/// its first number, a small version, and zeros behind the numbers that it uses; no text has tokens like
-/// that.
+/// its first number, a small version, and zeros after the numbers that it uses; no text has such tokens.
 fn is_unknown_header(file: &DataFile, magic: u32, version: u32) -> Result<bool, DataError> {
-    /// Dates that llm.c may use: from 2024 to 2099.
+    /// Dates that the header of an llm.c shard may have: from 2024 to 2099.
     const DATES: std::ops::Range<u32> = 20_240_101..21_000_101;
-    /// Bytes of a header that may be non-zero: 16 numbers.
+    /// Number of bytes of a header that may be non-zero: 16 numbers.
     const USED: u64 = 64;
     if LLM_C.iter().any(|(known, ..)| *known == magic) {
         return Ok(true);
@@ -118,11 +118,11 @@ fn unknown_header(file: &DataFile, magic: u32, version: u32) -> DataError {
     DataError::content(&file.name, "byte 0", detail)
 }
 
-/// The tokens of several files, end to end.
+/// The tokens of several files, joined end to end.
 #[derive(Debug)]
 pub(super) struct TokenFiles {
     segments: Vec<TokenSegment>,
-    /// Cumulative number of tokens up to the end of each segment.
+    /// Cumulative number of tokens up to the end of each segment, in order.
     ends: Vec<u64>,
 }
 
@@ -135,13 +135,19 @@ impl TokenFiles {
         Self { ends: ends.collect(), segments }
     }
 
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Appends tokens `begin..begin + length` to `into`; `Err` names the place of a token not below
-    /// `vocab`.
-    fn read(&self, begin: u64, length: u64, vocab: u32, into: &mut Vec<u32>) -> Result<(), DataError> {
+    /// Appends the tokens `begin..begin + length` to `into`; `Err` names the place of a token that is not
+    /// below `vocab`.
+    pub(super) fn read(
+        &self,
+        begin: u64,
+        length: u64,
+        vocab: u32,
+        into: &mut Vec<u32>,
+    ) -> Result<(), DataError> {
         let (mut at, end) = (begin, begin + length);
         let mut which = self.ends.partition_point(|end| *end <= at);
         while at < end {
@@ -173,46 +179,7 @@ impl TokenFiles {
     }
 }
 
-/// Samples of `context` consecutive tokens, each with the tokens that follow.
-#[derive(Debug)]
-pub(super) struct ContextWindows {
-    tokens: Arc<TokenFiles>,
-    /// Index of the first token of the first sample.
-    begin: u64,
-    samples: u64,
-    context: u64,
-    vocab: u32,
-}
-
-impl SampleSource for ContextWindows {
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
-    fn read(&self, indices: &[u64]) -> Result<Batch, DataError> {
-        let length = usize::try_from(self.context).expect("a context is a u32");
-        let mut inputs = Vec::with_capacity(indices.len() * length);
-        let mut targets = Vec::with_capacity(indices.len() * length);
-        let mut window = Vec::with_capacity(length + 1);
-        for index in indices {
-            assert!(*index < self.samples, "sample {index} of {}", self.samples);
-            window.clear();
-            self.tokens.read(self.begin + index * self.context, self.context + 1, self.vocab, &mut window)?;
-            inputs.extend_from_slice(&window[..length]);
-            targets.extend_from_slice(&window[1..]);
-        }
-        Ok(Batch::Tokens { inputs, targets, samples: indices.len(), length })
-    }
-}
-
-/// Returns all whole windows over `tokens` from `begin` on; one more token is the last target.
-fn windows(tokens: &Arc<TokenFiles>, begin: u64, model: Sequences) -> ContextWindows {
-    let context = u64::from(model.context);
-    let samples = (tokens.len() - begin).saturating_sub(1) / context;
-    ContextWindows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
-}
-
-/// Opens token shards as a data set.
+/// Opens token shards as a data set of training and validation samples.
 ///
 /// `named` is the `tokenizer.json` that they were made with, if it is known.
 pub(super) fn open(
@@ -236,7 +203,7 @@ pub(super) fn open(
             Some(valid)
         }
     };
-    let (train, valid) = cut(data, train, valid, model)?;
+    let (train, valid) = pack(data, train, valid, model)?;
     let tokenizer = match named {
         Some(name) => {
             let (tokenizer, file) = tokenizer::named(name, root)?;
@@ -248,44 +215,4 @@ pub(super) fn open(
     };
     let files = files::recorded(&files)?;
     Ok(DataSet { train, valid, files, tokenizer, preprocessing: None, warnings: Vec::new() })
-}
-
-/// Splits tokens into training and validation samples.
-pub(super) fn cut(
-    data: &Data,
-    train: TokenFiles,
-    valid: Option<TokenFiles>,
-    model: Sequences,
-) -> Result<(Box<dyn SampleSource>, Box<dyn SampleSource>), DataError> {
-    let train = Arc::new(train);
-    let mut all = windows(&train, 0, model);
-    at_least_one(&all, &train, "train")?;
-    let valid = match (valid, &data.valid) {
-        (Some(valid), _) => {
-            let valid = Arc::new(valid);
-            let windows = windows(&valid, 0, model);
-            at_least_one(&windows, &valid, "validate")?;
-            windows
-        }
-        (None, ValidationSource::Fraction(fraction)) => {
-            all.samples = split::train_samples(all.samples, *fraction)?;
-            // The last target of training is the first input of validation, so no token is predicted in both.
-            windows(&train, all.samples * all.context, model)
-        }
-        (None, ValidationSource::Files(_)) => panic!("validation files were opened"),
-    };
-    all.samples = split::used(all.samples, data.fraction);
-    Ok((Box::new(all), Box::new(valid)))
-}
-
-fn at_least_one(windows: &ContextWindows, tokens: &TokenFiles, deed: &str) -> Result<(), DataError> {
-    if windows.samples > 0 {
-        return Ok(());
-    }
-    let (have, context) = (tokens.len(), windows.context);
-    let what = format!(
-        "{have} tokens; one sample to {deed} on takes {} (a context of {context} and one more)",
-        context + 1
-    );
-    Err(DataError::TooFew { what, hint: "use more data or a shorter `model.context`" })
 }

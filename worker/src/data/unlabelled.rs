@@ -1,4 +1,4 @@
-//! Unlabelled samples to classify: rows of tables with or without the target, images, and IDX files of
+//! Unlabeled samples to classify: rows of tables with or without the target, images, and IDX files of
 //! images.
 
 use super::files::{self, DataFile};
@@ -17,41 +17,41 @@ use std::sync::Arc;
 /// Samples whose classes are unknown, in the order of their files.
 pub struct UnlabelledSamples {
     parts: Vec<FileSamples>,
-    /// Cumulative number of samples up to the end of each file.
+    /// Cumulative number of samples up to the end of each file, in order.
     ends: Vec<u64>,
     width: usize,
 }
 
-/// The samples of one file.
+/// The unlabeled samples in one file.
 enum FileSamples {
     Table {
         file: String,
         table: TabularSamples,
     },
-    /// Images from byte `begin` on.
+    /// The images in an IDX file, from byte `begin` on.
     Idx {
         file: Arc<DataFile>,
         begin: u64,
     },
-    /// One image.
+    /// One image, in a file of its own.
     Image {
         file: LabelledImage,
         shape: ImageShape,
     },
 }
 
-/// The file and row of a sample.
+/// The file that a sample is from, and its row there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleOrigin {
-    /// Name of the file.
+    /// Name of the file that has the sample.
     pub file: String,
-    /// Number of the sample in the file, from 1; `None` if the file is one image.
+    /// Number of the sample in the file, counted from 1; `None` if the file is one image.
     pub row: Option<u64>,
 }
 
 impl UnlabelledSamples {
-    /// Finds the samples in the files that `patterns` name, which start from `root`; URLs are downloaded.
-    /// Samples are read like those of `data`: columns are standardised as in `preprocessing`, pixels
+    /// Opens the samples in the files that `patterns` name, which start from `root`; URLs are downloaded.
+    /// Samples are read like those of `data`: columns are standardized as in `preprocessing`, and pixels
     /// divided by 255. A large table is stored below `cache` while it is used.
     ///
     /// `Err` if there is no such file, or if a file lacks an input of the model.
@@ -93,23 +93,23 @@ impl UnlabelledSamples {
         Ok(Self { parts, ends, width })
     }
 
-    /// Returns the number of samples.
+    /// Returns the number of samples in all files.
     pub fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Returns `true` if there are no samples.
+    /// Returns `true` if there are no samples to classify.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the values of one sample.
+    /// Returns the number of values of one sample.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Returns the origins of the samples `range`, and their values, `[samples, width]`. Panics if the
-    /// range exceeds [`UnlabelledSamples::len`].
+    /// Returns the origins of the samples `range`, and their values as `[samples, width]`. Panics if
+    /// `range` exceeds [`UnlabelledSamples::len`].
     pub fn read(&self, range: Range<u64>) -> Result<(Vec<SampleOrigin>, Vec<f32>), DataError> {
         let samples: Vec<(SampleOrigin, Vec<f32>)> =
             range.into_par_iter().map(|index| self.sample(index)).collect::<Result<_, _>>()?;
@@ -139,7 +139,7 @@ impl UnlabelledSamples {
     }
 }
 
-/// Opens an IDX file or an image, and returns its number of samples.
+/// Opens an IDX file or an image, and returns its samples and their number.
 fn image_rows(
     file: &Arc<DataFile>,
     path: &Path,

@@ -1,5 +1,5 @@
-//! Device check: compares a device's results with the host's and measures its speed, for the user of
-//! `dtrain doctor`.
+//! Device check: compares a device's results with those of the host and measures its speed, for the user
+//! of `dtrain doctor`.
 //!
 //! A part that fails is recorded, and the next one is tried. The device works asynchronously: it is
 //! synchronized before and after every timing.
@@ -17,10 +17,10 @@ use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, DeviceResponse,
 use dtrain_recipes::Precision;
 use std::time::Instant;
 
-/// Loss scale for products in f16, as in training.
+/// Loss scale for training in f16.
 const LOSS_SCALE: f32 = 4096.0;
 
-/// Limit on the seconds of one measured operation: larger ones are skipped.
+/// Limit on the seconds of one measured operation; larger operations are skipped.
 const LONGEST: f64 = 0.4;
 
 /// Examines the device that `request` names and sends the findings to `tell`. `Err` if the device does not
@@ -63,8 +63,8 @@ pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceRespon
     Ok(())
 }
 
-/// Returns the precisions of matrix products that a device supports. On the host, those other than f32 are
-/// slow and only for comparison.
+/// Returns the precisions in which a device supports matrix products. On the host, those other than f32
+/// are slow and only for comparison.
 fn precisions(device: &Device) -> Vec<Precision> {
     let has = |precision: &Precision| dtype(*precision).is_some_and(|dtype| device.supports_dtype(dtype));
     [Precision::F32, Precision::Bf16, Precision::F16].into_iter().filter(has).collect()
@@ -79,7 +79,7 @@ fn dtype(precision: Precision) -> Option<FloatDType> {
     }
 }
 
-/// A device while it is examined.
+/// A device under examination, with the findings so far.
 struct DeviceUnderTest<'a> {
     device: Device,
     found: DeviceFindings,
@@ -87,7 +87,7 @@ struct DeviceUnderTest<'a> {
 }
 
 impl DeviceUnderTest<'_> {
-    /// Runs the test `part`, once for each precision or model family.
+    /// Runs the test `part`, for each precision or model family that it covers.
     fn each(&mut self, part: DeviceTest, steps: &StepsRequest) {
         let (device, kind, memory) = (self.device.clone(), self.found.device, self.found.memory_bytes);
         let index = self.found.index;
@@ -128,8 +128,8 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// Compares trainings on the device and on the host. The first family in f32 comes first: if its
-    /// gradients are wrong, no other result counts.
+    /// Compares a short training on the device with the same one on the host, for each precision and
+    /// family. The first family in f32 comes first: if its gradients are wrong, no other result counts.
     fn parity(&mut self, device: &Device, kind: DeviceKind) {
         for precision in self.found.precisions.clone() {
             for family in parity::FAMILIES {
@@ -151,7 +151,7 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// Runs the training steps, and reports each as soon as it is done.
+    /// Runs the requested training steps, and reports each as soon as it is done.
     fn steps(&mut self, request: &StepsRequest, device: &Device, kind: DeviceKind) {
         let precisions = &self.found.precisions;
         let usual = if precisions.contains(&Precision::Bf16) { Precision::Bf16 } else { Precision::F32 };
@@ -172,7 +172,7 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// Runs one part of the check; `None` if it failed, which is recorded.
+    /// Runs `work`, one part of the check; if it fails, records that and returns `None`.
     fn part<T>(&mut self, part: &str, work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
         (self.tell)(DeviceResponse::Doing(part.to_owned()));
         match guarded(work) {
@@ -185,14 +185,14 @@ impl DeviceUnderTest<'_> {
         }
     }
 
-    /// Reports the findings so far, so that they survive a crash of the next part.
+    /// Reports all findings so far, so that they survive a crash of the next part.
     fn report_progress(&mut self) {
         self.found.tuning = tuning(&self.device);
         (self.tell)(DeviceResponse::Found(Box::new(self.found.clone())));
     }
 }
 
-/// Returns the state of kernel autotuning for matrix products.
+/// Returns the state of kernel autotuning for matrix products on a device; `None` if it tunes none.
 #[cfg(feature = "device")]
 fn tuning(device: &Device) -> Option<KernelTuning> {
     if device::is_host(device) { None } else { crate::ops::device::matmul::report(device) }
@@ -203,12 +203,12 @@ fn tuning(_: &Device) -> Option<KernelTuning> {
     None
 }
 
-/// Waits until the device is idle.
+/// Waits until the device has finished all queued work.
 fn sync(device: &Device) -> Result<(), Failure> {
     device.sync().map_err(|error| Failure::Other(format!("the device failed: {error}")))
 }
 
-/// Returns the seconds of `work`, with all that it queues on the device.
+/// Returns the seconds that `work` takes, with everything that it queues on the device.
 fn timed(device: &Device, work: impl FnOnce()) -> Result<f64, Failure> {
     sync(device)?;
     let began = Instant::now();
@@ -217,12 +217,12 @@ fn timed(device: &Device, work: impl FnOnce()) -> Result<f64, Failure> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Returns a value that JSON can represent: [`f64::MAX`] for one that is not finite.
+/// Returns a value that JSON can represent: `value`, or [`f64::MAX`] if it is not finite.
 fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { f64::MAX }
 }
 
-/// Checks every call of NCCL with one rank.
+/// Checks every call of NCCL that dtrain makes, with one rank.
 fn nccl(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<NcclCall>, Failure> {
     if kind != DeviceKind::Cuda {
         return Err(Failure::Other("NCCL is for CUDA devices".to_owned()));

@@ -1,4 +1,4 @@
-//! Parity check: a small training on the device is compared with the same one on the host, which computes
+//! Parity check: compares a short training on the device with the same one on the host, which computes
 //! with plain operations in f32.
 
 use super::finite;
@@ -14,22 +14,22 @@ use dtrain_protocol::device_check::Parity;
 use dtrain_protocol::{Arrangement, DeviceKind, Failure, Rank};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
 
-/// Decoders that are compared: two families with no building block in common but attention and linear
-/// layers, and one whose dimensions fill no tile of a kernel and no aligned row of memory.
+/// Names of the decoders that are compared: two families with no building block in common but attention
+/// and linear layers, and one whose dimensions fill no tile of a kernel and no aligned row of memory.
 pub(super) const FAMILIES: [&str; 3] = ["gpt", "llama", "odd"];
 
-/// Training steps of a comparison.
+/// Number of training steps in a comparison.
 const STEPS: usize = 8;
 
-/// Sequences in a step.
+/// Number of sequences in a step.
 const BATCH: u32 = 4;
 
-/// Share of the norm of all gradients that the norm of a parameter's gradient counts as at least: smaller
-/// ones are mostly rounding errors, such as the gradient of the biases of keys.
+/// Least norm of a parameter's gradient that differences are compared with, as a share of the norm of all
+/// gradients: smaller gradients are mostly rounding errors, such as those of the biases of keys.
 const FLOOR: f64 = 1e-3;
 
-/// Returns a decoder small enough for the host, whose dimensions fill the tiles of a kernel, except those
-/// of the odd one.
+/// Returns the decoder of a family, small enough for the host. Its dimensions fill the tiles of a kernel,
+/// except those of the family `odd`.
 fn decoder(family: &str) -> Decoder {
     if family == "odd" {
         return Decoder { kv_heads: 1, ..llama(2, 120, 3, 250, 509, 60) };
@@ -50,7 +50,7 @@ fn decoder(family: &str) -> Decoder {
     }
 }
 
-/// Returns the tolerated relative differences of losses and of gradients.
+/// Returns the tolerated relative differences of losses and of gradients, in this order.
 ///
 /// CUDA computes products in f32 with TF32, which has the ten bits of mantissa of f16.
 fn tolerances(precision: Precision, kind: DeviceKind) -> (f64, f64) {
@@ -62,7 +62,7 @@ fn tolerances(precision: Precision, kind: DeviceKind) -> (f64, f64) {
     }
 }
 
-/// Trains a decoder of the family on the device and on the host, and compares them.
+/// Trains a decoder of `family` on the device and on the host, and compares losses and gradients.
 pub(super) fn compare(
     family: &str,
     precision: Precision,
@@ -117,14 +117,15 @@ pub(super) fn compare(
     })
 }
 
-/// Returns the largest relative difference.
+/// Returns the largest relative difference between an element of `found` and the same one of `wanted`.
 fn parted(found: &[f64], wanted: &[f64]) -> f64 {
     let differences =
         found.iter().zip(wanted).map(|(found, wanted)| finite(((found - wanted) / wanted).abs()));
     differences.fold(0.0, f64::max)
 }
 
-/// Returns the parameter whose gradient differs most, and the difference relative to its norm.
+/// Returns the name of the parameter whose gradient differs most, and the difference relative to the
+/// gradient's norm.
 fn farthest(parameters: &[ModelParameter], found: &[f32], wanted: &[f32]) -> (String, f64) {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let all = norm(&mut wanted.iter().map(|value| f64::from(*value)));

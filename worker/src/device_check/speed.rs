@@ -1,4 +1,4 @@
-//! Speed of a device in matrix products, attention and copies.
+//! Speed of a device: matrix products, attention and copies.
 
 use super::{LONGEST, dtype, sync, timed};
 use crate::device;
@@ -9,31 +9,32 @@ use dtrain_protocol::device_check::{AttentionSpeed, CopySpeed, LinkSpeed, Produc
 use dtrain_protocol::{DeviceKind, Failure};
 use dtrain_recipes::Precision;
 
-/// Dimensions of the square matrices.
+/// Dimensions of the square matrices that are multiplied.
 const SIDES: [u32; 6] = [256, 512, 1024, 2048, 4096, 8192];
 
-/// Lengths of the sequences.
+/// Lengths of the sequences for which attention is measured.
 const LENGTHS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// Number of attention heads, and the width of one.
+/// Number of attention heads, and the width of each.
 const HEADS: (u32, u32) = (8, 64);
 
-/// Bytes of the copies.
+/// Sizes in bytes of the copies between host and device.
 const COPIES: [u64; 3] = [1 << 20, 8 << 20, 64 << 20];
 
-/// Bytes of a copy between devices.
+/// Size in bytes of a copy between two devices.
 const LINK: u64 = 64 << 20;
 
-/// Bytes that may be used if the size of the memory is unknown.
+/// Number of bytes that may be used if the size of the device's memory is unknown.
 const MODEST: u64 = 1 << 30;
 
 /// Seconds of a round of repetitions, and number of rounds.
 const ROUND: (f64, usize) = (0.1, 3);
 
-/// Limit on the repetitions of a round: as many as a device may queue.
+/// Limit on the number of repetitions in a round: as many as a device may queue.
 const REPEATS: f64 = 200.0;
 
-/// Returns the seconds of one `work` when many follow each other: the median of several rounds.
+/// Returns the seconds that one call of `work` takes when many follow each other: the median of several
+/// rounds.
 fn repeated(device: &Device, work: &mut dyn FnMut()) -> Result<f64, Failure> {
     // Warm-up: compiles, and fills caches.
     timed(device, &mut *work)?;
@@ -45,7 +46,7 @@ fn repeated(device: &Device, work: &mut dyn FnMut()) -> Result<f64, Failure> {
     Ok(median(&rounds) / repeats as f64)
 }
 
-/// Measures products of square matrices, as far as time and memory allow.
+/// Measures the speed of products of square matrices, as far as time and memory allow.
 pub(super) fn products(
     precision: Precision,
     device: &Device,
@@ -67,7 +68,7 @@ pub(super) fn products(
     Ok(found)
 }
 
-/// Measures attention over sequences of growing length, as far as time and memory allow.
+/// Measures the speed of attention over sequences of growing length, as far as time and memory allow.
 pub(super) fn attention(
     precision: Precision,
     device: &Device,
@@ -108,7 +109,7 @@ pub(super) fn attention(
     Ok(found)
 }
 
-/// Measures copies to the device and back, as far as time allows.
+/// Measures the speed of copies to the device and back, as far as time allows.
 pub(super) fn copies(device: &Device) -> Result<Vec<CopySpeed>, Failure> {
     let mut found: Vec<CopySpeed> = Vec::new();
     let mut before = 0.0;
@@ -142,7 +143,7 @@ fn last_value(data: &TensorData) -> Option<f32> {
     data.as_slice::<f32>().ok()?.last().copied()
 }
 
-/// Measures copies from this device to each other one through host memory.
+/// Measures the speed of copies through host memory, from this device to each other device of its kind.
 pub(super) fn links(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<LinkSpeed>, Failure> {
     let others = (0u32..).zip(device::devices_of_kind(kind)).filter(|(other, _)| *other != index);
     let links = others.map(|(to, other)| {
@@ -157,12 +158,12 @@ pub(super) fn links(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec
     links.collect()
 }
 
-/// Returns the bytes that a measurement may use.
+/// Returns the number of bytes that a measurement may use on a device with `memory_bytes` (0 if unknown).
 fn room(memory_bytes: u64) -> f64 {
     if memory_bytes == 0 { MODEST as f64 } else { memory_bytes as f64 / 2.0 }
 }
 
-/// Creates f32 values of this many bytes.
+/// Creates f32 values that take `bytes` bytes.
 fn values(bytes: u64) -> TensorData {
     let count = usize::try_from(bytes / 4).unwrap_or(0);
     TensorData::new((0..count).map(|at| at as f32).collect::<Vec<_>>(), [count])
@@ -175,7 +176,7 @@ fn pattern(count: usize, seed: u64, device: &Device) -> Tensor<1> {
     Tensor::from_data(TensorData::new(values, [count]), device)
 }
 
-/// Creates a square matrix `[size, size]` on the device, the product of two vectors.
+/// Creates a square matrix `[size, size]` on the device, as the product of two vectors.
 fn matrix(size: u32, seed: u64, device: &Device) -> Tensor<2> {
     let size = size as usize;
     pattern(size, seed, device).reshape([size, 1]) * pattern(size, seed + 7, device).reshape([1, size])

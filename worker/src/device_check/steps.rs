@@ -1,4 +1,4 @@
-//! Training steps of a known model, with the memory used after each.
+//! Training steps of a known model, with the memory that is used after each.
 
 use super::training::{SingleRankTraining, llama, sizes};
 use crate::median::median;
@@ -8,8 +8,8 @@ use dtrain_protocol::device_check::{MeasuredStep, StepSeries, StepsModel, StepsR
 use dtrain_protocol::{DeviceKind, Failure};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
 
-/// Returns the decoder of this name, and the sequences in a step: the shapes of the library's `gpt2-124m`
-/// and `llama-1b`.
+/// Returns the decoder that `model` names, and the number of sequences in a step: the shapes of the
+/// library's `gpt2-124m` and `llama-1b`, or a tiny one.
 fn decoder(model: StepsModel) -> (Decoder, u32) {
     match model {
         StepsModel::Tiny => sizes()[0].clone(),
@@ -28,8 +28,8 @@ fn decoder(model: StepsModel) -> (Decoder, u32) {
     }
 }
 
-/// Runs the steps, and reports each to `tell`. The last one is shown to a profiler if `profiled` names the
-/// device.
+/// Runs the requested steps, and reports the series to `tell` after each. The last step is shown to a
+/// profiler if `profiled` names the device.
 pub(super) fn run_steps(
     request: &StepsRequest,
     precision: Precision,
@@ -69,7 +69,7 @@ pub(super) fn run_steps(
     Ok(())
 }
 
-/// Runs `work` between `cudaProfilerStart` and `cudaProfilerStop`; other devices than CUDA have no
+/// Runs `work` between `cudaProfilerStart` and `cudaProfilerStop`; devices other than CUDA have no
 /// profiler.
 fn shown<T>(device: Option<(DeviceKind, u32)>, work: impl FnOnce() -> T) -> Result<T, Failure> {
     #[cfg(feature = "cuda")]

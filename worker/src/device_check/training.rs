@@ -1,4 +1,4 @@
-//! Training speed of a device, and the memory that training takes.
+//! Training speed of a device, and the device memory that training takes.
 
 use super::{LONGEST, LOSS_SCALE, sync, timed};
 use crate::median::median;
@@ -11,13 +11,13 @@ use dtrain_protocol::{Failure, Pass};
 use dtrain_recipes::{Decoder, Model, Optimizer as Rule, Precision, Recompute};
 use std::time::Instant;
 
-/// Fewest and most measured steps after the first.
+/// Fewest and most steps that are measured after the first one.
 const STEPS: (u32, u32) = (3, 20);
 
-/// Limit on the seconds of the measured steps together.
+/// Limit on the seconds of all measured steps together.
 const TOGETHER: f64 = 4.0;
 
-/// Bytes that a decoder may take if the size of the memory is unknown.
+/// Number of bytes that a training may use if the size of the device's memory is unknown.
 const MODEST: u64 = 3 << 30;
 
 const RULE: Rule = Rule::ADAMW;
@@ -26,12 +26,13 @@ const RATE: f64 = 1e-3;
 
 const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
-/// Creates a decoder of the Llama family.
+/// Creates a decoder of the Llama family with these sizes.
 pub(super) fn llama(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, context: u32) -> Decoder {
     Decoder { layers, hidden, heads, kv_heads: heads, ffn, vocab, context, ..Decoder::small_llama() }
 }
 
-/// Returns the decoders that may be trained, each with the sequences in a step.
+/// Returns the decoders that may be trained, from small to large, each with the number of sequences in a
+/// step.
 pub(super) fn sizes() -> [(Decoder, u32); 4] {
     [
         (llama(2, 64, 4, 192, 256, 64), 4),
@@ -41,16 +42,16 @@ pub(super) fn sizes() -> [(Decoder, u32); 4] {
     ]
 }
 
-/// Returns the floating-point operations of a step: six for each parameter and token, and those of
-/// attention.
+/// Returns the number of floating-point operations in a step: six for each parameter and token, and those
+/// of attention.
 fn flops(decoder: &Decoder, batch: u32) -> f64 {
     let tokens = f64::from(batch) * f64::from(decoder.context);
     let attention = 12.0 * f64::from(decoder.layers * decoder.hidden) * f64::from(decoder.context);
     tokens * (6.0 * decoder.parameters() as f64 + attention)
 }
 
-/// Returns a generous estimate of the bytes of a training: weights, gradients and moments; activations with
-/// all scores; logits.
+/// Returns a generous estimate of the bytes that a training uses: weights, gradients and moments;
+/// activations with all scores; logits.
 fn bytes(decoder: &Decoder, batch: u32) -> u64 {
     let [layers, hidden, heads, ffn, vocab, context] =
         [decoder.layers, decoder.hidden, decoder.heads, decoder.ffn, decoder.vocab, decoder.context]
@@ -60,8 +61,8 @@ fn bytes(decoder: &Decoder, batch: u32) -> u64 {
     20 * decoder.parameters() + 4 * tokens * of_a_token
 }
 
-/// Returns the index of the largest decoder that fits into half of the memory, and whose step, extrapolated
-/// from a smaller one, takes a few seconds at most.
+/// Returns the index in [`sizes`] of the largest decoder that fits into half of the memory, and whose
+/// step, extrapolated from a smaller one, takes a few seconds at most.
 pub(super) fn size(device: &Device, memory_bytes: u64) -> Result<usize, Failure> {
     let room = if memory_bytes == 0 { MODEST } else { memory_bytes / 2 };
     let sizes = sizes();
@@ -82,7 +83,7 @@ pub(super) fn size(device: &Device, memory_bytes: u64) -> Result<usize, Failure>
     }
 }
 
-/// Trains one of the decoders for some steps.
+/// Trains the decoder number `size` of [`sizes`] for some steps, and returns its speed.
 pub(super) fn measure(size: usize, precision: Precision, device: &Device) -> Result<TrainingSpeed, Failure> {
     let (decoder, batch) = sizes()[size].clone();
     // Memory that earlier work left for reuse would count as memory of this one.
@@ -114,7 +115,7 @@ pub(super) fn measure(size: usize, precision: Precision, device: &Device) -> Res
     })
 }
 
-/// A training of one rank.
+/// A training on one rank, without data files or checkpoints.
 pub(super) struct SingleRankTraining {
     stage: Stage,
     optimizer: StageOptimizer,
@@ -139,7 +140,7 @@ impl SingleRankTraining {
         &self.stage
     }
 
-    /// Runs a step. Returns the loss before it, and the seconds until the device was idle.
+    /// Runs one step. Returns the loss before the step, and the seconds until the device was idle.
     pub(super) fn step(&mut self, samples: &SyntheticSamples) -> Result<(f64, f64), Failure> {
         let mut loss = f64::NAN;
         let device = self.stage.device().clone();
@@ -147,7 +148,7 @@ impl SingleRankTraining {
         Ok((loss, seconds))
     }
 
-    /// Runs a step, and calls `at` at the ends of its phases. Returns the loss before the step.
+    /// Runs one step, and calls `at` at the end of each phase. Returns the loss before the step.
     fn pass(&mut self, samples: &SyntheticSamples, at: &mut dyn FnMut(&Device)) -> f64 {
         let Self { stage, optimizer, loss_scale, steps } = self;
         let device = stage.device().clone();
@@ -167,7 +168,7 @@ impl SingleRankTraining {
         }
     }
 
-    /// Returns the peak bytes of tensors during a step; `None` if the device does not report it.
+    /// Runs one step and returns the peak bytes of tensors; `None` if the device does not report them.
     fn memory(&mut self, samples: &SyntheticSamples) -> Result<Option<u64>, Failure> {
         let mut most = None;
         self.pass(samples, &mut |device| {

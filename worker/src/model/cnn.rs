@@ -7,29 +7,30 @@ use crate::network::ModelInput;
 use burn::tensor::{Tensor, activation, module, ops::ConvOptions};
 use dtrain_recipes::Cnn;
 
-/// Added to the variance of a group.
+/// Number added to the variance of a group in group norm.
 pub(crate) const EPSILON: f64 = 1e-5;
 
-/// The position of a block, and the size of its input.
+/// The position of a residual block, and the size of its input.
 pub(crate) struct BlockShape {
     pub(crate) stage: usize,
-    /// Index of the block in its stage.
+    /// Index of the block within its stage.
     pub(crate) block: usize,
-    /// Channels before and after the block.
+    /// Number of channels before and after the block.
     pub(crate) channels: [usize; 2],
-    /// Rows of the input.
+    /// Number of rows in the block's input.
     pub(crate) height: usize,
-    /// Columns of the input.
+    /// Number of columns in the block's input.
     pub(crate) width: usize,
     pub(crate) stride: usize,
 }
 
-/// Returns `true` if the shortcut needs a projection: the block changes the channels or the size.
+/// Returns `true` if the shortcut of a block needs a projection, because the block changes the channels
+/// or the size.
 pub(crate) fn projects(place: &BlockShape) -> bool {
     place.stride > 1 || place.channels[0] != place.channels[1]
 }
 
-/// Returns the position and input size of block `index`.
+/// Returns the position and input size of the block with this index among all blocks.
 pub(crate) fn block_shape(cnn: &Cnn, index: u32) -> BlockShape {
     let (stage, block) = ((index / cnn.blocks) as usize, (index % cnn.blocks) as usize);
     let enters = stage > 0 && block == 0;
@@ -76,7 +77,7 @@ impl NeuralNetwork for Cnn {
         }
     }
 
-    /// Computes the first convolution. `[b, 1, channels·h·w]` → `[b, c, h·w]`
+    /// Computes the first convolution of the images. `[b, 1, channels·h·w]` → `[b, c, h·w]`
     fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         let x = layers.rows(samples);
         let [b, ..] = x.dims();
@@ -106,7 +107,8 @@ impl NeuralNetwork for Cnn {
         (activation::relu(y + short).flatten(2, 3), None)
     }
 
-    /// Computes the scores: mean over the image, then a linear layer. `[b, c, h·w]` → `[b, classes]`
+    /// Computes the scores of the classes: the mean over the image, then a linear layer. `[b, c, h·w]` →
+    /// `[b, classes]`
     fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         let [b, c, _] = x.dims();
         mlp::linear(layers, weights, x.mean_dim(2).reshape([b, 1, c])).flatten(0, 1)
@@ -126,7 +128,7 @@ fn block_specs(place: &BlockShape) -> Vec<ParameterSpec> {
     specs
 }
 
-/// Returns the specification of a convolution's weight, `[out, in, size, size]`; initialized as in He et
+/// Returns the specification of a convolution's weight, `[out, in, size, size]`, initialized as in He et
 /// al. 2015.
 fn conv(prefix: &str, name: &str, input: usize, output: usize, size: usize) -> ParameterSpec {
     let deviation = (2.0 / (input * size * size) as f64).sqrt();
@@ -147,7 +149,7 @@ fn convolve(x: Tensor<4>, weight: Tensor<4>, stride: usize) -> Tensor<4> {
     module::conv2d(x, weight, None, options)
 }
 
-/// Normalises each sample over groups of channels.
+/// Normalizes each sample over groups of channels (group norm).
 fn group_norm(x: Tensor<4>, weights: &Weights<'_>, name: &str) -> Tensor<4> {
     let [b, c, h, w] = x.dims();
     let groups = groups(c);
@@ -159,7 +161,8 @@ fn group_norm(x: Tensor<4>, weights: &Weights<'_>, name: &str) -> Tensor<4> {
     normed * per_channel("weight") + per_channel("bias")
 }
 
-/// Returns the groups of a group norm: eight, or as many as divide the channels evenly.
+/// Returns the number of groups in a group norm: the largest divisor of eight that divides the channels
+/// evenly.
 pub(crate) fn groups(channels: usize) -> usize {
     gcd(channels, 8)
 }

@@ -1,15 +1,15 @@
-//! Causal transformers of the GPT-2 and the Llama family.
+//! Causal transformers of the GPT-2 and the Llama family, with LoRA adapters if the recipe has them.
 //!
 //! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`, or experts in place of `ffn`.
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
 use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights, experts};
-use crate::network::{ModelInput, RotaryAngles};
+use crate::network::{self, ModelInput, RotaryAngles};
 use crate::ops::{self, DeferredLossFigures, VocabRange};
 use burn::tensor::Tensor;
-use dtrain_recipes::{Activation, Decoder, Lora, Norm, Positions};
+use dtrain_recipes::{Activation, Decoder, Norm, Positions};
 
-/// Initial standard deviation of embeddings and linear layers (GPT-2).
+/// Initial standard deviation of embeddings and linear layers, as in GPT-2.
 const DEVIATION: f64 = 0.02;
 
 impl NeuralNetwork for Decoder {
@@ -26,12 +26,12 @@ impl NeuralNetwork for Decoder {
         let Some(lora) = &self.lora else { return specs };
         let mut specs: Vec<_> = specs.into_iter().map(ParameterSpec::frozen).collect();
         if let ModelPart::Block(index) = part {
-            specs.extend(adapter_specs(self, lora, &format!("blocks.{index}.")));
+            specs.extend(network::lora::adapter_specs(self, lora, &format!("blocks.{index}.")));
         }
         specs
     }
 
-    /// Looks tokens up in the embedding. `[b, t, w]`
+    /// Looks tokens up in the embedding, and adds learned positions if there are any. `[b, t, w]`
     fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         let ModelInput::Tokens { inputs, samples, length, .. } = samples else {
             panic!("a decoder trains on tokens, not on rows");
@@ -44,7 +44,7 @@ impl NeuralNetwork for Decoder {
         }
     }
 
-    /// Computes one block. `[b, t, w]` → `[b, t, w]`
+    /// Computes one block: attention, then a feed-forward layer or experts. `[b, t, w]` → `[b, t, w]`
     fn block(
         &self,
         layers: &LayerContext,
@@ -70,7 +70,8 @@ impl NeuralNetwork for Decoder {
         layers.classify(weight, norm(layers, self, weights, "norm", x))
     }
 
-    /// Computes the mean cross-entropy over the whole vocabulary.
+    /// Computes the mean cross-entropy over the whole vocabulary, from the scores of this rank's part of
+    /// it.
     fn loss(
         &self,
         layers: &LayerContext,
@@ -128,27 +129,6 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<ParameterSpec> {
     specs
 }
 
-/// Returns the LoRA adapter's parameters. `A` is initialized as in the library `peft`, uniformly between
-/// ±1/√inputs, and `B` with zeros: the initial model equals the one without adapters.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "sides of what lies in memory"
-)]
-fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec<ParameterSpec> {
-    let rank = lora.rank as usize;
-    let pair = |(name, [input, output]): (&str, [u64; 2])| {
-        let normal = Initializer::Normal((3.0 * input as f64).sqrt().recip());
-        let spec =
-            |end: &str, shape, initial| ParameterSpec::new(prefix, &format!("{name}.{end}"), shape, initial);
-        [
-            spec("lora_a", &[input as usize, rank], normal),
-            spec("lora_b", &[rank, output as usize], Initializer::Zeros),
-        ]
-    };
-    decoder.adapted().into_iter().flat_map(pair).collect()
-}
-
 fn head_specs(decoder: &Decoder) -> Vec<ParameterSpec> {
     let [w, v] = [decoder.hidden, decoder.vocab].map(|n| n as usize);
     let mut specs = norm_specs(decoder, "", "norm");
@@ -169,7 +149,7 @@ fn norm_specs(decoder: &Decoder, prefix: &str, name: &str) -> Vec<ParameterSpec>
     specs
 }
 
-/// Returns the part of the vocabulary that this rank looks up, or scores.
+/// Returns the range of the vocabulary that this rank looks up, or scores.
 fn vocabulary(weights: &Weights<'_>) -> VocabRange {
     let share = weights.share("head.weight", 1).or_else(|| weights.share("embedding.weight", 0));
     share.expect("a part that knows tokens has a weight for each")

@@ -1,20 +1,27 @@
 //! Mixture of experts in place of a feed-forward layer (Shazeer et al. 2017; dropless, with top-k
-//! renormalised, as Mixtral of Jiang et al. 2024).
+//! renormalized, as in Mixtral by Jiang et al. 2024).
 //!
 //! Everything that depends on more than one token is computed over whole sequences: so neither
 //! micro-batches nor replicas change the training.
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
+mod load_balancing;
+mod router;
+
+#[cfg(test)]
+mod tests;
+
 use super::{ForwardMode, Initializer, LayerContext, ParameterSpec, Weights};
-use crate::mesh::ModelParallelGroups;
 use crate::network::tensor_parallel;
 use crate::ops::collective::copy_to;
-use crate::ops::{self, Arithmetic, ExpertMatrices, TokenRoutes};
-use burn::tensor::{Int, Tensor, TensorData};
-use dtrain_recipes::{Activation, Decoder, Experts, Precision};
+use crate::ops::{self, ExpertMatrices, TokenRoutes};
+use burn::tensor::Tensor;
+use dtrain_recipes::{Activation, Decoder, Experts};
+use load_balancing::load_balancing_loss;
+use router::{gate_weights, router_probabilities, top_k_experts, within_capacity};
 
-/// Returns the parameters of the experts of one block and of their router; `residual` is the deviation of
-/// matrices that add to the residual stream.
+/// Returns the parameters of one block's experts and their router; `residual` is the initial standard
+/// deviation of matrices that add to the residual stream, `deviation` that of others.
 pub(crate) fn specs(
     decoder: &Decoder,
     experts: &Experts,
@@ -36,7 +43,7 @@ pub(crate) fn specs(
 }
 
 /// Computes the experts of one block: the weighted outputs of each token's experts, plus `residual`.
-/// `normed` and `residual` are `[b, t, w]`.
+/// `normed` and `residual` are `[b, t, w]`. Also returns the load-balancing loss.
 ///
 /// Every tensor-parallel rank routes every token in the same way, and has a part of each expert's matrices:
 /// so the gradient that reaches the gates is a partial sum. In sequence mode it may stay one, as the
@@ -73,96 +80,8 @@ pub(crate) fn feed_forward(
     let partial = ops::combine(rows, gates, &routes, [b, t]);
     let y = tensor_parallel::leave(partners, partial, None, Some(residual));
     let penalty = match weights.mode() {
-        ForwardMode::Train => load_balance_loss(&probabilities, &chosen, experts, partners, [b, t]),
+        ForwardMode::Train => load_balancing_loss(&probabilities, &chosen, experts, partners, [b, t]),
         ForwardMode::Evaluate => None,
     };
     (y, penalty)
 }
-
-/// Returns the probability of every expert for every token, in f32 for any precision: near ties must not be
-/// decided by rounding. `[n, e]`
-fn router_probabilities(layers: &LayerContext, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
-    let arithmetic = Arithmetic { precision: Precision::F32, ..layers.arithmetic };
-    let router = vec![weights.factor("router.weight")];
-    let scores: Tensor<2> = ops::project(arithmetic, seen, router, Vec::new(), None).flatten(0, 1);
-    // Burn's softmax has other bits without autodiff, and recomputation must choose the same experts.
-    let largest = scores.clone().inner().max_dim(1);
-    let largest = if scores.is_autodiff() { largest.autodiff() } else { largest };
-    let powers = (scores - largest).exp();
-    powers.clone() / powers.sum_dim(1)
-}
-
-/// Returns the experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
-fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
-    let mut chosen = Vec::new();
-    for row in probabilities.chunks(experts.count as usize) {
-        let begin = chosen.len();
-        for _ in 0..experts.per_token {
-            let is_free = |expert: &usize| !chosen[begin..].contains(expert);
-            let larger = |a: usize, b: usize| if row[b] > row[a] { b } else { a };
-            let best = (0..row.len()).filter(is_free).reduce(larger);
-            chosen.push(best.expect("a token passes no more experts than there are"));
-        }
-    }
-    chosen
-}
-
-/// Returns the gate weights of each token's experts: their probabilities, scaled to sum to one if there are
-/// several. `[n, k]`
-fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
-    let places: Vec<_> =
-        chosen.iter().map(|expert| i64::try_from(*expert).expect("experts are few")).collect();
-    let shape = [chosen.len() / per_token, per_token];
-    let places = Tensor::<2, Int>::from_data(TensorData::new(places, shape), &probabilities.device());
-    let picked = probabilities.clone().gather(1, places);
-    if per_token == 1 { picked } else { picked.clone() / picked.sum_dim(1) }
-}
-
-/// Drops choices beyond the capacity: of every sequence an expert takes the first ones.
-fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Option<usize>> {
-    let most = experts.most(length);
-    let sequences = chosen.chunks(length * experts.per_token as usize);
-    let kept = sequences.flat_map(|chosen| {
-        let mut taken = vec![0; experts.count as usize];
-        chosen.iter().map(move |expert| {
-            taken[*expert] += 1;
-            (taken[*expert] <= most).then_some(*expert)
-        })
-    });
-    kept.collect()
-}
-
-/// Returns the load-balance loss of this rank's tokens, which is added to their mean cross-entropy
-/// (DeepSeek-AI 2024, for each sequence): the sum over the experts of the share of choices times the mean
-/// probability, times their number. It is smallest, the weight itself, if every expert has as many tokens.
-/// `None` if no gradient is needed.
-///
-/// If ranks hold parts of a sequence, they sum the choices; each adds for its own tokens, so that the mean
-/// over these ranks is that of whole sequences. In sequence mode all ranks have all tokens, and each adds
-/// its share.
-fn load_balance_loss(
-    probabilities: &Tensor<2>,
-    chosen: &[usize],
-    experts: &Experts,
-    partners: &ModelParallelGroups,
-    [b, t]: [usize; 2],
-) -> Option<Tensor<1>> {
-    let (count, per_token) = (experts.count as usize, experts.per_token as usize);
-    if experts.balance <= 0.0 || !probabilities.is_tracked() {
-        return None;
-    }
-    let mut shares = vec![0.0; b * count];
-    for (choice, expert) in chosen.iter().enumerate() {
-        shares[choice / (t * per_token) * count + expert] += 1.0;
-    }
-    partners.context.all_reduce(&mut shares);
-    let copies = if partners.sequence { partners.tensor.size() } else { 1 };
-    let choices = (t * per_token) as f64 * f64::from(partners.context.size());
-    let factor = experts.balance * count as f64 / choices / (b * t) as f64 / f64::from(copies);
-    ops::kernels::scale(&mut shares, factor as f32);
-    let shares = Tensor::<3>::from_data(TensorData::new(shares, [b, 1, count]), &probabilities.device());
-    Some((probabilities.clone().reshape([b, t, count]) * shares).sum())
-}
-
-#[cfg(test)]
-mod tests;

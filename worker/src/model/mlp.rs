@@ -29,12 +29,12 @@ impl NeuralNetwork for Mlp {
         ]
     }
 
-    /// Returns the samples unchanged. `[b, 1, w]`
+    /// Returns the rows of samples unchanged. `[b, 1, w]`
     fn first(&self, layers: &LayerContext, _: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         layers.rows(samples)
     }
 
-    /// Computes a hidden layer. `[b, 1, in]` → `[b, 1, out]`
+    /// Computes one hidden layer. `[b, 1, in]` → `[b, 1, out]`
     fn block(
         &self,
         layers: &LayerContext,
@@ -50,7 +50,7 @@ impl NeuralNetwork for Mlp {
         (activated, None)
     }
 
-    /// Computes the scores of the classes. `[b, 1, in]` → `[b, classes]`
+    /// Computes the scores of the classes with the last layer. `[b, 1, in]` → `[b, classes]`
     fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         linear(layers, weights, x).flatten(0, 1)
     }

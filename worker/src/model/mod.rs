@@ -1,4 +1,4 @@
-//! The built-in networks; see [`crate::network`] for the trait that they implement.
+//! The built-in networks: decoder, mlp and cnn; see [`crate::network`] for the trait that they implement.
 
 pub(crate) mod cnn;
 mod decoder;
@@ -11,7 +11,7 @@ use crate::network::{
 };
 use dtrain_recipes::Model;
 
-/// Builds the network of a model; initial values that it draws when it is built follow from `seed`.
+/// Builds the network of a model; the initial values that it draws while it is built follow from `seed`.
 ///
 /// `Err` for a foreign command, for a network that this program lacks, or if it does not fit the recipe.
 pub(crate) fn build(model: &Model, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {

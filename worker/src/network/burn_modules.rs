@@ -1,4 +1,4 @@
-//! Networks made of burn modules.
+//! Networks built from burn modules.
 //!
 //! A module is a template: its parameters are taken out when it is built, and at every forward a copy of it
 //! is filled with the current tensors of the stage. Those may be leaves of a graph, gathered shards, or
@@ -12,17 +12,17 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use dtrain_recipes::InputSignature;
 use std::sync::{Arc, OnceLock};
 
-/// The input of the first module of a network.
+/// The samples given to the first module of a network.
 #[derive(Clone, Debug)]
 pub enum ModuleInput {
-    /// Tokens of sequences. `[samples, context]`
+    /// Token sequences, `[samples, context]`.
     Tokens(Tensor<2, Int>),
-    /// Rows of numbers. `[samples, inputs]`
+    /// Rows of numbers, `[samples, inputs]`.
     Rows(Tensor<2>),
 }
 
 impl ModuleInput {
-    /// Returns the tokens `[samples, context]`; panics if the recipe declares rows.
+    /// Returns the samples as tokens, `[samples, context]`; panics if the recipe declares rows.
     pub fn tokens(self) -> Tensor<2, Int> {
         match self {
             Self::Tokens(tokens) => tokens,
@@ -30,7 +30,7 @@ impl ModuleInput {
         }
     }
 
-    /// Returns the rows `[samples, inputs]`; panics if the recipe declares tokens.
+    /// Returns the samples as rows, `[samples, inputs]`; panics if the recipe declares tokens.
     pub fn rows(self) -> Tensor<2> {
         match self {
             Self::Rows(rows) => rows,
@@ -39,14 +39,14 @@ impl ModuleInput {
     }
 }
 
-/// A network of burn modules: one before the blocks, the blocks, and one after them.
+/// A network of burn modules: one before the blocks, one for each block, and one for the head.
 pub struct BurnNetwork {
     first: StatelessModule<ModuleInput, Tensor<3>>,
     blocks: Vec<StatelessModule<Tensor<3>, Tensor<3>>>,
     head: StatelessModule<Tensor<3>, Tensor<2>>,
 }
 
-/// A network that lacks its head; see [`BurnNetwork::first`].
+/// A network of burn modules that lacks its head; [`BurnNetwork::first`] starts one.
 pub struct HeadlessNetwork {
     first: StatelessModule<ModuleInput, Tensor<3>>,
     blocks: Vec<StatelessModule<Tensor<3>, Tensor<3>>>,
@@ -162,12 +162,12 @@ impl NeuralNetwork for BurnNetwork {
     }
 }
 
-/// Returns `true` if a part is computed for its gradients.
+/// Returns `true` if the part with these weights is computed for its gradients.
 fn is_recorded(weights: &Weights<'_>) -> bool {
     weights.entries.first().is_some_and(|(.., flat)| flat.is_autodiff())
 }
 
-/// Converts samples to the input of a module.
+/// Converts samples to the input of the first module.
 fn input(layers: &LayerContext, samples: &ModelInput<'_>) -> ModuleInput {
     let device = layers.device().clone().autodiff();
     match samples {
@@ -182,12 +182,12 @@ fn input(layers: &LayerContext, samples: &ModelInput<'_>) -> ModuleInput {
     }
 }
 
-/// A module whose parameters are filled in at every forward.
+/// A module without weights of its own: its parameters are filled in at every forward.
 struct StatelessModule<I, O> {
     forward: Box<ForwardFn<I, O>>,
     /// Path and shape of each parameter, in the order in which burn visits them.
     parameters: Vec<(String, Vec<usize>)>,
-    /// Initial values of the parameters, until they are dropped.
+    /// Initial values of the parameters, in the same order; empty once they are dropped.
     values: Vec<Arc<[f32]>>,
 }
 
@@ -253,7 +253,7 @@ impl ModuleMapper for ParameterExtractor {
     }
 }
 
-/// A module mapper that fills in the weights of a part.
+/// A module mapper that fills the weights of a part into a module.
 struct ParameterLoader<'a> {
     weights: &'a Weights<'a>,
     place: usize,

@@ -1,5 +1,5 @@
-//! Context parallelism: the positions of a sequence that each rank holds, and attention to those of other
-//! ranks.
+//! Context parallelism: the positions of a sequence that each rank holds, and attention to the tokens of
+//! other ranks.
 //!
 //! All layers except attention process tokens independently. So a rank that is given its part of the
 //! tokens, and of the position embeddings, needs no more than another attention.
@@ -10,7 +10,8 @@ use crate::ops::{self, Arithmetic, AttentionHeads};
 use burn::tensor::Tensor;
 use std::ops::Range;
 
-/// Returns the positions of a sequence of `length` that a rank of `context` holds, in its order.
+/// Returns the positions of a sequence of `length` tokens that this rank of `context` holds, in the order
+/// in which it holds them.
 ///
 /// The sequence is cut into two equal pieces for each rank, and rank `i` of `n` holds pieces `i` and
 /// `2n−1−i`: the early piece sees few keys, the late one many. Panics if `length` does not divide.
@@ -24,7 +25,7 @@ pub(crate) fn pieces(length: usize, context: &Peers) -> Vec<Range<usize>> {
     [rank, 2 * ranks - 1 - rank].map(|index| index * piece..(index + 1) * piece).to_vec()
 }
 
-/// Returns the tokens of `batch` that a rank of `context` holds.
+/// Returns the part of `batch` that this rank of `context` holds: its tokens of every sequence.
 pub(crate) fn cut(batch: Batch, context: &Peers) -> Batch {
     match batch {
         Batch::Tokens { inputs, targets, samples, length } if context.size() > 1 => {
@@ -40,7 +41,7 @@ pub(crate) fn cut(batch: Batch, context: &Peers) -> Batch {
     }
 }
 
-/// Computes causal attention over whole sequences, for the tokens that a rank of `context` holds.
+/// Computes causal attention over whole sequences, for the tokens that this rank of `context` holds.
 ///
 /// `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
 pub(crate) fn attention(

@@ -1,11 +1,12 @@
-//! Initial values: a function of (seed, name, index), so that every layout starts from the same weights.
+//! Initial values of parameters: a function of (seed, name, index), so that every layout starts from the
+//! same weights.
 
 use crate::network::Initializer;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{ContiguousRun, Region};
 use rayon::prelude::*;
 
-/// Returns the initial values of a region of the parameter called `name`.
+/// Returns the initial values of one region of the parameter called `name`.
 pub(crate) fn values(initial: &Initializer, seed: u64, name: &str, region: &Region) -> Vec<f32> {
     #[expect(clippy::cast_possible_truncation, reason = "it lies in memory")]
     let len = region.elements() as usize;
@@ -25,7 +26,8 @@ pub(crate) fn values(initial: &Initializer, seed: u64, name: &str, region: &Regi
     }
 }
 
-/// Draws normal values by the Box-Muller transform: two uniform words give two neighbouring values.
+/// Draws normally distributed values by the Box-Muller transform: two uniform words give two adjacent
+/// values.
 fn normal(key: u64, deviation: f64, region: &Region) -> Vec<f32> {
     let pair = |pair: u64| {
         let uniform = |word: u64| (splitmix64(key, 2 * pair + word) >> 11) as f64 / (1u64 << 53) as f64;
@@ -53,10 +55,10 @@ fn normal(key: u64, deviation: f64, region: &Region) -> Vec<f32> {
     pieces.into_par_iter().flat_map_iter(run).collect()
 }
 
-/// Values that a thread draws at a time.
+/// Number of values that a thread draws at a time.
 const PIECE: usize = 4096;
 
-/// Hashes the name with FNV-1a.
+/// Hashes the name of a parameter with FNV-1a.
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -5,14 +5,14 @@
 use crate::ops::{self, Arithmetic, AttentionHeads};
 use burn::tensor::{Tensor, activation};
 
-/// The keys and values of all blocks.
+/// The cached keys and values of all blocks of a decoder.
 #[derive(Default)]
 pub(crate) struct KvCache {
     /// Keys and values of each block, `[b, heads, t, d]`.
     blocks: Vec<[Tensor<4>; 2]>,
     /// Number of cached tokens, without those of the current pass.
     tokens: usize,
-    /// Index of the block that computes next.
+    /// Index of the block that computes its attention next.
     next: usize,
 }
 
@@ -22,14 +22,15 @@ impl KvCache {
         self.tokens
     }
 
-    /// Ends a pass over `tokens` tokens.
+    /// Ends a pass over `tokens` tokens, which then count as cached.
     pub(crate) fn end_pass(&mut self, tokens: usize) {
         self.tokens += tokens;
         self.next = 0;
     }
 
-    /// Computes causal attention of the pass's tokens over themselves and all cached ones. Either the cache
-    /// is empty, or the pass is one token. `[b, t, (query + 2·key)·d]` → `[b, t, query·d]`
+    /// Computes causal attention of the tokens in a pass over themselves and all cached tokens, and
+    /// caches their keys and values. Either the cache is empty, or the pass has one token. `[b, t, (query
+    /// + 2·key)·d]` → `[b, t, query·d]`
     pub(crate) fn attention(
         &mut self,
         arithmetic: Arithmetic,

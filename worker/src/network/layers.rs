@@ -1,4 +1,4 @@
-//! Layers of a network: the arithmetic, and the layers whose work ranks may share.
+//! Layers of a network, with the ranks that may share their work and the arithmetic that they use.
 
 use super::kv_cache::KvCache;
 use super::{ModelInput, context_parallel, tensor_parallel};
@@ -7,26 +7,26 @@ use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWe
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The arithmetic and the process groups of all passes through the parts of a stage.
+/// The arithmetic and the process groups for all passes through the parts of a stage.
 ///
 /// The layers communicate among the ranks where needed: so a network is written as if one rank computed all
 /// of it.
 pub struct LayerContext {
     pub(crate) arithmetic: Arithmetic,
-    /// The ranks that compute the same passes.
+    /// Process groups of the ranks that compute the same passes.
     pub(crate) partners: ModelParallelGroups,
     device: Device,
     rotary: OnceLock<Rotary>,
-    /// KV cache, while a text is generated token by token.
+    /// KV cache; `Some` while a text is generated token by token.
     key_values: Mutex<Option<KvCache>>,
 }
 
-/// The parameters of rotary position embeddings.
+/// The parameters that determine the angles of rotary position embeddings (RoPE).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RotaryAngles {
-    /// Tokens of a whole sequence.
+    /// Number of tokens in a whole sequence.
     pub(crate) context: usize,
-    /// Base of the angles.
+    /// Base of the angles, known as theta.
     pub(crate) base: u64,
 }
 
@@ -35,22 +35,23 @@ impl LayerContext {
         Self { arithmetic, partners, device, rotary: OnceLock::new(), key_values: Mutex::default() }
     }
 
-    /// Returns the KV cache, present while a text is generated token by token.
+    /// Returns the KV cache, which is `Some` while a text is generated token by token.
     pub(crate) fn key_values(&self) -> MutexGuard<'_, Option<KvCache>> {
         self.key_values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the first position of a pass that generates text.
+    /// Returns the position of the first token of a pass that generates text; `None` in any other pass.
     fn next_position(&self) -> Option<usize> {
         self.key_values().as_ref().map(KvCache::tokens)
     }
 
-    /// Returns the device of the activations.
+    /// Returns the device that holds the activations.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns rows `[samples, 1, width]` unchanged; panics if samples are tokens.
+    /// Returns the rows of `samples` unchanged, as `[samples, 1, width]`; panics if the samples are
+    /// tokens.
     pub(crate) fn rows(&self, samples: &ModelInput<'_>) -> Tensor<3> {
         let ModelInput::Rows { values, samples, width, .. } = samples else {
             panic!("this model trains on rows, not on tokens");
@@ -58,8 +59,8 @@ impl LayerContext {
         Tensor::from_data(TensorData::new(values.to_vec(), [*samples, 1, *width]), &self.device)
     }
 
-    /// Looks tokens up in a table that may be cut by rows, of which this rank holds `share`. `[samples,
-    /// length, width]`
+    /// Looks tokens up in a table that may be cut by rows, of which this rank holds the range `share`.
+    /// `[samples, length, width]`
     pub(crate) fn look_up(
         &self,
         table: Tensor<2>,
@@ -75,7 +76,8 @@ impl LayerContext {
         )
     }
 
-    /// Adds the position embeddings in `table` to this rank's tokens of each sequence of length `held`.
+    /// Adds the position embeddings in `table` to the tokens of each sequence, of which this rank holds
+    /// `held`.
     pub(crate) fn add_positions(&self, x: Tensor<3>, table: Tensor<2>, held: usize) -> Tensor<3> {
         if let Some(begin) = self.next_position() {
             let places: Vec<_> = (begin..begin + held).collect();
@@ -85,12 +87,12 @@ impl LayerContext {
         ops::add_positions(self.arithmetic, x, table, tensor_parallel::part_of(&self.partners, &places))
     }
 
-    /// Returns the positions, in sequences of `length`, of this rank's tokens.
+    /// Returns the positions of this rank's tokens in sequences of `length`.
     fn positions(&self, length: usize) -> Vec<usize> {
         context_parallel::pieces(length, &self.partners.context).into_iter().flatten().collect()
     }
 
-    /// Applies rotary embeddings to queries and keys. `[b, t, (query + 2·key)·width]`
+    /// Applies rotary position embeddings to queries and keys. `[b, t, (query + 2·key)·width]`
     pub(crate) fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, angles: RotaryAngles) -> Tensor<3> {
         let RotaryAngles { context, base } = angles;
         if let Some(begin) = self.next_position() {
@@ -101,7 +103,7 @@ impl LayerContext {
         ops::rotary(self.arithmetic, packed, heads, self.rotary.get_or_init(made))
     }
 
-    /// Computes causal attention over whole sequences.
+    /// Computes causal attention over whole sequences for this rank's tokens.
     ///
     /// `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
     pub(crate) fn attention(&self, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
@@ -111,13 +113,14 @@ impl LayerContext {
         context_parallel::attention(self.arithmetic, packed, heads, &self.partners.context)
     }
 
-    /// Computes scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
+    /// Computes the scores of classes with a matrix that may be cut by classes. `[b, t, w]` → `[b·t,
+    /// classes held]`
     pub(crate) fn classify(&self, weight: LinearWeight, x: Tensor<3>) -> Tensor<2> {
         let x = tensor_parallel::enter(&self.partners, x);
         ops::rows(self.arithmetic, ops::project(self.arithmetic, x, vec![weight], Vec::new(), None))
     }
 
-    /// Computes the mean cross-entropy of scores, of which this rank has its `share` of the classes.
+    /// Computes the mean cross-entropy of scores, of which this rank has those of the classes in `share`.
     pub(crate) fn cross_entropy(
         &self,
         scores: Tensor<2>,

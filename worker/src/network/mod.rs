@@ -1,4 +1,4 @@
-//! Networks: the parts of a model, their parameters, and a forward for each part.
+//! Networks: the parts of a model, their parameters, and a forward pass for each part.
 //!
 //! A network knows shapes and names. It knows no rank and no axis, no micro-batch and no gradient:
 //! [`crate::stage`] runs the parts, and [`LayerContext`] has the layers whose matrices may be cut among
@@ -9,6 +9,7 @@ pub(crate) mod context_parallel;
 pub(crate) mod initializer;
 mod kv_cache;
 mod layers;
+pub(crate) mod lora;
 mod model_input;
 mod model_parameter;
 mod outline;
@@ -35,20 +36,20 @@ pub use weights::{ForwardMode, Weights};
 use crate::ops::{self, DeferredLossFigures};
 use burn::tensor::Tensor;
 
-/// A model, whose parts are the first one, equal blocks, and the head.
+/// The network of a model, whose parts are the first one, equal blocks, and the head.
 pub trait NeuralNetwork: Send {
-    /// Returns the number of blocks.
+    /// Returns the number of blocks between the first part and the head.
     fn blocks(&self) -> u32;
 
-    /// Returns the parameters of a part, with their initial values. If the first part and the head declare
-    /// the same name, it is one shared parameter.
+    /// Returns the parameters of one part, with their initial values. If the first part and the head
+    /// declare the same name, it is one shared parameter.
     fn parameters(&self, part: ModelPart) -> Vec<ParameterSpec>;
 
-    /// Computes the first activation. `[samples, rows, width]`
+    /// Computes the first part: the activation before the blocks, `[samples, rows, width]`.
     fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3>;
 
-    /// Computes the activation after block `index`, and the block's addition to the mean loss: a tensor of
-    /// one element.
+    /// Computes block `index`: the activation after it, and the term that it adds to the mean loss, as a
+    /// tensor of one element.
     fn block(
         &self,
         layers: &LayerContext,
@@ -57,12 +58,12 @@ pub trait NeuralNetwork: Send {
         x: Tensor<3>,
     ) -> (Tensor<3>, Option<Tensor<1>>);
 
-    /// Computes the scores before the softmax, one row for each prediction; of classes that are cut among
-    /// ranks those of this rank. `[predictions, classes]`
+    /// Computes the head: the scores before the softmax, one row for each prediction, `[predictions,
+    /// classes]`. If the classes are cut among ranks, these are the scores of this rank's classes.
     fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2>;
 
-    /// Computes the mean loss of the output of [`NeuralNetwork::scores`], and its figures: cross-entropy
-    /// unless a network overrides it.
+    /// Computes the mean loss from the output of [`NeuralNetwork::scores`], and its figures:
+    /// cross-entropy unless a network overrides it.
     fn loss(
         &self,
         layers: &LayerContext,

@@ -1,41 +1,41 @@
-//! Model input: the samples of a forward pass.
+//! Model input: the samples of one forward pass.
 
 use crate::data::Batch;
 
-/// The samples of a forward pass.
+/// The samples that one forward pass computes.
 #[derive(Clone, Copy, Debug)]
 pub enum ModelInput<'a> {
-    /// Token sequences with the next token of each token; `samples · length` each.
+    /// Token sequences, and the token that follows each of their tokens; `samples · length` each.
     Tokens {
-        /// Input tokens.
+        /// Input tokens of all sequences.
         inputs: &'a [u32],
-        /// Next token of each input.
+        /// The token that follows each input token.
         targets: &'a [u32],
         /// Number of sequences.
         samples: usize,
-        /// Tokens of a sequence.
+        /// Number of tokens in each sequence.
         length: usize,
     },
-    /// Rows of a table, or images as `[channels, height, width]`, with their classes.
+    /// Rows of a table, or images as rows `[channels, height, width]`, with their classes.
     Rows {
-        /// `samples · width` values.
+        /// Values of all rows, `samples · width`.
         values: &'a [f32],
         /// Class of each row.
         classes: &'a [u32],
         /// Number of rows.
         samples: usize,
-        /// Values of a row.
+        /// Number of values in each row.
         width: usize,
     },
 }
 
 impl ModelInput<'static> {
-    /// The input of a chunk in the middle of the model, which reads no samples.
+    /// The input of a chunk without the first part of the model, which reads no samples.
     pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
 }
 
 impl<'a> ModelInput<'a> {
-    /// Borrows the samples of `batch`.
+    /// Creates a view of the samples in `batch`.
     pub(crate) fn of(batch: &'a Batch) -> Self {
         match batch {
             Batch::Tokens { inputs, targets, samples, length } => {
@@ -47,7 +47,7 @@ impl<'a> ModelInput<'a> {
         }
     }
 
-    /// Copies the inputs, without the targets.
+    /// Returns a copy of the samples' inputs, without targets.
     pub(crate) fn inputs(&self) -> Batch {
         match *self {
             Self::Tokens { inputs, samples, length, .. } => {
@@ -59,7 +59,7 @@ impl<'a> ModelInput<'a> {
         }
     }
 
-    /// Returns the targets: next tokens or classes.
+    /// Returns the targets of the samples: next tokens or classes.
     pub(crate) fn targets(&self) -> &'a [u32] {
         match self {
             Self::Tokens { targets, .. } => targets,

@@ -1,4 +1,4 @@
-//! Outline of a network: sizes for the planner, found by building it and running its parts once.
+//! Outline of a network: its sizes for the planner, found by building it and running its parts once.
 
 use super::registry::{build_refused, built, shapes};
 use super::{
@@ -14,13 +14,13 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{CustomModel, InputSignature, Outline, PartOutline, Precision};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Tolerated difference of an activation when it is recomputed, or computed without the other samples,
-/// relative to the largest.
+/// Tolerated difference between two computations of an activation, alone and with other samples, or once
+/// and again, relative to its largest value.
 const TOLERANCE: f32 = 1e-3;
 
-/// Builds the network of `own` and runs its parts forward, twice and with one more sample, to check that
-/// every layout and recomputation gives the same values. `Err` names the mistake in the network or in the
-/// recipe.
+/// Builds the network of `own` and returns its outline. Runs its parts forward, twice and with one more
+/// sample, to check that every layout and recomputation gives the same values. `Err` names the mistake in
+/// the network or in the recipe.
 pub fn outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
     let network = built(&CustomModel { outline: Outline::default(), ..own.clone() }, 0)?;
     if network.blocks() == 0 {
@@ -39,7 +39,7 @@ pub fn outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
         .map_err(|reason| build_refused(own, reason))
 }
 
-/// Runs the parts and returns the outline; `Err` names the mistake.
+/// Runs the parts of a network and returns its outline; `Err` names the mistake in the network.
 fn trial(network: &dyn NeuralNetwork, reads: InputSignature) -> Result<Outline, String> {
     let arithmetic =
         Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
@@ -80,7 +80,7 @@ fn trial(network: &dyn NeuralNetwork, reads: InputSignature) -> Result<Outline, 
     Ok(Outline { first, blocks: outlines, head })
 }
 
-/// Returns the rows and the width of the activation of two samples.
+/// Returns the rows and the width of an activation of two samples; `Err` if its shape is wrong.
 fn activation(shape: &[usize]) -> Result<[u64; 2], String> {
     match shape {
         [2, rows, width] => Ok([*rows as u64, *width as u64]),
@@ -88,7 +88,8 @@ fn activation(shape: &[usize]) -> Result<[u64; 2], String> {
     }
 }
 
-/// Returns the rows and the width of the scores, which must match the predictions.
+/// Returns the rows and the width of the scores of two samples; `Err` if they do not match the
+/// predictions.
 fn scores(shape: &[usize], reads: InputSignature) -> Result<[u64; 2], String> {
     let (rows, classes, what) = match reads {
         InputSignature::Tokens { context, vocab } => (context, vocab, "samples · context, vocab"),
@@ -101,7 +102,8 @@ fn scores(shape: &[usize], reads: InputSignature) -> Result<[u64; 2], String> {
     Err(format!("gives scores {shape:?} for two samples, and {wanted:?} are wanted: [{what}]"))
 }
 
-/// Returns shape and values of the output of each part for `batch`, as in a training step.
+/// Runs the parts of a network on `batch` as in a training step; returns the shape and values of each
+/// part's output.
 fn forward(
     network: &dyn NeuralNetwork,
     layers: &LayerContext,
@@ -145,7 +147,7 @@ fn describe_part(part: ModelPart) -> String {
     }
 }
 
-/// Initial values of the parameters of a part, none of which is cut.
+/// The parameters of a part, none of which is cut, with their initial values.
 struct InitialValues(Vec<(ParameterSpec, ModelParameter, Tensor<1>)>);
 
 impl InitialValues {
@@ -179,7 +181,7 @@ impl InitialValues {
     }
 }
 
-/// Creates samples with pseudo-random values.
+/// Creates a batch of samples with pseudo-random values.
 fn made_up(reads: InputSignature, samples: usize) -> Batch {
     let word = |place: usize, below: u32| splitmix64(3, place as u64) % u64::from(below);
     match reads {

@@ -1,14 +1,14 @@
-//! Parallel linear layers: matrices cut by columns or by rows among the tensor-parallel ranks, with their LoRA
-//! adapters.
+//! Parallel linear layers, whose matrices are cut by columns or by rows among the tensor-parallel ranks.
 
+use super::lora::{column_adapters, row_adapter};
 use super::tensor_parallel::{enter, leave};
 use super::{LayerContext, Weights};
 use crate::ops;
 use burn::tensor::Tensor;
 
 impl LayerContext {
-    /// Computes column-parallel linear layers of one input. Layers with LoRA adapters add their output,
-    /// times `scale`. `[b, t, w]` → `[b, t, columns held]`
+    /// Computes column-parallel linear layers of one input. Those with LoRA adapters add the output of
+    /// the adapters, times `scale`. `[b, t, w]` → `[b, t, columns held]`
     pub(crate) fn column(
         &self,
         weights: &Weights<'_>,
@@ -20,8 +20,8 @@ impl LayerContext {
         column(self, weights, names, x, added)
     }
 
-    /// Computes a row-parallel linear layer, plus the residual. A LoRA adapter adds its output, times
-    /// `scale`. `[b, t, rows held]` → `[b, t, w]`
+    /// Computes a row-parallel linear layer and adds the residual. If it has a LoRA adapter, the output
+    /// of the adapter is added too, times `scale`. `[b, t, rows held]` → `[b, t, w]`
     pub(crate) fn row(
         &self,
         weights: &Weights<'_>,
@@ -38,7 +38,7 @@ impl LayerContext {
     }
 }
 
-/// Computes column-parallel layers of one input, plus `added`.
+/// Computes column-parallel layers of one input and adds `added`.
 ///
 /// `[b, t, w]` → `[b, t, sum of the columns held]`
 fn column(
@@ -53,7 +53,7 @@ fn column(
     ops::project(layers.arithmetic, enter(&layers.partners, x), matrices, biases, added)
 }
 
-/// Computes a row-parallel layer, plus the residual. `[b, t, rows held]` → `[b, t, w]`
+/// Computes a row-parallel layer and adds the residual. `[b, t, rows held]` → `[b, t, w]`
 fn row(
     layers: &LayerContext,
     weights: &Weights<'_>,
@@ -69,50 +69,4 @@ fn row(
     }
     let partial = ops::project(arithmetic, x, matrix, Vec::new(), None);
     leave(partners, partial, bias, Some(residual))
-}
-
-/// Computes the LoRA adapters of column-parallel layers: `scale · x·A·B` of each, side by side; `None` if
-/// the layers have none. Every rank has all of `A` and columns of `B`. `[b, t, w]` → `[b, t, sum of the
-/// columns held]`
-fn column_adapters(
-    layers: &LayerContext,
-    weights: &Weights<'_>,
-    names: &[&str],
-    x: Tensor<3>,
-    scale: f64,
-) -> Option<Tensor<3>> {
-    let down = names.iter().map(|name| weights.find_factor(&format!("{name}.lora_a")));
-    let down = down.collect::<Option<Vec<_>>>()?;
-    // Outside of the cut layers every rank has the whole gradient of `x`, so `A` is applied before they are
-    // entered.
-    let low = ops::project(layers.arithmetic, x, down, Vec::new(), None) * scale;
-    let low = enter(&layers.partners, low);
-    let rank = low.dims()[2] / names.len();
-    let up = (0..).zip(names).map(|(place, name)| {
-        let low = low.clone().narrow(2, place * rank, rank);
-        let factor = weights.factor(&format!("{name}.lora_b"));
-        ops::project(layers.arithmetic, low, vec![factor], Vec::new(), None)
-    });
-    Some(Tensor::cat(up.collect(), 2))
-}
-
-/// Returns `residual` plus the LoRA adapter of a row-parallel layer: `scale · x·A·B`. Every rank has rows
-/// of `A` and all of `B`. `x` is `[b, t, rows held]`, `residual` `[b, t, w]`.
-fn row_adapter(
-    layers: &LayerContext,
-    weights: &Weights<'_>,
-    name: &str,
-    x: Tensor<3>,
-    residual: Tensor<3>,
-    scale: f64,
-) -> Tensor<3> {
-    let Some(down) = weights.find_factor(&format!("{name}.lora_a")) else { return residual };
-    let partial = ops::project(layers.arithmetic, x, vec![down], Vec::new(), None) * scale;
-    let low = if layers.partners.tensor.size() == 1 {
-        partial
-    } else {
-        leave(&layers.partners, partial, None, None)
-    };
-    let up = weights.factor(&format!("{name}.lora_b"));
-    ops::project(layers.arithmetic, low, vec![up], Vec::new(), Some(residual))
 }

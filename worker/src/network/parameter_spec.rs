@@ -1,54 +1,55 @@
-//! Parameter specifications: the declarations of a network.
+//! Parameter specifications: a network's declarations of its parameters.
 
 use std::sync::Arc;
 
-/// A part of a network that is one autodiff graph.
+/// A part of a network, with its own autodiff graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelPart {
-    /// The part from samples to the first activation.
+    /// The part that computes the first activation from the samples.
     First,
     /// The block with this index.
     Block(u32),
-    /// The part from the last activation to the scores.
+    /// The part that computes the scores from the last activation.
     Head,
 }
 
-/// The initial values of a parameter.
+/// The rule for the initial values of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
-    /// Normal with mean 0 and this standard deviation, drawn from the seed, the name and the index.
+    /// Normally distributed values with mean 0 and this standard deviation, drawn from the seed, the name
+    /// and the index.
     Normal(f64),
-    /// All ones.
+    /// Ones everywhere, such as for the weights of a norm.
     Ones,
-    /// All zeros.
+    /// Zeros everywhere, such as for biases.
     Zeros,
-    /// These values, row-major: as many as the whole parameter has.
+    /// Given values, row-major: as many as the whole parameter has.
     Values(Arc<[f32]>),
 }
 
 /// The declaration of a parameter by its network.
 #[derive(Clone, Debug)]
 pub struct ParameterSpec {
-    /// Global name, such as `blocks.3.ffn.up.weight`. Its end determines the cut among tensor- and
-    /// expert-parallel ranks, see [`dtrain_protocol::sharding`].
+    /// Global name, such as `blocks.3.ffn.up.weight`. Its end determines how the parameter is cut among
+    /// tensor- and expert-parallel ranks, see [`dtrain_protocol::sharding`].
     pub(crate) name: String,
-    /// Length of the part's prefix of the name, such as `blocks.3.`.
+    /// Length of the part's prefix in the name, such as that of `blocks.3.`.
     prefix: usize,
-    /// Dimensions.
+    /// Dimensions of the whole parameter.
     pub(crate) shape: Vec<usize>,
-    /// Initial values.
+    /// Rule for the initial values.
     pub(crate) initial: Initializer,
     /// True if training does not change the parameter.
     pub(crate) is_frozen: bool,
 }
 
 impl ParameterSpec {
-    /// Declares a parameter of `part` with the name `short` inside it, such as `mix.weight`.
+    /// Declares a parameter of `part` whose name within the part is `short`, such as `mix.weight`.
     pub fn of(part: ModelPart, short: &str, shape: &[usize], initial: Initializer) -> Self {
         Self::new(&part.prefix(), short, shape, initial)
     }
 
-    /// Declares a parameter with the name `prefix` followed by `short`, the name inside its part.
+    /// Declares a parameter whose name is `prefix` followed by `short`, its name within its part.
     pub(crate) fn new(prefix: &str, short: &str, shape: &[usize], initial: Initializer) -> Self {
         let name = format!("{prefix}{short}");
         Self { name, prefix: prefix.len(), shape: shape.to_vec(), initial, is_frozen: false }
@@ -59,15 +60,16 @@ impl ParameterSpec {
         Self { is_frozen: true, ..self }
     }
 
-    /// Returns the name inside the part, such as `ffn.up.weight`.
+    /// Returns the name of the parameter within its part, such as `ffn.up.weight`.
     pub fn short(&self) -> &str {
         &self.name[self.prefix..]
     }
 }
 
 impl ModelPart {
-    /// Returns the prefix of the part's parameter names in networks that are not dtrain's. No such name is
-    /// in the sharding table, so every rank holds all of each parameter of its parts.
+    /// Returns the prefix that the names of this part's parameters have in networks other than dtrain's
+    /// own. No such name is in the sharding table, so every rank holds all of each parameter of its
+    /// parts.
     pub fn prefix(self) -> String {
         match self {
             Self::First => "own.first.".to_owned(),

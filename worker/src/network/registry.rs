@@ -1,4 +1,4 @@
-//! Registry of the custom networks of this program, by name.
+//! Registry of this program's custom networks, by name.
 
 use super::{ModelPart, ModelSettings, NeuralNetwork};
 use burn::tensor::Device;
@@ -16,23 +16,23 @@ static NETWORKS: RwLock<BTreeMap<String, Arc<BuildFn>>> = RwLock::new(BTreeMap::
 /// The reason why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelBuildError {
-    /// The model is a foreign command.
+    /// The model is a foreign command, which has no network.
     #[error("a foreign command has no stage; it is started, not trained by this worker")]
     Foreign,
-    /// The program did not register the network.
+    /// The program has not registered the network that the recipe names.
     #[error("this program has no network {wanted:?}; {}", registered_names(.registered))]
     Unknown {
-        /// Requested name.
+        /// Name of the network in the recipe.
         wanted: String,
-        /// Registered names.
+        /// Names of the registered networks.
         registered: Vec<String>,
     },
     /// The network does not fit the recipe, or its parts do not fit each other.
     #[error("the network {network:?} cannot be built: {reason}")]
     Refused {
-        /// Name of the network.
+        /// Name of the network in the recipe.
         network: String,
-        /// The reason.
+        /// The reason that the network or a check of it gave.
         reason: String,
     },
 }
@@ -48,7 +48,7 @@ fn registered_names(registered: &[String]) -> String {
     }
 }
 
-/// Registers a network with this program, replacing one of the same name.
+/// Registers a network with this program under `name`, in place of any other of that name.
 pub fn register(name: &str, build: Arc<BuildFn>) {
     NETWORKS.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), build);
 }
@@ -58,7 +58,7 @@ pub fn registered() -> Vec<String> {
     NETWORKS.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
 }
 
-/// Builds the network of `own`; its random values follow from `seed`, and are equal on every rank.
+/// Builds the custom network of `own`; its random values follow from `seed`, and are equal on every rank.
 pub(crate) fn built(own: &CustomModel, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
     let build = NETWORKS.read().unwrap_or_else(PoisonError::into_inner).get(&own.network).cloned();
     let build = build
@@ -79,7 +79,7 @@ pub(super) fn build_refused(own: &CustomModel, reason: String) -> ModelBuildErro
     ModelBuildError::Refused { network: own.network.clone(), reason }
 }
 
-/// Checks that the network matches the outline in the plan, if there is a plan.
+/// Checks that a network matches its outline in the plan, if the plan has one.
 fn planned(own: &CustomModel, network: &dyn NeuralNetwork) -> Result<(), String> {
     let planned = &own.outline;
     if planned.blocks.is_empty() {
@@ -110,7 +110,7 @@ fn same(part: ModelPart, planned: &PartOutline, network: &dyn NeuralNetwork) -> 
     ))
 }
 
-/// Returns the shape of each parameter of a part.
+/// Returns the shape of each parameter of one part of a network.
 pub(super) fn shapes(part: ModelPart, network: &dyn NeuralNetwork) -> Vec<Vec<u64>> {
     let specs = network.parameters(part).into_iter();
     specs.map(|spec| spec.shape.iter().map(|side| *side as u64).collect()).collect()

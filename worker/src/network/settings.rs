@@ -1,22 +1,22 @@
-//! Settings of a custom network in a recipe, for the function that builds it.
+//! Settings of a custom network in a recipe, which the function that builds it reads.
 
 use burn::tensor::Device;
 use dtrain_recipes::{CustomModel, InputSignature, ParamValue};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// The keys of `[model]` and `[model.settings]`.
+/// The keys of `[model]` and `[model.settings]` in a recipe.
 pub struct ModelSettings<'a> {
     own: &'a CustomModel,
     read: RefCell<BTreeSet<String>>,
 }
 
-/// A type that a setting can have.
+/// A Rust type that a setting of a custom network can have.
 pub trait SettingValue: Sized {
-    /// The expected type, for messages.
+    /// Description of the type, for messages.
     const WANTED: &'static str;
 
-    /// Converts a value; `None` if it is of another type.
+    /// Converts the value of a setting; `None` if it is of another type.
     fn of(value: &ParamValue) -> Option<Self>;
 }
 
@@ -25,12 +25,14 @@ impl<'a> ModelSettings<'a> {
         Self { own, read: RefCell::default() }
     }
 
-    /// Returns the setting `model.settings.KEY`; `Err` if it is missing or of another type.
+    /// Returns the setting `model.settings.KEY`, where `KEY` is `key`; `Err` if it is missing or of
+    /// another type.
     pub fn get<T: SettingValue>(&self, key: &str) -> Result<T, String> {
         self.find(key)?.ok_or_else(|| format!("missing `model.settings.{key}`: {}", T::WANTED))
     }
 
-    /// Returns the setting `model.settings.KEY`, or `default` if the recipe lacks it.
+    /// Returns the setting `model.settings.KEY`, where `KEY` is `key`, or `default` if the recipe lacks
+    /// it.
     pub fn get_or<T: SettingValue>(&self, key: &str, default: T) -> Result<T, String> {
         Ok(self.find(key)?.unwrap_or(default))
     }
@@ -42,12 +44,13 @@ impl<'a> ModelSettings<'a> {
         found.map(Some).ok_or_else(|| format!("`model.settings.{key}` must be {}, found {value}", T::WANTED))
     }
 
-    /// Returns the input that the network must accept.
+    /// Returns the input that the recipe says the network reads.
     pub fn reads(&self) -> InputSignature {
         self.own.reads
     }
 
-    /// Returns tokens of a sequence and size of the vocabulary; `Err` if the recipe declares rows.
+    /// Returns the number of tokens in a sequence and the size of the vocabulary; `Err` if the recipe
+    /// declares rows.
     pub fn tokens(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
             InputSignature::Tokens { context, vocab } => Ok([context as usize, vocab as usize]),
@@ -58,7 +61,8 @@ impl<'a> ModelSettings<'a> {
         }
     }
 
-    /// Returns values of a row and number of classes; `Err` if the recipe declares tokens.
+    /// Returns the number of values in a row and the number of classes; `Err` if the recipe declares
+    /// tokens.
     pub fn rows(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
             InputSignature::Rows { inputs, classes } => Ok([inputs as usize, classes as usize]),
@@ -69,12 +73,13 @@ impl<'a> ModelSettings<'a> {
         }
     }
 
-    /// Returns the device for building modules: host memory, from which dtrain takes their initial values.
+    /// Returns the device on which modules are built: host memory, from which dtrain takes their initial
+    /// values.
     pub fn device(&self) -> Device {
         Device::flex()
     }
 
-    /// Checks that every setting of the recipe was read.
+    /// Checks that the network read every setting in the recipe.
     pub(super) fn all_read(&self) -> Result<(), String> {
         let read = self.read.borrow();
         let Some(odd) = self.own.settings.keys().find(|key| !read.contains(*key)) else { return Ok(()) };

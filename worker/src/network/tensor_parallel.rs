@@ -9,13 +9,13 @@ use crate::mesh::ModelParallelGroups;
 use crate::ops::collective::{copy_to, gather_sequence, scatter_sequence, sum_from};
 use burn::tensor::Tensor;
 
-/// Returns the input of column-parallel layers. `[b, t, w]`, or `[b, t / n, w]` in sequence mode, → `[b, t,
-/// w]`
+/// Returns the input of column-parallel layers: `x`, whose gradient is summed over the ranks. `[b, t,
+/// w]`, or `[b, t / n, w]` in sequence mode, → `[b, t, w]`
 pub(crate) fn enter(partners: &ModelParallelGroups, x: Tensor<3>) -> Tensor<3> {
     if partners.sequence { gather_sequence(x, &partners.tensor) } else { copy_to(x, &partners.tensor) }
 }
 
-/// Sums the partial results of the ranks, and adds bias and residual once. The dual of [`enter`].
+/// Sums the partial results of the ranks, and adds bias and residual once. It is the dual of [`enter`].
 pub(crate) fn leave(
     partners: &ModelParallelGroups,
     partial: Tensor<3>,
@@ -29,8 +29,8 @@ pub(crate) fn leave(
     }
 }
 
-/// Returns the part of `places`, one for each token of a sequence, of the tokens that this rank has outside
-/// of the cut layers.
+/// Returns the part of `places`, which has one entry for each token of a sequence, for the tokens that
+/// this rank holds outside of the cut layers.
 pub(crate) fn part_of<'a, T>(partners: &ModelParallelGroups, places: &'a [T]) -> &'a [T] {
     let ModelParallelGroups { tensor, sequence, .. } = partners;
     if !sequence {

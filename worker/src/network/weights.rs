@@ -1,4 +1,4 @@
-//! Weights of a part, for its forward.
+//! Weights of one part of a model, for its forward pass.
 
 use super::ModelParameter;
 use crate::ops::{DeferredWeightGrads, LinearWeight, VocabRange};
@@ -14,15 +14,15 @@ pub enum ForwardMode {
     Evaluate,
 }
 
-/// The weights of one part, found by their short names.
+/// The weights of one part of a model, found by their short names.
 pub struct Weights<'a> {
     /// Purpose of the forward pass that reads them.
     pub(crate) mode: ForwardMode,
-    /// Short name, parameter and flat values; frozen ones are last.
+    /// Short name, parameter and flat values of each weight; frozen ones come last.
     pub(crate) entries: Vec<(&'a str, &'a ModelParameter, Tensor<1>)>,
-    /// Number of trained parameters.
+    /// Number of trained parameters, which come before the frozen ones.
     pub(crate) trained: usize,
-    /// Queue for deferred gradients of matrices, by index among the entries.
+    /// Queue for the deferred gradients of matrices, by index in `entries`; `None` if none are deferred.
     pub(crate) later: Option<DeferredWeightGrads>,
 }
 
@@ -38,8 +38,8 @@ impl Weights<'_> {
         Some(self.nth(place))
     }
 
-    /// Returns the parameter at index `place` in the order of declaration. Panics if it has other than `D`
-    /// dimensions.
+    /// Returns the values of the parameter at index `place` in the order of declaration. Panics if it has
+    /// other than `D` dimensions.
     pub(crate) fn nth<const D: usize>(&self, place: usize) -> Tensor<D> {
         let (_, parameter, flat) = &self.entries[place];
         let shape: [usize; D] =
@@ -47,7 +47,8 @@ impl Weights<'_> {
         flat.clone().reshape(shape)
     }
 
-    /// Returns the parameter `short`; panics if the part lacks it.
+    /// Returns the values of the parameter `short`, which has `D` dimensions; panics if the part lacks
+    /// it.
     pub fn get<const D: usize>(&self, short: &str) -> Tensor<D> {
         self.find(short).unwrap_or_else(|| panic!("the part declares no parameter `{short}`"))
     }
@@ -70,7 +71,7 @@ impl Weights<'_> {
         found.map_or_else(|| panic!("the part declares no parameter `{short}`"), |(_, one, _)| &one.shape)
     }
 
-    /// Returns the range that this rank holds of the parameter `short` along `dimension`; `None` if the
+    /// Returns the range of the parameter `short` that this rank holds along `dimension`; `None` if the
     /// part lacks it.
     #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
     pub(crate) fn share(&self, short: &str, dimension: usize) -> Option<VocabRange> {

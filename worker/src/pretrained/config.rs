@@ -1,38 +1,39 @@
-//! Model configurations: reads and writes `config.json` of models that dtrain supports.
+//! Model configurations: reads and writes the `config.json` of models that dtrain supports.
 
 use super::PretrainedError;
 use dtrain_recipes::{Activation, Decoder, NORM_EPSILON, Norm, Positions, ROTARY_BASE};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// A supported architecture of transformers.
+/// An architecture of Hugging Face transformers that dtrain supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelFamily {
-    /// Learned positions, layer norms, GELU, biases.
+    /// GPT-2: learned positions, layer norms, GELU, biases.
     Gpt2,
-    /// Rotary positions, RMS norms, SwiGLU.
+    /// Llama: rotary positions, RMS norms, SwiGLU.
     Llama,
-    /// Llama's architecture under the name of Mistral.
+    /// Mistral: Llama's architecture under another name.
     Mistral,
-    /// Llama's architecture with biases of queries, keys and values.
+    /// Qwen2: Llama's architecture with biases for queries, keys and values.
     Qwen2,
 }
 
-/// A model read from a `config.json`.
+/// A model, as read from a `config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pretrained {
-    /// Architecture.
+    /// Architecture of the model.
     pub family: ModelFamily,
-    /// The model, with its longest context.
+    /// Sizes of the model, with the longest context that it supports.
     pub model: Decoder,
-    /// Differences from the original training that do not change the computation of the weights.
+    /// Notes for the user: differences from the original training that do not change the computation of
+    /// the weights.
     pub notes: Vec<String>,
 }
 
 impl ModelFamily {
     const ALL: [Self; 4] = [Self::Gpt2, Self::Llama, Self::Mistral, Self::Qwen2];
 
-    /// Returns the value of `model_type`.
+    /// Returns the value of `model_type` in a `config.json` of this family.
     pub fn model_type(self) -> &'static str {
         match self {
             Self::Gpt2 => "gpt2",
@@ -51,7 +52,7 @@ impl ModelFamily {
         }
     }
 
-    /// Returns the architecture of a model.
+    /// Returns the architecture of transformers that can represent a model.
     ///
     /// `Err` names the feature that no architecture has.
     pub fn of(model: &Decoder) -> Result<Self, PretrainedError> {
@@ -85,7 +86,7 @@ impl ModelFamily {
     }
 }
 
-/// Parses the text of a `config.json` at `path`.
+/// Parses the text of the `config.json` at `path`.
 ///
 /// `Err` lists the unsupported features.
 pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedError> {
@@ -107,7 +108,7 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedEr
     }
 }
 
-/// The values of a `config.json`, and the mistakes found in them.
+/// The values of a `config.json`, and the mistakes and notes found while reading them.
 struct ConfigReader {
     map: Map<String, Value>,
     reasons: Vec<String>,
@@ -115,12 +116,13 @@ struct ConfigReader {
 }
 
 impl ConfigReader {
-    /// Returns a value that is present and not null.
+    /// Returns the value of `key` if it is present and not null.
     fn value(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns a count of at least one; `default` if it is absent.
+    /// Returns the count of at least one at `key`, or `default` if the key is absent; records a mistake
+    /// if there is neither.
     fn count(&mut self, key: &str, default: Option<u32>) -> Option<u32> {
         let Some(value) = self.value(key) else {
             if default.is_none() {
@@ -148,7 +150,7 @@ impl ConfigReader {
         self.value(key).and_then(Value::as_bool).unwrap_or(default)
     }
 
-    /// Refuses a flag that is not `wanted`, which is its default.
+    /// Records a mistake if the flag at `key` is not `wanted`, which is also its default.
     fn refuse_unless(&mut self, key: &str, wanted: bool) {
         if self.flag(key, wanted) != wanted {
             self.reasons.push(format!("`{key}` is {}, and dtrain has only {wanted}", !wanted));
@@ -167,7 +169,8 @@ impl ConfigReader {
         found
     }
 
-    /// Notes dropout, which dtrain lacks: it changes training, not the computation of the weights.
+    /// Notes the dropout at `keys`, which dtrain lacks: it changes training, not the computation of the
+    /// weights.
     fn dropout(&mut self, keys: &[(&str, f64)]) {
         for (key, default) in keys {
             let rate = self.number(key, *default);
@@ -265,7 +268,7 @@ impl ConfigReader {
         })
     }
 
-    /// Returns whether all linear layers have biases, and whether queries, keys and values have.
+    /// Returns two flags: all linear layers have biases; queries, keys and values have biases.
     fn biases(&mut self, family: ModelFamily) -> (bool, bool) {
         if family != ModelFamily::Llama {
             return (false, family == ModelFamily::Qwen2);
@@ -279,7 +282,8 @@ impl ConfigReader {
         (mlp, attention)
     }
 
-    /// Returns the base of the rotary angles, which newer versions store in `rope_parameters`.
+    /// Returns the base of the rotary angles (RoPE theta), which newer versions store in
+    /// `rope_parameters`.
     fn rotary(&mut self) -> Option<u64> {
         let rope = self.value("rope_parameters").or_else(|| self.value("rope_scaling")).cloned();
         let kind = rope.as_ref().and_then(|rope| rope.get("rope_type").or_else(|| rope.get("type")));
@@ -321,7 +325,7 @@ impl ConfigReader {
     }
 }
 
-/// Returns the `config.json` of a model with f32 weights.
+/// Returns the `config.json` of a model with weights in f32.
 pub(super) fn to_config_json(family: ModelFamily, model: &Decoder) -> Value {
     let mut config = json!({
         "architectures": [family.architecture()],

@@ -1,6 +1,7 @@
-//! Weight export: writes the weights of a checkpoint for other programs.
+//! Weight export: writes the weights of a checkpoint in formats of other programs, such as Hugging Face,
+//! ONNX and peft.
 
-use super::folder::parameters;
+use super::hugging_face_folder::parameters;
 use super::safetensors_file::{ExportedTensor, read_whole, write};
 use super::tensor_names::{HEAD, ValueOrder, prefix, theirs};
 use super::{ModelFamily, PretrainedError, config, io_error, onnx, peft};
@@ -12,21 +13,21 @@ use dtrain_recipes::{Lora, Model};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The file format of exported weights.
+/// The file format of an export of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// A folder of Hugging Face transformers; for decoders.
+    /// A folder for Hugging Face transformers; for decoders only.
     HuggingFace,
-    /// One ONNX file; for mlp and cnn.
+    /// One ONNX file; for mlp and cnn only.
     Onnx,
-    /// A folder of adapters of Hugging Face peft; for decoders with adapters.
+    /// A folder of adapters for Hugging Face peft; for decoders with LoRA adapters only.
     Peft,
-    /// Safetensors with dtrain's parameter names; for every model.
+    /// A safetensors file with dtrain's parameter names; for every model.
     Safetensors,
 }
 
-/// Writes the weights of a checkpoint of `model` into the folder `out`, which is created; returns the names
-/// of the files.
+/// Writes the weights of a checkpoint of `model` in `format` into the folder `out`, which is created;
+/// returns the names of the files.
 ///
 /// `Err` if transformers, or ONNX, have no such model, the checkpoint is damaged, or a file cannot be
 /// written.
@@ -77,7 +78,8 @@ pub fn export(
     Ok(files)
 }
 
-/// Returns the tensors of transformers; neighbouring parameters that are one tensor there are joined.
+/// Returns the tensors that transformers have for the parameters `specs`; adjacent parameters that are
+/// one tensor there are joined.
 fn family_tensors(family: ModelFamily, specs: impl Iterator<Item = ParameterSpec>) -> Vec<ExportedTensor> {
     let mut all: Vec<ExportedTensor> = Vec::new();
     for spec in specs {
@@ -95,7 +97,7 @@ fn family_tensors(family: ModelFamily, specs: impl Iterator<Item = ParameterSpec
     all
 }
 
-/// Returns every weight of the checkpoint under its own name.
+/// Returns every weight of a checkpoint as a tensor under its own name.
 fn all_tensors(reader: &TensorReader) -> Vec<ExportedTensor> {
     use crate::network::Initializer;
     let weights = reader.manifest().tensors.iter().filter(|tensor| tensor.kind == TensorKind::Parameter);
@@ -108,7 +110,8 @@ fn all_tensors(reader: &TensorReader) -> Vec<ExportedTensor> {
     weights.map(out).collect()
 }
 
-/// Returns the values of a parameter, merged with its LoRA adapter if it has one: `W + alpha / rank · A·B`.
+/// Returns the values of a parameter, merged with its LoRA adapter if it has one: `W + alpha / rank ·
+/// A·B`.
 fn merge_lora(
     reader: &TensorReader,
     spec: &ParameterSpec,

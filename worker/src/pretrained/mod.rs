@@ -7,7 +7,7 @@
 
 mod config;
 mod export;
-mod folder;
+mod hugging_face_folder;
 mod onnx;
 mod peft;
 mod safetensors_file;
@@ -18,7 +18,7 @@ mod tests;
 
 pub use config::{ModelFamily, Pretrained};
 pub use export::{WeightFormat, export};
-pub use folder::ModelFolder;
+pub use hugging_face_folder::ModelFolder;
 
 use crate::checkpoint::CheckpointError;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// The reason why a model cannot be imported or exported.
 #[derive(Debug, thiserror::Error)]
 pub enum PretrainedError {
-    /// A file operation failed.
+    /// An operation on a file failed.
     #[error("{action} {}: {source}", path.display())]
     Io {
         /// The operation that failed, such as `reading`.
@@ -36,43 +36,44 @@ pub enum PretrainedError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is invalid.
+    /// The content of a file is invalid.
     #[error("{}: {detail}", path.display())]
     Content {
         /// Path of the file.
         path: PathBuf,
-        /// The expected and the found content.
+        /// The expected content and the content found.
         detail: String,
     },
     /// The model has features that dtrain does not support.
     #[error("dtrain does not train the model of {}", path.display())]
     Untrained {
-        /// Path of the configuration.
+        /// Path of the model's configuration.
         path: PathBuf,
-        /// Unsupported features.
+        /// The features that dtrain does not support.
         reasons: Vec<String>,
     },
     /// Tensors are missing, have other shapes, or do not belong to the model.
     #[error("the tensors in {} are not those of the model", folder.display())]
     Tensors {
-        /// Path of the folder.
+        /// Path of the folder that holds the tensors.
         folder: PathBuf,
-        /// The mistake in each of them.
+        /// The mistakes, one for each tensor.
         reasons: Vec<String>,
     },
-    /// No architecture of transformers has this feature of the model.
+    /// No architecture of transformers has the feature of the model that the text names.
     #[error("transformers have no architecture for this model: {0}")]
     NoFamily(String),
-    /// The model has no adapters.
+    /// The adapters of a model without adapters cannot be exported.
     #[error("the model has no adapters; `model.lora` of a recipe makes some")]
     NoAdapters,
-    /// A layer of transformers is several layers here, each with an adapter of its own.
+    /// A layer of transformers corresponds to several of the model's layers, each with an adapter of its
+    /// own.
     #[error("peft has one adapter for queries, keys and values of GPT-2, and this model has three")]
     PackedAdapters,
-    /// The model cannot be written as ONNX.
+    /// The model is of a kind that cannot be written as ONNX.
     #[error("only an mlp or a cnn can be written as ONNX; this model is of another kind")]
     NoOnnx,
-    /// The model is too large for one ONNX file; its size in bytes.
+    /// The model is too large for one ONNX file; has the size that the file would have, in bytes.
     #[error("an ONNX file has less than 2 GiB, and that of this model would have {0} bytes")]
     LongOnnx(usize),
     /// A checkpoint cannot be written or read.
@@ -81,7 +82,7 @@ pub enum PretrainedError {
 }
 
 impl PretrainedError {
-    /// Returns the reasons, if the error has several.
+    /// Returns the reasons that the error lists; empty if it has only one.
     pub fn reasons(&self) -> &[String] {
         match self {
             Self::Untrained { reasons, .. } | Self::Tensors { reasons, .. } => reasons,

@@ -1,6 +1,6 @@
-//! LoRA adapters in the layout of Hugging Face peft.
+//! LoRA adapters in the layout of Hugging Face peft: exports those of a checkpoint.
 
-use super::folder::parameters;
+use super::hugging_face_folder::parameters;
 use super::safetensors_file::{ExportedTensor, read_whole, write};
 use super::tensor_names::{ValueOrder, prefix, theirs};
 use super::{ModelFamily, PretrainedError, io_error};
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Prefix of every name in a file of adapters.
+/// Prefix of every tensor name in an adapter file of peft.
 const PREFIX: &str = "base_model.model.";
 
-/// Writes the adapters of a checkpoint of `decoder` into the folder `out`, which is created; returns the
-/// names of the files.
+/// Writes the LoRA adapters of a checkpoint of `decoder` into the folder `out`, which is created; returns
+/// the names of the files.
 ///
 /// `Err` if the model has no adapters or peft cannot have them, the checkpoint is damaged, or a file cannot
 /// be written.

@@ -1,4 +1,4 @@
-//! Safetensors files made from the parameters of a checkpoint.
+//! Safetensors files made from the parameters of a checkpoint, for export.
 
 use super::tensor_names::ValueOrder;
 use super::{PretrainedError, io_error};
@@ -11,15 +11,15 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// A tensor of a file, made from one or more parameters.
+/// A tensor of an exported file, made from one or more parameters.
 pub(super) struct ExportedTensor {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
-    /// Parameters, each with the order of its values in the tensor.
+    /// Parameters that the tensor is made from, each with the order of its values in the tensor.
     pub(super) from: Vec<(ParameterSpec, ValueOrder)>,
 }
 
-/// Reads all values of a parameter.
+/// Reads all values of the parameter called `name`, which has the shape `shape`, from a checkpoint.
 pub(super) fn read_whole(
     reader: &TensorReader,
     name: &str,
@@ -33,7 +33,7 @@ pub(super) fn read_whole(
     Ok(values)
 }
 
-/// Writes a file of tensors, whose parameters have these `values`.
+/// Writes a safetensors file of `tensors`; `values_of` returns the values of each parameter in them.
 pub(super) fn write(
     tensors: &[ExportedTensor],
     path: &Path,

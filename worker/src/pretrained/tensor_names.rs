@@ -1,29 +1,30 @@
-//! Tensor names: maps dtrain's parameters to the tensors of transformers.
+//! Tensor names: maps dtrain's parameters to the tensors of Hugging Face transformers.
 
 use super::ModelFamily;
 
-/// The tensor of transformers that has the values of a parameter.
+/// The tensor of transformers that has the values of one of dtrain's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HuggingFaceTensor {
     /// Name of the tensor, without the family's prefix, which all names but that of the head have.
     pub(super) name: String,
-    /// Order of the values.
+    /// Order of the parameter's values in the tensor.
     pub(super) form: ValueOrder,
 }
 
-/// The order of a parameter's values in a tensor of transformers.
+/// The order of a parameter's values in the transformers tensor that has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueOrder {
-    /// Same order.
+    /// The values have the same order in both.
     Same,
-    /// Transposed: `[out, in]` in place of `[in, out]`.
+    /// The tensor is transposed: `[out, in]` instead of `[in, out]`.
     Transposed,
-    /// Side by side with two others in the last dimension: this one of the three.
+    /// The tensor has the values of three parameters, side by side in the last dimension; the parameter
+    /// is the one with this index.
     Third(usize),
 }
 
-/// Returns the prefix of a family's names, except that of the head. Folders of a model without its head
-/// omit it.
+/// Returns the prefix of all tensor names in a family, except that of the head. Folders of a model
+/// without its head omit the prefix.
 pub(super) fn prefix(family: ModelFamily) -> &'static str {
     match family {
         ModelFamily::Gpt2 => "transformer.",
@@ -31,11 +32,11 @@ pub(super) fn prefix(family: ModelFamily) -> &'static str {
     }
 }
 
-/// Name of the head's tensor, if it is not tied.
+/// Name of the head's tensor, which a model with a tied embedding lacks.
 pub(super) const HEAD: &str = "lm_head.weight";
 
-/// Returns the tensor of the parameter `ours`, such as `blocks.3.ffn.up.weight`; `None` if the family lacks
-/// it.
+/// Returns the tensor that has the parameter `ours`, such as `blocks.3.ffn.up.weight`; `None` if the
+/// family has no such parameter.
 pub(super) fn theirs(family: ModelFamily, ours: &str) -> Option<HuggingFaceTensor> {
     let in_block = ours.strip_prefix("blocks.").and_then(|rest| rest.split_once('.'));
     let (layer, name) = in_block.map_or((None, ours), |(layer, name)| (Some(layer), name));
@@ -91,7 +92,7 @@ fn llama(stem: &str) -> Option<(&'static str, ValueOrder)> {
 }
 
 impl ValueOrder {
-    /// Returns the shape of the tensor for a parameter of `shape`.
+    /// Returns the shape of the tensor that has a parameter of `shape`.
     pub(super) fn shape(self, shape: &[usize]) -> Vec<usize> {
         match self {
             Self::Same => shape.to_vec(),
@@ -104,7 +105,7 @@ impl ValueOrder {
         }
     }
 
-    /// Extracts the values of a parameter of `shape` from those of a tensor of [`ValueOrder::shape`].
+    /// Extracts the values of a parameter of `shape` from `theirs`, the values of its tensor.
     pub(super) fn take(self, shape: &[usize], theirs: Vec<f32>) -> Vec<f32> {
         match self {
             Self::Same => theirs,
@@ -120,7 +121,7 @@ impl ValueOrder {
         }
     }
 
-    /// Inserts the values of a parameter of `shape` into those of a tensor of [`ValueOrder::shape`].
+    /// Inserts the values of a parameter of `shape` into `theirs`, the values of its tensor.
     pub(super) fn put(self, shape: &[usize], ours: &[f32], theirs: &mut [f32]) {
         match self {
             Self::Same => theirs.copy_from_slice(ours),
@@ -135,7 +136,7 @@ impl ValueOrder {
     }
 }
 
-/// Transposes a matrix of `[rows, columns]`.
+/// Transposes a matrix of shape `[rows, columns]`.
 fn transposed(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
     let mut out = vec![0.0; values.len()];
     for (row, values) in values.chunks_exact(columns).enumerate() {

@@ -63,7 +63,7 @@ fn committed(at: &std::path::Path, saved: Vec<SavedFile>) -> TensorReader {
 /// Writes a checkpoint with every parameter of `model`, each value different.
 fn checkpoint(model: &Decoder, at: &std::path::Path) -> TensorReader {
     let mut next = 0.0;
-    let specs: Vec<_> = super::folder::parameters(model).into_iter().flatten().collect();
+    let specs: Vec<_> = super::hugging_face_folder::parameters(model).into_iter().flatten().collect();
     let values = |length: usize, next: &mut f32| {
         (0..length)
             .map(|_| {
@@ -220,7 +220,7 @@ fn configurations_of_published_models_are_read() {
     let found = parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("GPT-2");
     assert_eq!((found.family, found.model.parameters()), (ModelFamily::Gpt2, 124_439_808));
     assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
-    let parts = super::folder::parameters(&found.model);
+    let parts = super::hugging_face_folder::parameters(&found.model);
     assert_eq!(parts.len(), 14);
     assert!(
         parts[13].iter().all(|spec| spec.name != "embedding.weight"),
@@ -273,7 +273,7 @@ fn models_of_transformers_go_out_with_the_same_tensors() {
         let back = ModelFolder::open(&again).expect("it was written");
         assert_eq!(folder.names(), back.names(), "{name}");
         assert_eq!(back.pretrained().model, model, "{name}");
-        for spec in super::folder::parameters(&model).into_iter().flatten() {
+        for spec in super::hugging_face_folder::parameters(&model).into_iter().flatten() {
             let [wanted, found] = [&folder, &back].map(|one| one.values(&spec).expect("it is there"));
             assert_eq!(wanted, found, "{name}: {}", spec.name);
         }

@@ -1,4 +1,4 @@
-//! Pass benchmark: times the passes of a replica part by part.
+//! Pass benchmark: times each part of the passes of a replica.
 
 use super::synthetic::SyntheticSamples;
 use super::{REPEATS, WARM_UP};
@@ -7,21 +7,21 @@ use crate::train_step::Replica;
 use dtrain_protocol::{Failure, Pass};
 use std::time::Instant;
 
-/// The only pass of a measured step.
+/// The only pass of a measured step: that of its single micro-batch.
 const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
-/// A replica whose passes are timed.
+/// A replica whose passes are timed, with the count of its steps.
 pub(super) struct PassBench<'a> {
     pub(super) replica: Replica<'a>,
     pub(super) blocks: u32,
     pub(super) steps: u64,
 }
 
-/// The seconds of one pass: a step of a single micro-batch.
+/// The seconds that each part of a step of a single micro-batch takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PassTimes {
     pub(super) forward: f64,
-    /// Backward of the blocks, and of everything around them.
+    /// Seconds of backward: of the blocks, and of everything else.
     pub(super) backward: [f64; 2],
     pub(super) optimizer: f64,
 }
@@ -33,7 +33,7 @@ impl PassTimes {
 }
 
 impl PassBench<'_> {
-    /// Returns the mean of `value` over the ranks: the same number on all.
+    /// Returns the mean of `value` over the ranks, so that all ranks have the same number.
     pub(super) fn agree(&self, value: f64) -> Result<f64, Failure> {
         step_totals::send(
             &StepTotals { loss_sum: value, count: 1, ..StepTotals::default() },
@@ -42,7 +42,8 @@ impl PassBench<'_> {
         Ok(step_totals::collect(self.replica.mesh.world())?.loss())
     }
 
-    /// Returns how many passes of `one` second fit into `seconds`: the same number on all ranks.
+    /// Returns the number of passes of `one` seconds each that fit into `seconds`: the same number on all
+    /// ranks.
     pub(super) fn repeats(&mut self, seconds: f64, one: f64) -> Result<usize, Failure> {
         let fit = self.agree(seconds / one)?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
@@ -50,8 +51,8 @@ impl PassBench<'_> {
         Ok(fit.saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1))
     }
 
-    /// Times a step of one micro-batch, without the other ranks. The device is synchronized after each
-    /// part.
+    /// Times the parts of a step of one micro-batch, without the other ranks. The device is synchronized
+    /// after each part.
     pub(super) fn pass(&mut self, samples: &SyntheticSamples) -> PassTimes {
         let Replica { stage, optimizer, clock, .. } = &mut self.replica;
         let mut pass = PassTimes::default();

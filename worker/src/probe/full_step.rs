@@ -1,4 +1,4 @@
-//! Full-step benchmark: whole steps, run by the training loop's executor on all ranks.
+//! Full-step benchmark: runs whole steps on all ranks, with the executor of the training loop.
 
 use super::PassBench;
 use super::synthetic::SyntheticSamples;
@@ -10,13 +10,13 @@ use dtrain_protocol::{Action, Failure, Hyperparameters, Pass, StepId, WholeStep}
 use dtrain_recipes::{Model, Schedule};
 use std::sync::Arc;
 
-/// Micro-batches of a step: gradients of one are added to those of another.
+/// Number of micro-batches in a step, so that the gradients of one are added to those of another.
 const MICRO_BATCHES: u32 = 2;
 
-/// Warm-up steps that do not count.
+/// Number of warm-up steps, which do not count.
 const WARM_UP: usize = 2;
 
-/// Fewest and most measured steps.
+/// Fewest and most steps that are measured.
 const REPEATS: (usize, usize) = (3, 50);
 
 /// Returns hyperparameters whose learning rate is so small that the synthetic samples change little.
@@ -37,8 +37,9 @@ pub(super) fn training() -> Hyperparameters {
     }
 }
 
-/// Measures steps of the `fastest` micro-batch (seconds of a sample, samples) for about `seconds`; `None`
-/// if even the fewest steps would take longer. All ranks are given the same numbers.
+/// Measures whole steps for about `seconds`, with the fastest micro-batch, given as (seconds of a sample,
+/// number of samples); `None` if even the fewest steps would take longer. All ranks are given the same
+/// numbers.
 pub(super) fn measure(
     bench: &mut PassBench<'_>,
     model: &Model,
@@ -75,7 +76,7 @@ pub(super) fn measure(
     Ok(Some(WholeStep { micro_batch, micro_batches: MICRO_BATCHES, seconds: median(&measured) }))
 }
 
-/// A data set that repeats the same samples.
+/// A data set that has the same samples over and over again.
 struct RepeatedSamples(SyntheticSamples);
 
 impl SampleSource for RepeatedSamples {

@@ -28,28 +28,29 @@ use dtrain_recipes::{Decoder, Model, Optimizer as Rule, Recompute};
 use std::time::Instant;
 use synthetic::SyntheticSamples;
 
-/// Visits to each micro-batch: the others are measured in between, so that a slow moment of the machine
-/// does not affect all passes of one.
+/// Number of visits to each micro-batch size: the other sizes are measured in between, so that a slow
+/// moment of the machine does not affect all passes of one.
 const VISITS: u32 = 2;
 
-/// Unmeasured passes of a visit: caches, allocator and branch predictor warm up.
+/// Number of unmeasured passes at the start of a visit, in which caches, allocator and branch predictor
+/// warm up.
 const WARM_UP: usize = 1;
 
-/// Fewest and most measured passes of a visit.
+/// Fewest and most passes that are measured in a visit.
 const REPEATS: (usize, usize) = (1, 12);
 
 /// Lengths of the measured all-reduces, in bytes.
 const ALL_REDUCE_BYTES: [u64; 7] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// Share of the time for the collectives and the whole steps.
+/// Share of the probe's time for collectives and whole steps together.
 const TOGETHER: f64 = 0.5;
 
-/// Share of the time for the whole steps, which fix the level of every prediction: on a shared machine the
-/// speed varies within seconds.
+/// Share of the probe's time for whole steps, which fix the level of every prediction: the speed of a
+/// shared machine varies within seconds.
 const WHOLE: f64 = 0.4;
 
-/// Measures the speeds of this rank while all ranks of the request work. `announce` is for
-/// [`dtrain_protocol::RankTransport::Tls`] only, see [`comm::join`].
+/// Measures the speeds of this rank while all other ranks of the request do the same. `announce` is used
+/// with [`dtrain_protocol::RankTransport::Tls`] only, see [`comm::join`].
 ///
 /// Always measures the first micro-batch; larger ones only within `budget_seconds`, to which the time is
 /// added that a device needs to compile and tune its kernels for the first.
@@ -149,8 +150,8 @@ pub fn rates(
     })
 }
 
-/// Returns the measured part of a model, and whether it is the whole. The blocks of a decoder are alike: of
-/// a large one, one block is measured with the embedding and the head.
+/// Returns the part of a model that is measured, and `true` if it is the whole model. The blocks of a
+/// decoder are alike: of a large one, one block is measured with the embedding and the head.
 fn measured(model: &Model) -> (Model, bool) {
     match model {
         Model::Decoder(decoder) if model.parameters() > WHOLE_PARAMETERS && decoder.layers > 1 => {
@@ -166,25 +167,26 @@ fn values_of(subjects: &[MeasuredMicroBatch], part: impl Fn(&MeasuredMicroBatch)
     subjects.iter().map(part).collect()
 }
 
-/// A measured micro-batch.
+/// A micro-batch size that is measured, with its results.
 struct MeasuredMicroBatch {
     micro_batch: u32,
     samples: SyntheticSamples,
-    /// Approximate seconds of a pass, and of the update in it: the same numbers on all ranks.
+    /// Approximate seconds of a pass, including the weight update; `update` has those of the update. Both
+    /// are the same on all ranks.
     seconds: f64,
     update: f64,
-    /// Extra seconds of the first pass on a device, which compiles and tunes kernels; 0 on the host. The
-    /// same number on all ranks.
+    /// Extra seconds that the first pass takes on a device, which compiles and tunes kernels; 0 on the
+    /// host. The same number on all ranks.
     preparing: f64,
-    /// Passes of the fastest visit.
+    /// Measured passes of the fastest visit.
     passes: Vec<PassTimes>,
-    /// Seconds of the passes of all visits.
+    /// Seconds of each measured pass of all visits.
     all: Vec<f64>,
 }
 
 impl MeasuredMicroBatch {
-    /// Measures `repeats` passes at the same time as the other ranks, after some warm-up passes; stores
-    /// those of the fastest visit.
+    /// Measures `repeats` passes at the same time as the other ranks, after `warm_up` unmeasured passes;
+    /// keeps them if the visit is the fastest so far.
     fn visit(&mut self, bench: &mut PassBench<'_>, warm_up: usize, repeats: usize) -> Result<(), Failure> {
         bench.replica.mesh.world().barrier()?;
         let passes = (0..warm_up + repeats).map(|_| bench.pass(&self.samples));
@@ -203,7 +205,7 @@ impl MeasuredMicroBatch {
         median(&self.passes.iter().map(part).collect::<Vec<_>>())
     }
 
-    /// Returns the seconds of a pass.
+    /// Returns the median seconds of a pass.
     fn total(&self) -> f64 {
         self.median(PassTimes::total)
     }
@@ -212,7 +214,7 @@ impl MeasuredMicroBatch {
         spread(&self.all)
     }
 
-    /// Returns the medians of the passes, for one block and for the rest.
+    /// Returns the median times of the passes, for one block and for the rest of the model.
     ///
     /// Forward is divided in the ratio of backward: both do the same matrix products, backward twice as
     /// many.
@@ -231,7 +233,8 @@ impl MeasuredMicroBatch {
     }
 }
 
-/// Returns the micro-batches of a request for whose visits there is time, the first always among them.
+/// Returns the micro-batch sizes of a request for whose visits there is time; the first size is always
+/// among them.
 fn affordable(
     bench: &mut PassBench<'_>,
     request: &ProbeRequest,
@@ -275,14 +278,14 @@ fn affordable(
     Ok(subjects)
 }
 
-/// Largest number of parameters for which a model is measured whole: 1 GiB of weights, gradients and
-/// moments in f32.
+/// Largest number of parameters with which a model is measured as a whole: 1 GiB of weights, gradients
+/// and moments in f32.
 const WHOLE_PARAMETERS: u64 = 64 << 20;
 
-/// The measured optimizer; its learning rate is so small that the synthetic samples change little.
+/// The optimizer that is measured.
 const RULE: Rule = Rule::ADAMW;
 
-/// Returns the median seconds of all-reduces by length; empty for one rank.
+/// Returns the length and the median seconds of each measured all-reduce; empty for one rank.
 fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
     let mut table = Vec::new();
     for bytes in ALL_REDUCE_BYTES.iter().filter(|_| queue.ranks() > 1) {

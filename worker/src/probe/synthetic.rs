@@ -1,4 +1,4 @@
-//! Synthetic samples of the right shape.
+//! Synthetic samples with the shape that a model reads.
 
 use crate::data::Batch;
 use crate::network::ModelInput;
@@ -6,11 +6,11 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_recipes::{CustomModel, Decoder, InputSignature, Model};
 use std::time::Instant;
 
-/// One micro-batch of synthetic samples.
+/// Samples of one micro-batch, with pseudo-random values.
 #[derive(Clone, Debug)]
 pub(crate) struct SyntheticSamples {
     samples: usize,
-    /// Tokens of a sequence, or values of a row.
+    /// Number of tokens in a sequence, or of values in a row.
     width: usize,
     tokens: Vec<u32>,
     targets: Vec<u32>,
@@ -18,7 +18,8 @@ pub(crate) struct SyntheticSamples {
 }
 
 impl SyntheticSamples {
-    /// Creates `samples` samples for `model`; empty for a foreign command, for which no stage can be built.
+    /// Creates a micro-batch of `samples` samples for `model`; without values for a foreign command, for
+    /// which no stage can be built.
     #[expect(clippy::cast_possible_truncation, reason = "below the number of classes, a u32")]
     pub(crate) fn of(model: &Model, samples: u32) -> Self {
         let samples = samples as usize;
@@ -56,7 +57,7 @@ impl SyntheticSamples {
         }
     }
 
-    /// Returns the samples as the input of a stage.
+    /// Returns the samples in the form in which a stage reads them.
     pub(crate) fn view(&self) -> ModelInput<'_> {
         let Self { samples, width, tokens, targets, values } = self;
         if tokens.is_empty() {
@@ -65,7 +66,7 @@ impl SyntheticSamples {
         ModelInput::Tokens { inputs: tokens, targets, samples: *samples, length: *width }
     }
 
-    /// Returns the samples as a batch of a data set.
+    /// Returns the samples in the form in which a data set returns them.
     pub(super) fn batch(&self) -> Batch {
         let Self { samples, width, tokens, targets, values } = self.clone();
         if tokens.is_empty() {
@@ -74,7 +75,7 @@ impl SyntheticSamples {
         Batch::Tokens { inputs: tokens, targets, samples, length: width }
     }
 
-    /// Returns the seconds of copying the samples into one batch, like a data set does.
+    /// Returns the seconds of copying the samples into one batch, as a data set does.
     pub(super) fn seconds_to_gather(&self) -> f64 {
         let began = Instant::now();
         drop(std::hint::black_box(self.clone()));

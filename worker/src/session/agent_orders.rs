@@ -1,10 +1,10 @@
-//! Orders of the agent to this rank.
+//! Orders from the agent to this rank.
 
 use crate::comm::CommError;
 use dtrain_protocol::Order;
 use std::sync::mpsc::Receiver;
 
-/// The received orders.
+/// The orders that this rank has received.
 #[derive(Debug)]
 pub struct AgentOrders {
     inbox: Receiver<Order>,
@@ -17,7 +17,8 @@ impl AgentOrders {
         Self { inbox, stop: false }
     }
 
-    /// Waits for the addresses of all ranks, by rank. A stop that comes first is remembered.
+    /// Waits for the addresses of all ranks and returns them, by rank. An order to stop that comes first
+    /// is remembered.
     pub fn peers(&mut self) -> Result<Vec<String>, CommError> {
         loop {
             match self.inbox.recv() {
@@ -32,7 +33,7 @@ impl AgentOrders {
         }
     }
 
-    /// Returns `true` if a stop was ordered by now.
+    /// Returns `true` if the agent has ordered a stop by now.
     pub fn stop(&mut self) -> bool {
         self.stop |= self.inbox.try_iter().any(|order| order == Order::Stop);
         self.stop

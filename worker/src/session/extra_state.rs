@@ -1,4 +1,4 @@
-//! Extra state in checkpoints, beyond weights and moments: a loss scale, and the state of approximate
+//! Extra state in checkpoints, beyond weights and moments: the loss scale, and the state of approximate
 //! synchronization.
 //!
 //! The state of one replica is restored to it. With another number of replicas each starts with the state
@@ -14,10 +14,10 @@ use crate::stage::Stage;
 use crate::train_step::Replica;
 use dtrain_protocol::{Region, ReplicaState, Slice, TensorKind};
 
-/// Name of the loss scale in a checkpoint: it belongs to no parameter.
+/// Name of the loss scale in a checkpoint, where it belongs to no parameter.
 const LOSS_SCALE: &str = "all";
 
-/// Returns this replica's extra state, as copies: it changes at other times than weights do.
+/// Returns the extra state of this replica as copies, because it changes at other times than weights do.
 pub(super) fn taken(replica: &Replica<'_>) -> Vec<TensorSnapshot> {
     let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
     let index = mesh.replicas().rank();
@@ -59,7 +59,8 @@ pub(super) fn taken(replica: &Replica<'_>) -> Vec<TensorSnapshot> {
     taken
 }
 
-/// Returns the kinds of the moments of replica `index`; any other layout continues with those of the first.
+/// Returns the tensor kinds under which replica `index` saves its moments. A run in any other layout
+/// continues with the moments of the first replica.
 fn moments(index: u32) -> [TensorKind; 2] {
     let own = |state| TensorKind::Own { replica: index, state };
     match index {
@@ -68,8 +69,8 @@ fn moments(index: u32) -> [TensorKind; 2] {
     }
 }
 
-/// Loads the extra state of the checkpoint, after weights and moments; returns a notice about state that
-/// was reset.
+/// Loads the extra state in a checkpoint into `replica`, after weights and moments; returns a notice
+/// about state that was reset, if any was.
 pub(super) fn load(
     reader: &TensorReader,
     replica: &mut Replica<'_>,
@@ -128,13 +129,13 @@ pub(super) fn load(
     }))
 }
 
-/// Returns `true` if the checkpoint has a tensor of this kind for every parameter of `stage`.
+/// Returns `true` if the checkpoint has a tensor of kind `kind` for every parameter of `stage`.
 fn has(reader: &TensorReader, stage: &Stage, kind: TensorKind) -> bool {
     stage.parameters().iter().all(|parameter| reader.tensor(&parameter.name, kind).is_some())
 }
 
-/// Reads a value for each value of all parameters, in flat order; returns `false` and leaves `values`
-/// unchanged if there are none.
+/// Reads the tensors of kind `kind` for all parameters of `stage` into `values`, in flat order; returns
+/// `false` and leaves `values` unchanged if the checkpoint lacks some of them.
 fn read_all(
     reader: &TensorReader,
     stage: &Stage,

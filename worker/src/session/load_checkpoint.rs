@@ -1,5 +1,5 @@
-//! Loading of checkpoints of any layout: a rank reads its region of every parameter, and of the moments the
-//! part that its optimizer holds.
+//! Loads checkpoints of any layout: a rank reads its region of every parameter, and the part of the
+//! moments that its optimizer holds.
 
 use super::extra_state;
 use super::read_parameter::read;
@@ -14,9 +14,9 @@ use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
 use dtrain_protocol::{Assignment, Failure, InputManifest, Manifest, ResumePoint, StepId, TensorKind};
 use std::path::{Path, PathBuf};
 
-/// Opens the checkpoint at `point`.
+/// Opens the checkpoint that `point` names.
 ///
-/// `Err` unless it was committed after that step.
+/// `Err` unless it was committed after the step that `point` names.
 pub(super) fn open(point: &ResumePoint) -> Result<TensorReader, Failure> {
     let reader = TensorReader::open(&point.folder).map_err(|error| failure(&point.folder, &error))?;
     let Manifest { step, cursor, .. } = *reader.manifest();
@@ -32,12 +32,13 @@ pub(super) fn open(point: &ResumePoint) -> Result<TensorReader, Failure> {
     Ok(reader)
 }
 
-/// Returns the tokenizer in a checkpoint, as JSON.
+/// Returns the tokenizer in a checkpoint, as JSON; `None` if it has none.
 pub(super) fn tokenizer(reader: &TensorReader) -> Result<Option<Vec<u8>>, Failure> {
     reader.file(TOKENIZER).map_err(|error| failure(reader.folder(), &error))
 }
 
-/// Loads the state of a checkpoint into `replica`; returns a notice about state that could not be restored.
+/// Loads the state in a checkpoint into `replica`; returns a notice about state that could not be
+/// restored.
 ///
 /// A checkpoint of step 0 has the initial weights, and nothing else.
 ///
@@ -71,7 +72,7 @@ pub(super) fn load(
     Ok(notice.or_else(|| recorded.is_none().then(|| unknown.to_owned())))
 }
 
-/// Converts the error of a checkpoint that cannot be read.
+/// Converts an error from reading the checkpoint in `folder` to a failure of the attempt.
 fn failure(folder: &Path, error: &CheckpointError) -> Failure {
     // A disk that lost data is to blame; refused files, rights or memory say nothing about the checkpoint.
     if error.is_of_this_process() {
@@ -81,14 +82,15 @@ fn failure(folder: &Path, error: &CheckpointError) -> Failure {
     }
 }
 
-/// Returns the folder of the checkpoint itself, if `folder` has its fetched parts: the agent knows it by
-/// that name.
+/// Returns the folder of the checkpoint itself if `folder` has its fetched parts: the agent knows the
+/// checkpoint by that name.
 fn checkpoint(folder: &Path) -> PathBuf {
     let name = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(FETCHED));
     name.map_or_else(|| folder.to_owned(), |name| folder.with_file_name(name))
 }
 
-/// Returns the data that a checkpoint was trained on; `None` if an older version wrote it.
+/// Returns the description of the data that a checkpoint was trained on; `None` if an older version wrote
+/// it.
 fn inputs(reader: &TensorReader) -> Result<Option<InputManifest>, Failure> {
     let json = reader.file(INPUTS).map_err(|error| failure(reader.folder(), &error))?;
     let parse = |json: Vec<u8>| {
@@ -100,7 +102,8 @@ fn inputs(reader: &TensorReader) -> Result<Option<InputManifest>, Failure> {
     json.map(parse).transpose()
 }
 
-/// Describes how the data differs from that of the checkpoint, with a remedy.
+/// Describes how the data differs from that of the checkpoint, with a remedy; `None` if it does not
+/// differ.
 fn changed_data(then: &InputManifest, data: &DataSet) -> Option<String> {
     let differences = then.differences(&data.inputs());
     (!differences.is_empty()).then(|| {
@@ -111,8 +114,8 @@ fn changed_data(then: &InputManifest, data: &DataSet) -> Option<String> {
     })
 }
 
-/// Describes the settings of the checkpoint that give other samples than those of the assignment, with a
-/// remedy.
+/// Describes the settings in which the checkpoint and the assignment differ so that they give other
+/// samples, with a remedy; `None` if there are none.
 fn difference(manifest: &Manifest, assignment: &Assignment) -> Option<String> {
     let training = &assignment.training;
     let batch = manifest.cursor.checked_div(manifest.step.0);

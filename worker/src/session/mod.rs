@@ -10,6 +10,7 @@ mod pending_updates;
 mod read_parameter;
 mod replica_check;
 mod save_checkpoint;
+mod stop_condition;
 mod tensor_snapshot;
 mod time_limit;
 mod validate;
@@ -37,20 +38,22 @@ use crate::stage::{ModelShard, Stage};
 use crate::step_timer::{DeviceClock, Slowdown};
 use crate::train_step::{self, Replica, StepOutcome};
 use dtrain_protocol::{
-    Assignment, Event, Failure, MetricTarget, ResidentBytes, StepFigures, StepId, StopReason, cannot_run,
+    Assignment, Event, Failure, ResidentBytes, StepFigures, StepId, StopReason, cannot_run,
 };
-use dtrain_recipes::{Metric, ZeroStage};
+use dtrain_recipes::ZeroStage;
 use pending_updates::PendingUpdates;
 use save_checkpoint::{CheckpointSaver, OnFailure};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use stop_condition::{is_complete, reason_after_step, reason_after_validation};
 use time_limit::RunClock;
-use validate::{ValidationHooks, ValidationId, ValidationOutcome, validate};
+use validate::{ValidationHooks, ValidationId};
 
-/// Receives the events of a rank, from any of its threads.
+/// A receiver of the events of a rank, called from any of its threads.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// Runs `assignment`; the last event is `Finished`. The caller reports an `Err`.
+/// Runs the attempt that `assignment` describes; the last event is `Finished`. The caller reports an
+/// `Err`.
 pub fn attempt(assignment: &Assignment, orders: &mut AgentOrders, tell: &EventSink) -> Result<(), Failure> {
     check_ability(assignment)?;
     let waits = WaitPolicy::new(assignment.waits);
@@ -58,7 +61,7 @@ pub fn attempt(assignment: &Assignment, orders: &mut AgentOrders, tell: &EventSi
     attempt_with(assignment, join, &waits.progress, Slowdown::default(), orders, tell)
 }
 
-/// Runs [`attempt`] among joined ranks: `group` has all of them.
+/// Runs [`attempt`] with the ranks in `group`, which are already connected.
 pub fn attempt_among(
     assignment: &Assignment,
     group: Box<dyn ProcessGroup>,
@@ -68,7 +71,7 @@ pub fn attempt_among(
     attempt_slowed(assignment, group, Slowdown::default(), orders, tell)
 }
 
-/// Runs [`attempt_among`] with passes slowed down to `slowdown`.
+/// Runs [`attempt_among`], with each pass slowed down as `slowdown` says.
 pub fn attempt_slowed(
     assignment: &Assignment,
     group: Box<dyn ProcessGroup>,
@@ -80,7 +83,7 @@ pub fn attempt_slowed(
     attempt_anyway(assignment, group, slowdown, orders, tell)
 }
 
-/// Runs [`attempt_slowed`] with any arrangement, also those that no planner chooses.
+/// Runs [`attempt_slowed`] with any arrangement, including those that no planner chooses.
 fn attempt_anyway(
     assignment: &Assignment,
     group: Box<dyn ProcessGroup>,
@@ -92,7 +95,7 @@ fn attempt_anyway(
     attempt_with(assignment, |_| mesh, &WorkCounter::default(), slowdown, orders, tell)
 }
 
-/// Runs [`attempt`] with the ranks joined by `join`, which advances `progress`.
+/// Runs [`attempt`] with the ranks that `join` connects, which advances `progress` meanwhile.
 fn attempt_with(
     assignment: &Assignment,
     join: impl FnOnce(&mut AgentOrders) -> Result<Mesh, Failure>,
@@ -183,7 +186,7 @@ fn join(
     mesh.map_err(|error| error.failure())
 }
 
-/// Opens the data, with the tokenizer in `saved`.
+/// Opens the data of the assignment, with the tokenizer in the checkpoint `saved`.
 fn open_data(
     assignment: &Assignment,
     saved: Option<&TensorReader>,
@@ -201,8 +204,8 @@ fn open_data(
     opened.map_err(|error| Failure::Data(error.to_string()))
 }
 
-/// Returns the cache folder of tokenizers and tokens: `cache` in the state folder, shared by the trials, if
-/// `checkpoints` is `<state>/trials/<trial>/checkpoints`; otherwise `cache` beside `checkpoints`.
+/// Returns the cache folder for tokenizers and tokens: `cache` in the state folder, shared by the trials,
+/// if `checkpoints` is `<state>/trials/<trial>/checkpoints`; otherwise `cache` beside `checkpoints`.
 pub(crate) fn cache(checkpoints: &Path) -> PathBuf {
     let above: Vec<_> = checkpoints.ancestors().skip(1).take(3).collect();
     let folder = match above.as_slice() {
@@ -231,7 +234,7 @@ fn ready_event(
     }
 }
 
-/// Trains until a condition of the assignment holds, and reports the last checkpoint before the end.
+/// Trains until a stop condition of the assignment holds, and waits until the last checkpoint is saved.
 ///
 /// If all ranks fail alike, such as by a loss that is not finite, a checkpoint in progress is finished
 /// first: training can resume from it. After the loss of a peer it is not, as its part of the checkpoint
@@ -255,7 +258,8 @@ fn train(
     Ok(())
 }
 
-/// Runs steps until a condition of the assignment holds; returns the last step, and the condition.
+/// Runs steps until a stop condition of the assignment holds; returns the last step, and the reason for
+/// the stop.
 fn steps(
     assignment: &Assignment,
     replica: &mut Replica<'_>,
@@ -266,17 +270,21 @@ fn steps(
     tell: &EventSink,
 ) -> Result<(StepId, StopReason), Failure> {
     let until = &assignment.until;
-    let is_complete = |step: StepId| until.steps.is_some_and(|last| step >= last);
     let mut clock = RunClock::of(assignment);
     let mut step = first_step(assignment);
     let mut compared = step;
     let mut ahead = PendingUpdates::of(assignment, replica.mesh.replicas().ranks());
-    let mut reason = is_complete(step).then_some(StopReason::Complete);
+    let mut reason = is_complete(until, step).then_some(StopReason::Complete);
     if reason.is_some() {
         // The attempt before was stopped in its last validation.
         let which = ValidationId { step, samples: assignment.validate_samples, is_last: true };
-        reason =
-            reason_after(replica, valid, which, ValidationHooks { orders, clock: &mut clock, tell }, reason)?;
+        reason = reason_after_validation(
+            replica,
+            valid,
+            which,
+            ValidationHooks { orders, clock: &mut clock, tell },
+            reason,
+        )?;
     }
     let mut sent = replica.mesh.bytes_sent();
     while reason.is_none() || !ahead.is_level() {
@@ -293,13 +301,7 @@ fn steps(
         let held = held_bytes(replica);
         let figures = StepFigures { sent_bytes, memory_bytes, held, ..figures(assignment, step, &outcome) };
         tell(Event::Step(figures));
-        reason = if is_complete(step) {
-            Some(StopReason::Complete)
-        } else if outcome.totals.ordered || reason == Some(StopReason::Ordered) {
-            Some(StopReason::Ordered)
-        } else {
-            reason.or((outcome.totals.elapsed >= 1.0).then_some(StopReason::Time))
-        };
+        reason = reason_after_step(until, step, &outcome.totals, reason);
         if !ahead.is_level() {
             continue;
         }
@@ -310,7 +312,7 @@ fn steps(
         if is_last || is_due(step, assignment.validate_every) {
             let which = ValidationId { step, samples: assignment.validate_samples, is_last };
             let watching = ValidationHooks { orders, clock: &mut clock, tell };
-            reason = reason_after(replica, valid, which, watching, reason)?;
+            reason = reason_after_validation(replica, valid, which, watching, reason)?;
         }
         let is_saved = reason.is_some() || is_due(step, assignment.save_every);
         if is_saved && step.0 >= compared.0 + replica_check::EVERY {
@@ -327,26 +329,8 @@ fn steps(
     Ok((step, reason.expect("the loop ends with a reason")))
 }
 
-/// Validates, and returns the reason for the end of training, which is `reason` otherwise.
-fn reason_after(
-    replica: &mut Replica<'_>,
-    valid: &dyn SampleSource,
-    which: ValidationId,
-    mut watching: ValidationHooks<'_>,
-    reason: Option<StopReason>,
-) -> Result<Option<StopReason>, Failure> {
-    let target = replica.until.target.clone();
-    Ok(match validate(replica, valid, which, &mut watching)? {
-        ValidationOutcome::Figures(totals) => {
-            let is_reached = target.is_some_and(|target| reaches_target(&target, &totals));
-            reason.or(is_reached.then_some(StopReason::Target))
-        }
-        ValidationOutcome::Nothing => reason,
-        ValidationOutcome::Stopped => Some(StopReason::Ordered),
-    })
-}
-
-/// Makes a last outer step: the result of training is the weights that the replicas share.
+/// Makes a last outer step if replicas have diverged: the result of training is the weights that they
+/// share.
 fn outer_step(replica: &mut Replica<'_>) -> Result<(), Failure> {
     let Replica { stage, reduction, outer, mesh, .. } = replica;
     match outer.as_mut().filter(|outer| outer.has_diverged()) {
@@ -355,7 +339,7 @@ fn outer_step(replica: &mut Replica<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Returns the steps that were completed before this attempt.
+/// Returns the number of steps that were completed before this attempt.
 fn first_step(assignment: &Assignment) -> StepId {
     assignment.resume.as_ref().map_or(StepId(0), |point| point.step)
 }
@@ -365,13 +349,7 @@ fn is_due(step: StepId, every: u64) -> bool {
     every > 0 && step.0.is_multiple_of(every)
 }
 
-/// Returns `true` if a validation reaches the target.
-fn reaches_target(target: &MetricTarget, totals: &StepTotals) -> bool {
-    target.is_reached(Metric::ValidLoss.name(), totals.loss())
-        || target.is_reached(Metric::ValidAccuracy.name(), totals.accuracy())
-}
-
-/// Returns the bytes that are kept between steps.
+/// Returns the bytes of weights, gradients and optimizer state that this rank keeps between steps.
 fn held_bytes(replica: &mut Replica<'_>) -> ResidentBytes {
     ResidentBytes {
         weights: replica.stage.value_bytes(),

@@ -1,4 +1,4 @@
-//! Staleness: batches that are computed before the updates of earlier ones are made (stale synchronous
+//! Staleness: gradients of batches are computed before earlier updates are made (stale synchronous
 //! training).
 //!
 //! With `sync.staleness` above 0 a rank computes the gradients of that many further batches before it needs
@@ -10,32 +10,32 @@
 use super::is_due;
 use dtrain_protocol::{Assignment, StepId};
 
-/// Batches whose gradients are computed and whose update is not made yet.
+/// Counter of the batches whose gradients are computed and whose updates are not made yet.
 ///
 /// All ranks compute the same numbers. At a validation, a save and the end, nothing is ahead: a run that
 /// resumes from a checkpoint equals one that was never stopped.
 #[derive(Debug)]
 pub(super) struct PendingUpdates {
-    /// Limit on further batches beside the one that is due.
+    /// Limit on the number of batches computed ahead of the one whose update is due.
     staleness: u64,
     computed: u64,
 }
 
 impl PendingUpdates {
-    /// Creates the counter for `replicas` with the staleness of `assignment`; a single replica waits for no
-    /// other.
+    /// Creates the counter for a run of `replicas` with the staleness of `assignment`; a single replica
+    /// waits for no other.
     pub(super) fn of(assignment: &Assignment, replicas: u32) -> Self {
         let staleness = if replicas > 1 { assignment.arrangement.sync.staleness.into() } else { 0 };
         Self { staleness, computed: 0 }
     }
 
-    /// Returns `true` if no update is pending.
+    /// Returns `true` if no update of a computed batch is pending.
     pub(super) fn is_level(&self) -> bool {
         self.computed == 0
     }
 
-    /// Returns the batches to compute before the update after `done` steps, which then counts as made; none
-    /// if the run `ends`.
+    /// Returns the number of batches to compute before the update that follows `done` steps, which then
+    /// counts as made; 0 if the run `ends`.
     pub(super) fn advance(&mut self, assignment: &Assignment, done: StepId, ends: bool) -> u64 {
         let window = self.staleness + 1;
         let level = (1..window).find(|later| is_looked_at(assignment, StepId(done.0 + later)));
@@ -47,7 +47,7 @@ impl PendingUpdates {
     }
 }
 
-/// Returns `true` if the state after `step` is read: by a validation, a save or the end.
+/// Returns `true` if the state after `step` is read, by a validation, a save or the end of the run.
 fn is_looked_at(assignment: &Assignment, step: StepId) -> bool {
     let Assignment { validate_every, save_every, until, .. } = assignment;
     is_due(step, *validate_every) || is_due(step, *save_every) || until.steps == Some(step)

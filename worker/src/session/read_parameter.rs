@@ -1,11 +1,12 @@
-//! Reading of this rank's region of a parameter from a checkpoint of any layout.
+//! Reads this rank's region of a parameter from a checkpoint of any layout.
 
 use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::network::ModelParameter;
 use dtrain_protocol::{Slice, TensorKind};
 use std::ops::Range;
 
-/// Reads elements `range` of this rank's region of `parameter`, or of one of its moments.
+/// Reads the elements `range` of this rank's region of `parameter`, or of one of its moments, as `kind`
+/// says.
 pub(super) fn read(
     reader: &TensorReader,
     parameter: &ModelParameter,

@@ -1,4 +1,4 @@
-//! Replica check: compares the weights of replicas, because a bit flip in the memory of one would stay
+//! Replica check: compares the weights of the replicas, as a bit flip in the memory of one would go
 //! unnoticed.
 
 use crate::stage::Stage;
@@ -6,13 +6,14 @@ use crate::train_step::Replica;
 use dtrain_protocol::{Assignment, Channel, Failure, Rank, StepId};
 use dtrain_recipes::ZeroStage;
 
-/// Steps between two comparisons; a checkpoint is due then.
+/// Number of steps between two comparisons; the next one is made when a checkpoint is saved.
 pub(super) const EVERY: u64 = 100;
 
-/// Length of a digest in `f32` slots: each holds 16 bits, exactly.
+/// Number of `f32` values in a digest: each holds 16 bits, exactly.
 const SLOTS: usize = 4;
 
-/// Compares the weights of all replicas before they are saved. `Err` names those that differ from most.
+/// Compares the weights of all replicas before they are saved. `Err` names the ranks that differ from the
+/// majority.
 ///
 /// Called by all ranks at the same step, with nothing in flight. Weights that are sharded, or that replicas
 /// update locally, are not compared: no two ranks hold the same.
@@ -35,7 +36,7 @@ pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId
     }
 }
 
-/// Returns a 64-bit digest of the weights.
+/// Returns a 64-bit digest of all weights of a stage.
 fn digest(stage: &Stage) -> [f32; SLOTS] {
     let mut hash = blake3::Hasher::new();
     for (index, parameter) in stage.parameters().iter().enumerate() {
@@ -46,7 +47,8 @@ fn digest(stage: &Stage) -> [f32; SLOTS] {
     [0, 2, 4, 6].map(|at| f32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]])))
 }
 
-/// Returns the ranks that differ from the majority; all if there is no majority. `None` if all are equal.
+/// Returns the indices of the digests in `rows` that differ from the majority; all if there is no
+/// majority. `None` if all digests are equal.
 fn differing(rows: &[&[f32]]) -> Option<Vec<usize>> {
     let alike = |row: &[f32]| rows.iter().filter(|other| **other == row).count();
     let most = *rows.iter().max_by_key(|row| alike(row))?;

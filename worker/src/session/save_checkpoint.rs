@@ -1,4 +1,4 @@
-//! Asynchronous checkpoints: writes them while training goes on.
+//! Asynchronous checkpoints: saves weights and optimizer state while training goes on.
 //!
 //! At a step boundary a rank takes a snapshot of its share of the state, and goes on. A thread copies it
 //! while the next step computes its gradients, and then writes the copy; weights and moments wait for the
@@ -27,39 +27,41 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between a failed last save and the next try.
+/// Time between a failed attempt to save the last checkpoint and the next attempt.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Writes a rank's checkpoints to their folder.
+/// A writer of a rank's checkpoints.
 #[derive(Debug)]
 pub(super) struct CheckpointSaver {
     folder: PathBuf,
     attempt: dtrain_protocol::AttemptId,
     rank: Rank,
     arrangement: Arrangement,
-    /// Files that describe the training data; rank 0 writes them.
+    /// Name and content of the files that describe the training data, which rank 0 writes; empty for
+    /// other ranks.
     inputs: Arc<[(&'static str, Vec<u8>)]>,
-    /// Thread that writes; returns its copy's memory for reuse, and the error if it failed.
+    /// Thread that writes the current checkpoint; returns the memory of its copy for reuse, and the error
+    /// if it failed.
     writing: Option<JoinHandle<(Vec<Vec<f32>>, Option<String>)>>,
-    /// Error of the last save.
+    /// Error of the last save; `None` if it succeeded.
     failure: Option<String>,
-    /// Memory of the last copy, for the next one.
+    /// Memory of the last copy, for reuse by the next one.
     room: Vec<Vec<f32>>,
 }
 
-/// The reaction to a checkpoint that cannot be written.
+/// The reaction to a checkpoint that cannot be written, and the report of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnFailure {
-    /// Training continues without it.
+    /// Training continues without the checkpoint.
     Continue,
-    /// Training is over: [`CheckpointSaver::insist`] tries again.
+    /// Training is over, and [`CheckpointSaver::insist`] tries again.
     Retry,
-    /// Training is over, and a failed try was reported already.
+    /// Training is over, and a failed attempt has already been reported.
     RetrySilently,
 }
 
 impl OnFailure {
-    /// Returns the value that `SaveFailed` reports; `None` if it is not reported.
+    /// Returns the value of `retries` in the event `SaveFailed`; `None` if the failure is not reported.
     fn retries(self) -> Option<bool> {
         match self {
             Self::Continue => Some(false),
@@ -86,8 +88,8 @@ impl CheckpointSaver {
         }
     }
 
-    /// Takes a snapshot of the state after `step` and starts to write it; the end is reported as `Saved` or
-    /// `SaveFailed`.
+    /// Takes a snapshot of the state after `step` and starts to write it in a thread, which reports the
+    /// end as `Saved` or `SaveFailed`.
     pub(super) fn save(
         &mut self,
         replica: &mut Replica<'_>,
@@ -130,8 +132,8 @@ impl CheckpointSaver {
         self.writing = Some(thread.expect("a process may start a thread"));
     }
 
-    /// Waits until the last save is done and reported. A panic of its thread was reported on standard error
-    /// already.
+    /// Waits until the last save is done and reported. A panic of its thread has already been reported on
+    /// standard error.
     pub(super) fn wait(&mut self) {
         if let Some(writing) = self.writing.take() {
             let panicked = |_| (Vec::new(), Some("the thread that saves panicked".to_owned()));
@@ -139,8 +141,8 @@ impl CheckpointSaver {
         }
     }
 
-    /// Waits until the state after `step`, the last one, is saved, and retries after a failure: a full disk
-    /// must not destroy the result.
+    /// Waits until the state after `step`, the last step, is saved, and retries after a failure: a full
+    /// disk must not destroy the result of training.
     ///
     /// `Err` if a stop is ordered meanwhile.
     pub(super) fn insist(
@@ -168,8 +170,8 @@ impl CheckpointSaver {
     }
 }
 
-/// Returns the files of a checkpoint that describe the data: [`INPUTS`], [`TOKENIZER`] if text has one, and
-/// [`PREPROCESSING`] if rows have one.
+/// Returns the files of a checkpoint that describe the data: [`INPUTS`], [`TOKENIZER`] if there is text
+/// with one, and [`PREPROCESSING`] if there are rows.
 pub(super) fn inputs(data: &DataSet) -> Vec<(&'static str, Vec<u8>)> {
     let json = serde_json::to_vec(&data.inputs()).expect("inputs have string keys only");
     let tokenizer = data.tokenizer.as_ref().and_then(crate::data::TextTokenizer::json);
@@ -180,7 +182,7 @@ pub(super) fn inputs(data: &DataSet) -> Vec<(&'static str, Vec<u8>)> {
     std::iter::once((INPUTS, json)).chain(tokenizer).chain(preprocessing).collect()
 }
 
-/// Writes a rank's files of a checkpoint; the file with its tensors is the first.
+/// Writes a rank's files of a checkpoint and returns them; the file with its tensors comes first.
 fn write_files(
     folder: &Path,
     rank: Rank,
@@ -193,7 +195,7 @@ fn write_files(
     Ok(std::iter::once(tensors).chain(others).collect())
 }
 
-/// Copies the snapshots, into the memory of an earlier save.
+/// Copies the snapshots `taken`, into the memory `room` of an earlier save.
 fn copies(taken: Vec<TensorSnapshot>, room: Vec<Vec<f32>>) -> Vec<TensorSnapshot> {
     let mut room = room.into_iter();
     let copy = |taken: TensorSnapshot| {
@@ -203,8 +205,8 @@ fn copies(taken: Vec<TensorSnapshot>, room: Vec<Vec<f32>>) -> Vec<TensorSnapshot
     taken.into_iter().map(copy).collect()
 }
 
-/// Returns snapshots of this rank's share of weights and moments. A tied embedding is written by the first
-/// stage.
+/// Returns snapshots of this rank's share of the weights, the moments and the extra state. The first
+/// stage writes a tied embedding.
 fn take_snapshots(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<TensorSnapshot> {
     let Replica { stage, optimizer, outer, .. } = replica;
     let parameters = stage.parameters();

@@ -1,10 +1,10 @@
-//! Tensor snapshots: the pieces of tensors that a checkpoint of one rank has.
+//! Tensor snapshots: the pieces of tensors that one rank saves in a checkpoint.
 
 use crate::checkpoint::NamedPiece;
 use crate::snapshot::Snapshot;
 use dtrain_protocol::{Slice, TensorKind};
 
-/// Some elements of one tensor, as they were after a step.
+/// Some elements of one tensor, with their values after a step.
 #[derive(Clone, Debug)]
 pub(super) struct TensorSnapshot {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! Time limit of a run.
+//! Time limit of a run: the share of the training that has passed, and the end.
 //!
 //! Validations and the last checkpoint count towards the limit. Progress, and with it the learning rate,
 //! follows the time of the steps alone: it does not jump at a validation. The time left for steps is the
@@ -8,36 +8,37 @@
 use dtrain_protocol::{Assignment, StepId};
 use std::time::Instant;
 
-/// Factor by which a validation may take longer than the last one.
+/// Factor by which a validation is assumed to take longer than the last one.
 const MARGIN: f64 = 1.1;
 
-/// Seconds after the limit at which the validation at the end uses no further samples.
+/// Seconds after the time limit from which on the validation at the end uses no further samples.
 const GRACE: f64 = 1.0;
 
-/// The time of a run, by the clock of one rank.
+/// The clock of a run with a time limit, as one rank reads it.
 #[derive(Debug)]
 pub(super) struct RunClock {
     began: Instant,
-    /// Seconds from the beginning to the limit, without the last checkpoint; `None` without a limit.
+    /// Seconds from the start of the clock to the limit, without the time for the last checkpoint; `None`
+    /// without a limit.
     left: Option<f64>,
     every: u64,
-    /// Share of the training that has passed.
+    /// Share of the training that has passed, from 0 to 1.
     share: f64,
-    /// Time of that share, in seconds from the beginning.
+    /// Time at which the share was computed, in seconds from the start of the clock.
     at: f64,
-    /// Seconds since then that were not training.
+    /// Seconds since the share was computed that were not spent on steps.
     paused: f64,
-    /// Seconds of a step.
+    /// Seconds that a step takes, as a running mean.
     step: f64,
-    /// True after the first step, which takes longer than others: kernels are compiled, and memory is
-    /// allocated.
+    /// True after the first step, which takes longer than others because kernels are compiled and memory
+    /// is allocated.
     is_warm: bool,
-    /// Seconds of a validation.
+    /// Seconds that a validation takes: those of the last one, or an estimate.
     validation: f64,
 }
 
 impl RunClock {
-    /// Starts the clock.
+    /// Starts the clock of the run that `assignment` describes.
     pub(super) fn of(assignment: &Assignment) -> Self {
         let until = &assignment.until;
         Self {
@@ -53,8 +54,8 @@ impl RunClock {
         }
     }
 
-    /// Returns the share of the training that has passed when the step after `done` steps begins, 0 to 1;
-    /// `None` without a limit. With 1 that step is the last.
+    /// Returns the share of the training that has passed when the step after `done` steps begins, from 0
+    /// to 1; `None` without a limit. If it is 1, that step is the last one.
     pub(super) fn share(&mut self, done: StepId) -> Option<f64> {
         self.share_at(done, self.began.elapsed().as_secs_f64())
     }
@@ -77,7 +78,7 @@ impl RunClock {
         Some(self.share)
     }
 
-    /// Returns the seconds left for steps.
+    /// Returns the seconds that are left for steps at time `now`, after `done` steps.
     fn training_left(&self, done: StepId, now: f64) -> f64 {
         let left = self.left.unwrap_or(f64::INFINITY) - now - MARGIN * self.validation;
         let round = self.seconds_of(self.every);
@@ -98,13 +99,14 @@ impl RunClock {
         steps as f64 * self.step
     }
 
-    /// Returns `true` if a due validation is made when `left` seconds remain until the one at the end: some
-    /// more training must follow.
+    /// Returns `true` if a due validation is made when `left` seconds remain until the one at the end:
+    /// more training must follow it.
     fn is_worth(&self, left: f64) -> bool {
         left >= self.validation + 0.25 * self.seconds_of(self.every)
     }
 
-    /// Records a validation of this many seconds; for an unfinished one only the time counts.
+    /// Records a validation that took `seconds`; if it was not finished, they do not count as the time of
+    /// a validation.
     pub(super) fn validated(&mut self, seconds: f64, is_whole: bool) {
         self.paused += seconds;
         if is_whole {
@@ -112,8 +114,8 @@ impl RunClock {
         }
     }
 
-    /// Returns `true` if a validation must end, or must not begin: the one at the end when the time is
-    /// over, another one if it would leave no time for the one at the end.
+    /// Returns `true` if a validation must end, or must not begin: the one at the end once the time is
+    /// over, any other one if it would leave no time for the one at the end.
     pub(super) fn is_over(&self, is_last: bool, has_begun: bool) -> bool {
         self.is_over_at(self.began.elapsed().as_secs_f64(), is_last, has_begun)
     }

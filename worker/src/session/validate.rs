@@ -1,4 +1,4 @@
-//! Validation: the figures of a model on samples it was never trained on.
+//! Validation: the loss and accuracy of a model on samples that it was never trained on.
 //!
 //! A validation may be long. So the ranks agree a few times a second, between micro-batches, whether it
 //! goes on: an order to stop ends it, and so does a time limit. The decision is the same on all, as at the
@@ -17,40 +17,40 @@ use dtrain_protocol::{Event, Failure, Neighbor, Pass, StepId};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Approximate seconds between two agreements.
+/// Approximate time between two agreements of the ranks, in seconds.
 const AGREE_SECONDS: f64 = 0.25;
 
-/// The orders and the clock that may end a validation, and the receiver of its progress.
+/// The orders and the clock that may end a validation, and the receiver of its progress reports.
 pub(super) struct ValidationHooks<'a> {
     pub(super) orders: &'a mut AgentOrders,
     pub(super) clock: &'a mut RunClock,
     pub(super) tell: &'a EventSink,
 }
 
-/// The identity of a validation.
+/// The step after which a validation is made, and its extent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValidationId {
-    /// Steps completed.
+    /// Number of steps completed before the validation.
     pub(super) step: StepId,
-    /// Limit on the samples that it uses.
+    /// Limit on the number of samples that the validation uses.
     pub(super) samples: u64,
-    /// True for the one at the end.
+    /// True for the validation at the end of the run.
     pub(super) is_last: bool,
 }
 
-/// The outcome of a validation; the same on all ranks.
+/// The outcome of a validation, which is the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ValidationOutcome {
-    /// Figures of all samples; at the end of a run, of as many as time allowed.
+    /// The validation has figures of all samples; at the end of a run, of as many as the time allowed.
     Figures(StepTotals),
-    /// There are no samples, or there was no time for all of them.
+    /// There are no samples, or there was not enough time for all of them.
     Nothing,
-    /// A stop was ordered.
+    /// A stop was ordered during the validation.
     Stopped,
 }
 
-/// Computes loss and accuracy over the first samples of `valid`, of which every replica takes its part, and
-/// reports them. Local replicas use the weights of their last outer step.
+/// Computes loss and accuracy over the first samples of `valid`, which are divided among the replicas,
+/// and reports them. Replicas that differ between outer steps use the weights of their last outer step.
 pub(super) fn validate(
     replica: &mut Replica<'_>,
     valid: &dyn SampleSource,
@@ -73,7 +73,7 @@ pub(super) fn validate(
     Ok(validated)
 }
 
-/// Computes the figures with the current weights.
+/// Computes the figures of a validation with the current weights.
 fn figures(
     replica: &mut Replica<'_>,
     valid: &dyn SampleSource,
@@ -131,7 +131,7 @@ fn figures(
     Err(Failure::NotFinite { step: which.step, figure: "the validation loss".into() })
 }
 
-/// Reports that the figures are not those of all samples.
+/// Reports that the figures of a validation are of `done` samples only, not of all `samples`.
 fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &EventSink) {
     if replica.mesh.world().rank() == 0 {
         tell(Event::Notice(format!(
@@ -140,25 +140,25 @@ fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &EventSink
     }
 }
 
-/// The decision of the ranks.
+/// The decision of all ranks about a validation that has begun.
 enum RankDecision {
     GoOn,
     Stop,
     TimeIsOver,
 }
 
-/// The agreements of the ranks to continue a validation.
+/// The votes of the ranks on the continuation of a validation.
 struct ContinueVote {
     began: Instant,
-    /// Time of rank 0's last progress report, in seconds from the beginning.
+    /// Time of rank 0's last progress report, in seconds from the beginning of the validation.
     told: f64,
-    /// Pass before which they agree next.
+    /// Number of the pass before which the next vote is held.
     next: u64,
 }
 
 impl ContinueVote {
-    /// Runs an agreement. Rank 0 decides the time until the next one, and whether the time is over; any
-    /// rank may have the order to stop.
+    /// Holds a vote and returns the decision. Rank 0 decides the time of the next vote, and whether the
+    /// time is over; any rank may have the order to stop.
     fn reach(
         &mut self,
         replica: &mut Replica<'_>,
@@ -196,8 +196,8 @@ impl ContinueVote {
     }
 }
 
-/// Returns the passes until the next agreement, after `done` passes took `seconds`: at most as many as were
-/// done.
+/// Returns the number of passes until the next vote, given that `done` passes took `seconds`; it is at
+/// most `done`.
 fn passes(done: u64, seconds: f64) -> u64 {
     #![expect(clippy::cast_precision_loss, reason = "counts of passes are far below 2^52")]
     #![expect(
@@ -208,7 +208,8 @@ fn passes(done: u64, seconds: f64) -> u64 {
     ((done as f64 * AGREE_SECONDS / seconds.max(1e-9)) as u64).clamp(1, done.max(1))
 }
 
-/// Passes `batch` through the chunks of this rank, each in its turn, like all stages of the pipeline.
+/// Passes `batch` through all chunks of this rank, in order, as all stages of the pipeline do; returns
+/// the output of the last one.
 fn through(replica: &mut Replica<'_>, batch: &Batch) -> ForwardOutput {
     let Replica { stage, messages, .. } = replica;
     let mut last = None;
@@ -228,7 +229,7 @@ fn through(replica: &mut Replica<'_>, batch: &Batch) -> ForwardOutput {
     last.expect("a stage has a chunk")
 }
 
-/// Returns the part of `0..samples` that replica `replica` of `replicas` takes.
+/// Returns the part of the samples `0..samples` that replica number `replica` of `replicas` takes.
 fn replica_range(samples: u64, replica: u32, replicas: u32) -> Range<u64> {
     let (replica, replicas) = (u64::from(replica), u64::from(replicas));
     samples * replica / replicas..samples * (replica + 1) / replicas

@@ -1,34 +1,34 @@
-//! Cells of a table.
+//! Cells of a table, as stored and as interpreted.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
 
-/// Words that mean an empty cell in a column of numbers or dates, in lower case.
+/// Words that stand for an empty cell in a column of numbers or dates, in lower case.
 const MISSING: [&str; 6] = ["na", "n/a", "nan", "null", "none", "?"];
 
-/// A cell as its file stores it.
+/// A cell of a table as its file stores it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RawCell<'a> {
     Empty,
     Number(f64),
     Flag(bool),
-    /// Days since 1970-01-01 UTC.
+    /// A date, in days since 1970-01-01 UTC.
     Date(f64),
-    /// Not empty, without blanks around it.
+    /// Text that is not empty, without blanks around it.
     Text(&'a str),
 }
 
-/// The interpretation of a cell.
+/// The interpretation of a cell as a number or date.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum CellValue {
     Empty,
     Number(f64),
-    /// Days since 1970-01-01 UTC.
+    /// A date, in days since 1970-01-01 UTC.
     Date(f64),
     Other,
 }
 
 impl<'a> RawCell<'a> {
-    /// Creates a cell from a text.
+    /// Creates a cell from its text, which may be empty.
     pub(super) fn of(text: &'a str) -> Self {
         match text.trim() {
             "" => Self::Empty,
@@ -36,7 +36,7 @@ impl<'a> RawCell<'a> {
         }
     }
 
-    /// Interprets the cell as a number or date. If `has_decimal_comma`, `1,5` is a number.
+    /// Interprets the cell as a number or date. `1,5` is a number if `has_decimal_comma` is set.
     pub(super) fn meaning(self, has_decimal_comma: bool) -> CellValue {
         match self {
             Self::Empty => CellValue::Empty,
@@ -49,7 +49,7 @@ impl<'a> RawCell<'a> {
         }
     }
 
-    /// Returns the category or class that the cell names; `None` for empty cells and dates.
+    /// Returns the category or class that the cell names; `None` for an empty cell and for a date.
     pub(super) fn name(self) -> Option<String> {
         match self {
             Self::Empty | Self::Date(_) => None,
@@ -72,13 +72,14 @@ fn parse_text(text: &str, has_decimal_comma: bool) -> CellValue {
     }
 }
 
-/// Parses a number with a decimal comma.
+/// Parses a number with a decimal comma; `None` if the text is not one.
 pub(super) fn with_comma(text: &str) -> Option<f64> {
     let is_plain = text.matches(',').count() == 1 && !text.contains('.');
     is_plain.then(|| text.replace(',', ".").parse().ok()).flatten()
 }
 
-/// Parses an ISO 8601 date, with or without a time of the day, as days since 1970-01-01 UTC.
+/// Parses an ISO 8601 date, with or without a time of the day, and returns it as days since 1970-01-01
+/// UTC.
 fn date(text: &str) -> Option<f64> {
     // Most cells are no dates: those of another shape are skipped early.
     let bytes = text.as_bytes();
@@ -100,7 +101,8 @@ fn days(time: NaiveDateTime) -> f64 {
     time.and_utc().timestamp_micros() as f64 / 86_400e6
 }
 
-/// Returns `true` if a text looks like a date that is not in ISO 8601, such as `31.12.2024` or `12/31/24`.
+/// Returns `true` if a text looks like a date in another format than ISO 8601, such as `31.12.2024` or
+/// `12/31/24`.
 pub(super) fn is_other_date(text: &str) -> bool {
     let day = text.split([' ', 'T']).next().unwrap_or_default();
     let is_number = |part: &str| matches!(part.len(), 1 | 2 | 4) && part.bytes().all(|b| b.is_ascii_digit());

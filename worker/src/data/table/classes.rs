@@ -1,4 +1,4 @@
-//! Classes of a table.
+//! Classes of the rows of a table, and their encoding as numbers.
 
 use super::cell::RawCell;
 use super::file::TableFile;
@@ -6,25 +6,25 @@ use super::row::RowLocation;
 use crate::data::DataError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Limit on the number of classes, and on the bytes of a class name.
+/// Limit on the number of classes. [`MOST_BYTES`] limits the length of a class name.
 const MOST_CLASSES: usize = 65_536;
 const MOST_BYTES: usize = 1024;
 
-/// The encoding of labels as classes.
+/// The encoding of the labels of a table as class numbers.
 pub(super) enum ClassEncoding {
-    /// Labels that are class numbers already.
+    /// The labels are class numbers already.
     Integers,
-    /// Names of classes, numbered in alphabetical order.
+    /// The labels are names of classes, which are numbered in alphabetical order.
     Sorted(BTreeMap<String, u32>),
 }
 
-/// Statistics of the labels of a training table.
+/// Counts of the labels in a training table, from which their encoding follows.
 #[derive(Default)]
 pub(super) struct LabelCounts {
     names: BTreeSet<String>,
     integers: u64,
     others: u64,
-    /// The first label that is not an integer, and its position.
+    /// The first label that is not an integer, with the name of its file and its position.
     odd: Option<(String, String, RowLocation)>,
 }
 
@@ -33,7 +33,8 @@ impl LabelCounts {
         self.names.is_empty()
     }
 
-    /// Counts a label.
+    /// Counts the label in `cell`, which is in the column `target`; `Err` if there are too many classes
+    /// or the label cannot name one.
     pub(super) fn add(
         &mut self,
         file: &TableFile,
@@ -63,8 +64,8 @@ impl LabelCounts {
         Ok(())
     }
 
-    /// Returns the encoding: integers stay as they are, otherwise classes are numbered by name. `Err` names
-    /// a stray text among integers.
+    /// Returns the class encoding for the counted labels: integers stay as they are, otherwise classes
+    /// are numbered by name. `Err` names a stray text among integers.
     pub(super) fn classes(self, target: &str) -> Result<ClassEncoding, DataError> {
         match self.odd {
             None => Ok(ClassEncoding::Integers),
@@ -81,7 +82,7 @@ impl LabelCounts {
     }
 }
 
-/// Returns the label in a cell.
+/// Returns the label in a cell of the column `target`; `Err` if it is empty or a date.
 fn label(file: &TableFile, place: RowLocation, cell: RawCell<'_>, target: &str) -> Result<String, DataError> {
     cell.name().ok_or_else(|| {
         let found = match cell {
@@ -97,7 +98,8 @@ fn label(file: &TableFile, place: RowLocation, cell: RawCell<'_>, target: &str) 
 }
 
 impl ClassEncoding {
-    /// Creates the encoding of a trained model.
+    /// Creates the class encoding of a trained model from the names of its classes; `None` means
+    /// integers.
     pub(super) fn of(names: Option<&[String]>) -> Self {
         match names {
             None => Self::Integers,
@@ -105,7 +107,7 @@ impl ClassEncoding {
         }
     }
 
-    /// Returns the names in the order of their classes; `None` if classes are numbers.
+    /// Returns the names of the classes in the order of their numbers; `None` if the labels are numbers.
     pub(super) fn list(&self) -> Option<Vec<String>> {
         match self {
             Self::Integers => None,
@@ -113,7 +115,7 @@ impl ClassEncoding {
         }
     }
 
-    /// Returns the class of a label; the model has `classes`.
+    /// Returns the class of the label in `cell`; `Err` unless it is one of the model's `classes` classes.
     pub(super) fn class(
         &self,
         (file, place): (&TableFile, RowLocation),

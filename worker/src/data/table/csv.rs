@@ -1,4 +1,4 @@
-//! CSV tables: a header, and fields separated by commas, semicolons, tabs or vertical bars.
+//! CSV tables: a header, then rows of fields separated by commas, semicolons, tabs or vertical bars.
 
 use super::cell::RawCell;
 use super::row::{RowLocation, RowVisitor};
@@ -6,19 +6,19 @@ use crate::data::DataError;
 use crate::data::files::DataFile;
 use std::io::Read;
 
-/// Possible separators, in the order in which they are tried.
+/// Possible field separators, in the order in which they are tried.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// Bytes at the beginning of a file from which the separator is found.
+/// Number of bytes at the beginning of a file from which the separator is found.
 const LOOKED_AT: u64 = 1 << 18;
 
-/// Rows from which the separator is found.
+/// Number of rows from which the separator is found.
 const ROWS: usize = 50;
 
-/// Limit on the bytes of a line.
+/// Limit on the length of a line, in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Returns the separator of a file, and the names of its columns.
+/// Returns the field separator of a file, and the names of its columns.
 pub(super) fn head(file: &DataFile) -> Result<(u8, Vec<String>), DataError> {
     let mut beginning = Vec::new();
     file.reader()?.take(LOOKED_AT).read_to_end(&mut beginning).map_err(|error| file.unreadable(error))?;
@@ -28,7 +28,8 @@ pub(super) fn head(file: &DataFile) -> Result<(u8, Vec<String>), DataError> {
     Ok((separator, header.iter().map(str::to_owned).collect()))
 }
 
-/// Returns the separator that gives the first rows as many fields as the header, and the most of them.
+/// Returns the field separator that gives the first rows as many fields as the header, and the most
+/// fields.
 fn separator(beginning: &[u8]) -> u8 {
     let fields = |separator: u8| {
         let mut records = reader(beginning, separator);
@@ -48,7 +49,7 @@ fn reader<R: Read>(from: R, separator: u8) -> csv::Reader<R> {
     csv::ReaderBuilder::new().delimiter(separator).trim(csv::Trim::All).from_reader(from)
 }
 
-/// Calls `visit` for every row with the cells of `columns`.
+/// Calls `visit` for every row of a CSV file, with the cells of `columns`.
 pub(super) fn rows(
     file: &DataFile,
     separator: u8,
@@ -67,13 +68,12 @@ pub(super) fn rows(
     Ok(())
 }
 
-/// A reader that fails at a line longer than [`MOST_BYTES`], because the fields of a row are held in
-/// memory.
+/// A reader that fails at a line longer than [`MOST_BYTES`]: the fields of a row are held in memory.
 struct ShortLines<R> {
     from: R,
-    /// Number of the current line, from 1.
+    /// Number of the current line, counted from 1.
     line: u64,
-    /// Bytes of the current line so far.
+    /// Number of bytes read of the current line.
     bytes: usize,
 }
 
@@ -94,7 +94,7 @@ impl<R: Read> Read for ShortLines<R> {
     }
 }
 
-/// The error of a line that is too long, with its number.
+/// The error for a line that is too long; has its number.
 #[derive(Debug, thiserror::Error)]
 #[error("the line is longer than {} MiB; is a quote missing, or is this no table?", MOST_BYTES >> 20)]
 struct LongLine(u64);

@@ -1,18 +1,18 @@
-//! Encoding of cells as numbers: first those stored of a table, then the inputs of a model.
+//! Encoding of the cells of a table as numbers: first as the stored ones, then as the inputs of a model.
 
 use super::cell::{CellValue, RawCell};
 use super::profile::{ColumnProfile, Kind};
 use dtrain_protocol::{Column, Encoding};
 use std::collections::HashMap;
 
-/// Encodes cells as the numbers that a table stores: a value, the index of a category, or not-a-number for
-/// an empty cell.
+/// An encoder of cells as the numbers that a table stores: a value, the index of a category, or
+/// not-a-number for an empty cell.
 pub(super) struct CellEncoder(Vec<ColumnEncoder>);
 
 enum ColumnEncoder {
     Number,
     Date,
-    /// Indices of the categories, by text.
+    /// The column has categories; maps the text of each to its index.
     Category(HashMap<String, f64>),
 }
 
@@ -28,7 +28,7 @@ impl CellEncoder {
         Self(columns.iter().map(kept).collect())
     }
 
-    /// Returns the stored number of a cell of this column. `Err` names the expected content.
+    /// Returns the stored number for a cell of column `column`. `Err` names the expected content.
     pub(super) fn keep(
         &self,
         column: usize,
@@ -59,7 +59,7 @@ impl CellEncoder {
     }
 }
 
-/// Returns the columns, not standardised yet.
+/// Returns the encodings of the profiled columns, whose numbers are not standardized yet.
 pub(super) fn columns(profiles: &[ColumnProfile]) -> Vec<Column> {
     let column = |profile: &ColumnProfile| {
         let encoding = match &profile.kind {
@@ -72,12 +72,12 @@ pub(super) fn columns(profiles: &[ColumnProfile]) -> Vec<Column> {
     profiles.iter().map(column).collect()
 }
 
-/// Returns the number of values that a model reads of a row.
+/// Returns the number of model inputs that the columns of a row become.
 pub(super) fn width(columns: &[Column]) -> usize {
     columns.iter().map(|column| column.encoding.width()).sum()
 }
 
-/// Appends the model inputs of a stored row.
+/// Appends the model inputs for the stored row `kept`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

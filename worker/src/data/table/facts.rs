@@ -1,4 +1,4 @@
-//! Facts about a table, for a user.
+//! Facts about the table of a recipe, for the user.
 
 use super::file::{TableFile, TabularFormat};
 use super::profile::{ColumnProfile, Kind};
@@ -7,46 +7,46 @@ use crate::data::{DataError, files};
 use dtrain_recipes::Columns;
 use std::path::Path;
 
-/// The columns of the table that a recipe trains on.
+/// Facts about the columns of the table that a recipe trains on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFacts {
-    /// Name of the separator of fields; `None` for Parquet.
+    /// Name of the field separator; `None` for Parquet.
     pub separator: Option<&'static str>,
-    /// Columns of the first file, in order.
+    /// Facts about the columns of the first file, in its order.
     pub columns: Vec<ColumnFacts>,
-    /// Values that a model reads of a row.
+    /// Number of model inputs that a row becomes.
     pub inputs: u64,
-    /// Warnings about columns.
+    /// Warnings about columns, for the user.
     pub warnings: Vec<String>,
 }
 
-/// A column of a table.
+/// Facts about one column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnFacts {
-    /// Name of the column.
+    /// Name of the column, as in the file.
     pub name: String,
-    /// Type of the column's content.
+    /// Type of the column's content, or its role.
     pub kind: ColumnKind,
-    /// Cells without a value.
+    /// Number of cells without a value.
     pub empty: u64,
 }
 
-/// The type of a column's content.
+/// The type of a column's content, or its role in the recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
-    /// Numbers.
+    /// The column has numbers.
     Number,
-    /// Dates, which a model reads as days.
+    /// The column has dates, which a model reads as days.
     Date,
-    /// Text with these categories; an empty text stands for empty cells.
+    /// The column has text of these categories; an empty text stands for empty cells.
     Category(Vec<String>),
-    /// The class to predict.
+    /// The column has the class to predict.
     Class,
-    /// A column that the recipe leaves out.
+    /// The recipe leaves the column out.
     Ignored,
 }
 
-/// Reads all rows of the training files and returns facts about the columns.
+/// Reads all rows of the training files and returns facts about their columns.
 pub(in crate::data) fn facts(
     train: &[String],
     (format, columns): (TabularFormat, &Columns),

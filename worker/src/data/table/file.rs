@@ -1,4 +1,4 @@
-//! A table file of any format.
+//! Table files, in CSV or Parquet.
 
 use super::row::{RowLocation, RowVisitor};
 use super::{csv, parquet};
@@ -9,17 +9,17 @@ use dtrain_recipes::Columns;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The format of the files of a table.
+/// The format of a table's files: CSV or Parquet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::data) enum TabularFormat {
     Csv,
     Parquet,
 }
 
-/// An open table file.
+/// A CSV or Parquet file, opened for reading its rows.
 pub(super) struct TableFile {
     pub(super) file: Arc<DataFile>,
-    /// Names of the columns; a column without a name is named by its number.
+    /// Names of the columns; a column without a name is called by its number.
     names: Vec<String>,
     contents: FormatReader,
 }
@@ -54,12 +54,13 @@ impl TableFile {
         Ok(opened)
     }
 
-    /// Returns the names of all columns.
+    /// Returns the names of all columns of the file.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Returns the names of the columns that a model reads.
+    /// Returns the names of the columns that a model reads, which are all but the class and the ignored
+    /// ones.
     pub(super) fn inputs(&self, columns: &Columns) -> Result<Vec<String>, DataError> {
         if let Some(missing) = columns.ignore.iter().find(|name| !self.names.contains(name)) {
             let list = self.names.join(", ");
@@ -77,8 +78,8 @@ impl TableFile {
         Ok(inputs)
     }
 
-    /// Returns the indices of the columns `inputs`, in this order. `Err` if this file lacks one or has
-    /// others.
+    /// Returns the indices of the columns called `inputs`, in this order. `Err` if the file lacks one of
+    /// them or has further columns.
     pub(super) fn places(&self, inputs: &[String], columns: &Columns) -> Result<Vec<usize>, DataError> {
         if let Some(missing) = inputs.iter().find(|name| !self.names.contains(name)) {
             let detail = format!(
@@ -104,7 +105,7 @@ impl TableFile {
         self.names.iter().position(|other| other == name)
     }
 
-    /// Returns the index of the column with the class.
+    /// Returns the index of the column called `target`, which has the class.
     pub(super) fn target(&self, target: &str) -> Result<usize, DataError> {
         self.place(target).ok_or_else(|| {
             let found = self.names.join(", ");
@@ -116,12 +117,12 @@ impl TableFile {
         })
     }
 
-    /// Formats the separator for a message; empty for Parquet.
+    /// Formats the field separator for a message; empty for Parquet.
     fn separated(&self) -> String {
         self.separator().map_or_else(String::new, |name| format!(" (separated by {name})"))
     }
 
-    /// Returns the name of the separator of fields; `None` for Parquet.
+    /// Returns the name of the field separator; `None` for Parquet.
     pub(super) fn separator(&self) -> Option<&'static str> {
         match self.contents {
             FormatReader::Csv { separator: b';' } => Some("semicolons"),
@@ -132,12 +133,12 @@ impl TableFile {
         }
     }
 
-    /// Returns `true` if `1,5` is a number in this file.
+    /// Returns `true` if `1,5` counts as a number in this file.
     pub(super) fn has_decimal_comma(&self) -> bool {
         matches!(self.contents, FormatReader::Csv { separator } if separator != b',')
     }
 
-    /// Returns the error of a wrong set of column names.
+    /// Returns the error for a wrong set of column names.
     pub(super) fn wrong_header(&self, detail: String) -> DataError {
         let place = match self.contents {
             FormatReader::Csv { .. } => RowLocation::Line(1),
@@ -146,12 +147,12 @@ impl TableFile {
         self.error_at(place, detail)
     }
 
-    /// Returns the error of a wrong value at this place.
+    /// Returns the error for a wrong value in a row; `detail` describes it.
     pub(super) fn error_at(&self, place: RowLocation, detail: impl Into<String>) -> DataError {
         DataError::content(&self.file.name, place.to_string(), detail)
     }
 
-    /// Calls `visit` for every row with the cells of `columns`, in this order.
+    /// Calls `visit` for every row of the file, with the cells of `columns`, in this order.
     pub(super) fn rows(&self, columns: &[usize], visit: &mut RowVisitor<'_>) -> Result<(), DataError> {
         match &self.contents {
             FormatReader::Csv { separator } => csv::rows(&self.file, *separator, columns, visit),

@@ -32,27 +32,27 @@ use profile::ColumnProfile;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Rows in one read.
+/// Number of rows that are read at a time.
 const ROWS: usize = 1024;
 
-/// Rows of a table, with or without their classes.
+/// The rows of a table as samples, with or without their classes.
 pub(super) struct TabularSamples {
-    /// Stored values of the columns, followed by the class if it is known.
+    /// Stored numbers of each row: those of the columns, followed by the class if it is known.
     cells: NumericRows,
     columns: Vec<Column>,
     has_classes: bool,
-    /// Values that a model reads of a row.
+    /// Number of model inputs that a row becomes.
     width: usize,
 }
 
-/// The settings for reading the rows of files.
+/// The settings for reading the rows of table files.
 #[derive(Clone, Copy)]
 struct RowDecoding<'a> {
     columns: &'a Columns,
     encodings: &'a [Column],
-    /// Class encoding, and the number of classes of the model; `None` to read no labels.
+    /// Class encoding, and the number of classes of the model; `None` if labels are not read.
     classes: Option<(&'a ClassEncoding, u32)>,
-    /// Folder of the temporary file of a large table.
+    /// Folder for the temporary file of a large table.
     cache: &'a Path,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn open(
     })
 }
 
-/// Reads rows of `files`, whose columns and classes are those of `preprocessing`.
+/// Reads the labeled rows of `files`, encoded as `preprocessing` says.
 pub(super) fn labelled(
     files: &[String],
     (format, columns): (TabularFormat, &Columns),
@@ -123,7 +123,7 @@ pub(super) fn labelled(
     reading.read(&files)
 }
 
-/// Reads the rows of a file, which may lack the class column.
+/// Reads the rows of a file that may lack the class column.
 pub(super) fn unlabelled(
     file: &Arc<DataFile>,
     (format, columns): (TabularFormat, &Columns),
@@ -138,7 +138,8 @@ fn open_all(files: &[Arc<DataFile>], format: TabularFormat) -> Result<Vec<TableF
     files.iter().map(|file| TableFile::open(file, format)).collect()
 }
 
-/// Returns the profiles of the training columns, which are those of the first file, and the class encoding.
+/// Returns the profiles of the training columns, which are those of the first file, and the encoding of
+/// the classes.
 fn profile_and_classes(
     files: &[TableFile],
     columns: &Columns,
@@ -202,7 +203,8 @@ impl RowDecoding<'_> {
     }
 }
 
-/// Standardises the columns of numbers: sets mean and deviation to those of the training rows.
+/// Standardizes the columns of numbers: sets the mean and deviation of each to those of the training
+/// rows.
 #[expect(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
 fn standardise(encodings: &mut [Column], cells: &NumericRows, sides: &[Subset]) -> Result<(), DataError> {
     let count = encodings.len();
@@ -237,7 +239,7 @@ fn standardise(encodings: &mut [Column], cells: &NumericRows, sides: &[Subset]) 
     Ok(())
 }
 
-/// Calls `of` with the stored values of each training row.
+/// Calls `of` with the stored numbers of each training row.
 fn each_trained(cells: &NumericRows, sides: &[Subset], mut of: impl FnMut(&[f64])) -> Result<(), DataError> {
     cells.each(ROWS, |index, row| {
         if sides[index] == Subset::Train {
@@ -251,7 +253,7 @@ fn rows_in_memory(rows: u64) -> usize {
 }
 
 impl TabularSamples {
-    /// Counts the classes of the rows of each side.
+    /// Adds the number of training and of validation rows of each class to `train` and `valid`.
     fn count_classes(&self, sides: &[Subset], [train, valid]: &mut [Vec<u64>; 2]) -> Result<(), DataError> {
         self.cells.each(ROWS, |index, row| {
             let class = class(row);
@@ -263,7 +265,8 @@ impl TabularSamples {
         })
     }
 
-    /// Returns the model inputs of these rows, one after the other, and their classes if they are known.
+    /// Returns the model inputs of the rows `indices`, one row after another, and their classes if they
+    /// are known.
     pub(super) fn rows(&self, indices: &[u64]) -> Result<(Vec<f32>, Vec<u32>), DataError> {
         let mut kept = vec![0.0; self.columns.len() + usize::from(self.has_classes)];
         let (mut values, mut classes) = (Vec::with_capacity(indices.len() * self.width), Vec::new());
@@ -277,13 +280,13 @@ impl TabularSamples {
         Ok((values, classes))
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows of the table.
     pub(super) fn count(&self) -> u64 {
         self.cells.rows()
     }
 }
 
-/// Returns the class of a row that has one.
+/// Returns the class in a stored row that has one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u32")]
 fn class(kept: &[f64]) -> usize {
     kept[kept.len() - 1] as usize

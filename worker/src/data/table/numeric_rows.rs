@@ -1,4 +1,4 @@
-//! Storage of a table's cells: in memory, or on disk if they are large.
+//! Storage for the numbers of a table: in memory, or on disk if they are many.
 
 use crate::data::DataError;
 use std::fs::{self, File, OpenOptions};
@@ -7,17 +7,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Limit on the numbers held in memory: 256 MiB.
+/// Limit on the count of numbers held in memory, which take 256 MiB.
 const IN_MEMORY: usize = 32 << 20;
 
-/// Numbers in one write.
+/// Count of numbers that are written at a time.
 const AT_A_TIME: usize = 1 << 17;
 
-/// Rows of numbers, all of one width.
+/// Rows of numbers, all of the same width.
 pub(super) struct NumericRows {
     width: usize,
     rows: u64,
-    /// Numbers in memory; of a table on disk, those that are not written yet.
+    /// The numbers in memory; for a table on disk, those that are not written yet.
     values: Vec<f64>,
     disk: Option<SpillFile>,
     /// Folder for the temporary file of a large table.
@@ -31,7 +31,7 @@ struct SpillFile {
 }
 
 impl NumericRows {
-    /// Creates a table without rows. A large one is stored in an unnamed file in `folder`.
+    /// Creates a table without rows. Once it is large, it is stored in an unnamed file in `folder`.
     pub(super) fn new(width: usize, folder: &Path) -> Self {
         Self::with_limit(width, folder, IN_MEMORY)
     }
@@ -44,7 +44,7 @@ impl NumericRows {
         self.rows
     }
 
-    /// Appends a row.
+    /// Appends a row to the table.
     pub(super) fn push(&mut self, row: &[f64]) -> Result<(), DataError> {
         assert_eq!(row.len(), self.width, "rows are of one width");
         self.values.extend_from_slice(row);
@@ -55,7 +55,8 @@ impl NumericRows {
         if self.values.len() >= AT_A_TIME { self.write() } else { Ok(()) }
     }
 
-    /// Finishes the table after its last row: writes the rows that are still buffered.
+    /// Finishes the table after its last row: writes the rows that are still in memory, if the table is
+    /// on disk.
     pub(super) fn complete(mut self) -> Result<Self, DataError> {
         self.write()?;
         Ok(self)
@@ -70,7 +71,7 @@ impl NumericRows {
         Ok(())
     }
 
-    /// Fills `into`, one or more whole rows, from `row` on.
+    /// Fills `into`, one or more whole rows, with those from row `row` on.
     pub(super) fn read(&self, row: u64, into: &mut [f64]) -> Result<(), DataError> {
         let begin = row * self.width as u64;
         match &self.disk {
@@ -86,7 +87,7 @@ impl NumericRows {
         }
     }
 
-    /// Calls `of` for every row with its number; reads `at_a_time` rows at once from disk.
+    /// Calls `of` for every row, with its number; reads `at_a_time` rows at once from disk.
     pub(super) fn each(&self, at_a_time: usize, mut of: impl FnMut(usize, &[f64])) -> Result<(), DataError> {
         let mut part = vec![0.0; at_a_time * self.width];
         for begin in (0..self.rows).step_by(at_a_time) {
@@ -104,7 +105,7 @@ impl NumericRows {
 }
 
 impl SpillFile {
-    /// Creates a file that vanishes with this process.
+    /// Creates a file in `folder` that vanishes with this process.
     fn create(folder: &Path) -> Result<Self, DataError> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);

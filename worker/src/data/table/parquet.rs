@@ -1,4 +1,4 @@
-//! Parquet tables.
+//! Parquet tables: the cells of their rows.
 
 use super::cell::RawCell;
 use super::row::{RowLocation, RowVisitor};
@@ -7,13 +7,14 @@ use crate::data::parquet_file::{CellType, GroupColumn, ParquetFile};
 use ::parquet::column::reader::ColumnReader;
 use ::parquet::data_type::ByteArray;
 
-/// Rows in one read.
+/// Number of rows that are read at a time.
 const ROWS: usize = 1024;
 
-/// Limit on the decompressed bytes of text in a column of a row group.
+/// Limit on the decompressed bytes of text in a column chunk.
 const MOST_TEXT: u64 = 256 << 20;
 
-/// Calls `visit` for every row with the cells of `columns`, one row group after the other.
+/// Calls `visit` for every row of a Parquet file, with the cells of `columns`, one row group after
+/// another.
 pub(super) fn rows(
     parquet: &ParquetFile,
     columns: &[usize],
@@ -66,7 +67,7 @@ fn cell_type(parquet: &ParquetFile, column: usize) -> Result<CellType, DataError
     })
 }
 
-/// Consecutive values of a column; `None` is null.
+/// Consecutive values of a column; `None` stands for null.
 enum ColumnValues {
     Numbers(Vec<Option<f64>>),
     Flags(Vec<Option<bool>>),
@@ -75,7 +76,7 @@ enum ColumnValues {
 }
 
 impl ColumnValues {
-    /// Reads the next `count` values of a chunk, the first from row `row`.
+    /// Reads the next `count` values of a column chunk, the first of which is from row `row`.
     #[expect(clippy::cast_precision_loss, reason = "models compute in f32, of what differs from the mean")]
     fn read(
         parquet: &ParquetFile,
@@ -120,7 +121,7 @@ impl ColumnValues {
         })
     }
 
-    /// Returns the cell at this index; `None` if it is not UTF-8.
+    /// Returns the cell at index `at`; `None` if it is not UTF-8.
     fn cell(&self, at: usize) -> Option<RawCell<'_>> {
         Some(match self {
             Self::Numbers(values) => values[at].map_or(RawCell::Empty, RawCell::Number),

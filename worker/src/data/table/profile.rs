@@ -1,4 +1,4 @@
-//! Profiles of columns: the type of each, and the categories of text columns.
+//! Profiles of table columns: the type of each, and the categories of text columns.
 
 use super::cell::{CellValue, RawCell, is_other_date, with_comma};
 use super::classes::{ClassEncoding, LabelCounts};
@@ -8,36 +8,37 @@ use crate::data::DataError;
 use dtrain_recipes::Columns;
 use std::collections::BTreeSet;
 
-/// Limit on the categories of a column.
+/// Limit on the number of categories of a column.
 const MOST_CATEGORIES: usize = 256;
 
-/// Limit on the bytes of a category.
+/// Limit on the length of a category's name, in bytes.
 const MOST_BYTES: usize = 1024;
 
-/// Fewest rows for a warning about a column that numbers the rows, or has another text in each.
+/// Fewest rows for a warning about a column that numbers the rows, or has a different text in each.
 const MANY: u64 = 20;
 
-/// The type of a column.
+/// The type of a column that a model reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Number,
     Date,
-    /// Categories in alphabetical order; an empty text stands for empty cells.
+    /// The column has categories, in alphabetical order; an empty text stands for empty cells.
     Category(Vec<String>),
 }
 
-/// Name, type and warning of a column.
+/// Name, type, empty cells and warning of a column that a model reads.
 #[derive(Clone, Debug)]
 pub(super) struct ColumnProfile {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// Number of cells that are empty, or have a word for empty.
+    /// Number of cells that are empty or have a word such as `n/a`.
     pub(super) empty: u64,
-    /// Warning for the user.
+    /// Warning about the column, for the user.
     pub(super) warning: Option<String>,
 }
 
-/// Reads the columns `inputs` and the classes in all rows of `files`.
+/// Reads the columns `inputs` and the classes in all rows of `files`; returns the profiles of the columns
+/// and the class encoding.
 pub(super) fn profile_columns(
     files: &[TableFile],
     inputs: &[String],
@@ -69,7 +70,7 @@ pub(super) fn profile_columns(
     Ok((profiles, labels.classes(&columns.target)?))
 }
 
-/// Statistics of a column over the rows read so far.
+/// Statistics of a table column over the rows read so far.
 struct ColumnStatistics {
     name: String,
     rows: u64,
@@ -77,16 +78,16 @@ struct ColumnStatistics {
     numbers: u64,
     dates: u64,
     others: u64,
-    /// The first cell that is neither number nor date.
+    /// The first cell that is neither a number nor a date, with its place.
     odd: Option<UnparsedCell>,
-    /// Distinct texts; collected only up to the limit of categories.
+    /// Distinct texts in the column, up to one more than the limit of categories.
     texts: BTreeSet<String>,
-    /// Cells without any text.
+    /// Number of cells without any text.
     blank: u64,
-    /// The first number with a decimal comma; `point` is the first with a decimal point.
+    /// The first number with a decimal comma, as text; `point` is the first with a decimal point.
     comma: Option<String>,
     point: Option<String>,
-    /// The previous number, as long as the column counts up by one.
+    /// The number in the previous row, as long as the column counts up by one.
     count: Option<f64>,
     is_count: bool,
 }
@@ -116,7 +117,7 @@ impl ColumnStatistics {
         }
     }
 
-    /// Adds a cell; `wrong` makes the error of a cell that no column may have.
+    /// Adds a cell to the statistics; `wrong` makes the error for a cell that no column may have.
     fn add(
         &mut self,
         cell: RawCell<'_>,
@@ -155,7 +156,8 @@ impl ColumnStatistics {
         Ok(())
     }
 
-    /// Stores a text that may be a category.
+    /// Stores the text of a cell, which may be a category, or a number with a decimal comma if
+    /// `may_have_comma`.
     fn keep(&mut self, text: &str, may_have_comma: bool) {
         if may_have_comma {
             if self.comma.is_none() && with_comma(text).is_some() {
@@ -175,7 +177,7 @@ impl ColumnStatistics {
         self.others == 1 && matches!(cell.meaning(has_decimal_comma), CellValue::Other)
     }
 
-    /// Returns the profile of the column; `first` is the first file.
+    /// Returns the profile of the column; `first` is the first file of the table, for messages.
     fn profile(self, first: &TableFile) -> Result<ColumnProfile, DataError> {
         let kind = self.kind(first)?;
         let warning = self.warning(&kind);
@@ -202,7 +204,7 @@ impl ColumnStatistics {
         }
     }
 
-    /// Returns the error of a column that mixes types.
+    /// Returns the error for a column that mixes numbers, dates and text.
     fn mixed(&self, numbers: u64, dates: u64, first: &TableFile) -> DataError {
         let name = &self.name;
         let ignore = format!("`data.ignore = [{name:?}]` leaves the column out");

@@ -1,17 +1,17 @@
-//! Rows of a table file of any format.
+//! Rows of a table file, in CSV or Parquet.
 
 use super::cell::RawCell;
 use crate::data::DataError;
 use std::fmt;
 
-/// The place of a problem in a table file.
+/// The place of a problem in a CSV or Parquet file.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::data) enum RowLocation {
-    /// A line, counted from 1.
+    /// A line of a CSV file, counted from 1.
     Line(u64),
-    /// The schema of a Parquet file: names and types of its columns.
+    /// The schema of a Parquet file: the names and types of its columns.
     Schema,
-    /// A row of a row group of a Parquet file, both counted from 0.
+    /// A row in a row group of a Parquet file, both counted from 0.
     Row { group: usize, row: u64 },
 }
 
@@ -25,5 +25,5 @@ impl fmt::Display for RowLocation {
     }
 }
 
-/// A callback for each row, with its place and the requested cells.
+/// A callback that is given each row of a file: its place and the requested cells.
 pub(super) type RowVisitor<'a> = dyn FnMut(RowLocation, &[RawCell<'_>]) -> Result<(), DataError> + 'a;

@@ -1,5 +1,6 @@
 use super::*;
-use burn::tensor::Device;
+use crate::mesh::ModelParallelGroups;
+use burn::tensor::{Device, TensorData};
 
 const TWO_OF_FOUR: Experts = Experts { balance: 0.5, ..Experts::new(4, 2) };
 
@@ -47,8 +48,9 @@ fn imbalance_is_counted_in_each_sequence() {
     let values: Vec<f32> = (0..24).map(|i| (i * 7 % 11) as f32 / 20.0).collect();
     let probabilities = tensor(&values, [6, 4]).autodiff().require_grad();
     let chosen = top_k_experts(&values, &TWO_OF_FOUR);
-    let loss = load_balance_loss(&probabilities, &chosen, &TWO_OF_FOUR, &ModelParallelGroups::none(), [2, 3])
-        .unwrap();
+    let loss =
+        load_balancing_loss(&probabilities, &chosen, &TWO_OF_FOUR, &ModelParallelGroups::none(), [2, 3])
+            .unwrap();
     let share = |sample: usize, expert: usize| {
         chosen[sample * 6..][..6].iter().filter(|chosen| **chosen == expert).count() as f64 / 6.0
     };
@@ -70,14 +72,14 @@ fn imbalance_is_smallest_where_all_experts_have_as_many_tokens() {
     let even = tensor(&[0.25; 16], [4, 4]).autodiff().require_grad();
     let told = |chosen: &[usize]| {
         let loss =
-            load_balance_loss(&even, chosen, &TWO_OF_FOUR, &ModelParallelGroups::none(), [1, 4]).unwrap();
+            load_balancing_loss(&even, chosen, &TWO_OF_FOUR, &ModelParallelGroups::none(), [1, 4]).unwrap();
         loss.into_scalar::<f32>()
     };
     assert!((told(&[0, 1, 2, 3, 0, 1, 2, 3]) - 0.5).abs() < 1e-6);
     let none = Experts { balance: 0.0, ..TWO_OF_FOUR };
-    assert!(load_balance_loss(&even, &[0; 8], &none, &ModelParallelGroups::none(), [1, 4]).is_none());
+    assert!(load_balancing_loss(&even, &[0; 8], &none, &ModelParallelGroups::none(), [1, 4]).is_none());
     assert!(
-        load_balance_loss(&even.inner(), &[0; 8], &TWO_OF_FOUR, &ModelParallelGroups::none(), [1, 4])
+        load_balancing_loss(&even.inner(), &[0; 8], &TWO_OF_FOUR, &ModelParallelGroups::none(), [1, 4])
             .is_none()
     );
 }

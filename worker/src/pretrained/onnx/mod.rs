@@ -1,4 +1,5 @@
-//! ONNX export of an mlp or a cnn: input `input`, output `logits`, both with a batch of any size.
+//! ONNX export of an mlp or a cnn, with the input `input` and the output `logits` for batches of any
+//! size.
 
 mod protobuf;
 
@@ -12,11 +13,12 @@ use dtrain_recipes::{Cnn, Mlp, MlpActivation, Model};
 use protobuf::{AttributeProto, EncodedMessage, GraphProto};
 use serde_json::{Value, json};
 
-/// Limit on the bytes of a protocol buffer.
+/// Limit on the size of a protocol buffer, in bytes.
 const MOST_BYTES: usize = 1 << 31;
 
-/// Returns the model of a checkpoint as an ONNX file. Its metadata has `classes`, a JSON list of names, if
-/// classes have names, and `preprocessing`, the required preprocessing of samples as JSON.
+/// Returns the model of a checkpoint as the bytes of an ONNX file. Its metadata has `classes`, a JSON
+/// list of names, if the classes have names, and `preprocessing`, the required preprocessing of samples
+/// as JSON.
 ///
 /// `Err` if the model is not an mlp or a cnn, or the checkpoint is damaged.
 pub(super) fn file(reader: &TensorReader, model: &Model) -> Result<Vec<u8>, PretrainedError> {
@@ -63,7 +65,7 @@ fn metadata(reader: &TensorReader) -> Result<Vec<(&'static str, String)>, Pretra
     Ok(metadata)
 }
 
-/// A builder of the graph. Parameters keep their names; an output has the name of its node.
+/// A builder of an ONNX graph. Parameters keep their names; the output of a node has the node's name.
 struct GraphBuilder<'a> {
     reader: &'a TensorReader,
     nodes: Vec<EncodedMessage>,
@@ -102,7 +104,7 @@ impl GraphBuilder<'_> {
         self.linear("head.", [last, cnn.classes as usize], &flat, "logits").map(drop)
     }
 
-    /// Adds a residual block, see `model/cnn.rs`.
+    /// Adds a residual block of a cnn to the graph; returns the name of its output.
     fn block(&mut self, place: &BlockShape, x: &str) -> Result<String, PretrainedError> {
         let prefix = format!("stages.{}.{}.", place.stage, place.block);
         let [input, output] = place.channels;
@@ -121,7 +123,7 @@ impl GraphBuilder<'_> {
         Ok(self.node("Relu", &[&sum], &format!("{prefix}relu2"), &[]))
     }
 
-    /// Adds `x · weight + bias`; the weight is `[in, out]`.
+    /// Adds `x · weight + bias` to the graph, with a weight of `shape` `[in, out]`.
     fn linear(
         &mut self,
         prefix: &str,
@@ -172,8 +174,8 @@ impl GraphBuilder<'_> {
         Ok(self.node("Conv", &[x, &weight], name, &attributes))
     }
 
-    /// Adds a group norm as an instance norm with the groups as channels, because operator set 17 has no
-    /// group norm.
+    /// Adds a group norm to the graph, as an instance norm with the groups as channels, because operator
+    /// set 17 has no group norm.
     fn group_norm(
         &mut self,
         name: &str,
@@ -200,13 +202,14 @@ impl GraphBuilder<'_> {
         Ok(self.node("Add", &[&scaled, &bias], &at("sum"), &[]))
     }
 
-    /// Adds a node called `name`, which is also the name of its output.
+    /// Adds a node called `name` to the graph; its output has the same name, which is returned.
     fn node(&mut self, operator: &str, inputs: &[&str], name: &str, attributes: &[AttributeProto]) -> String {
         self.nodes.push(protobuf::node(operator, inputs, name, attributes));
         name.to_owned()
     }
 
-    /// Adds the parameter `name` of the checkpoint, which has `shape` there and `written` in the file.
+    /// Adds the parameter `name` to the graph; it has the shape `shape` in the checkpoint and `written`
+    /// in the file.
     fn parameter(
         &mut self,
         name: &str,

@@ -1,10 +1,10 @@
-//! Protocol buffers: the messages of ONNX. Field numbers are those of `onnx.proto`.
+//! Protocol buffers: encodes the messages of ONNX. Field numbers are those of `onnx.proto`.
 
-/// An encoded message.
+/// An encoded protocol buffer message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EncodedMessage(Vec<u8>);
 
-/// The encoding of a field.
+/// The wire type of a field: the way in which its value is encoded.
 #[derive(Clone, Copy)]
 enum WireType {
     Varint = 0,
@@ -13,21 +13,21 @@ enum WireType {
 }
 
 impl EncodedMessage {
-    /// Adds an integer field.
+    /// Adds an integer field to the message.
     pub(super) fn int(mut self, field: u64, value: i64) -> Self {
         self.key(field, WireType::Varint);
         self.varint(value.cast_unsigned());
         self
     }
 
-    /// Adds a float field.
+    /// Adds a float field to the message.
     pub(super) fn float(mut self, field: u64, value: f32) -> Self {
         self.key(field, WireType::Four);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// Adds a field of bytes or text.
+    /// Adds a field of bytes or text to the message.
     pub(super) fn bytes(mut self, field: u64, value: impl AsRef<[u8]>) -> Self {
         self.key(field, WireType::Length);
         self.varint(value.as_ref().len() as u64);
@@ -35,12 +35,12 @@ impl EncodedMessage {
         self
     }
 
-    /// Adds messages, each as one value of a repeated field.
+    /// Adds a repeated field to the message, each of whose values is a message.
     pub(super) fn messages<'a>(self, field: u64, values: impl IntoIterator<Item = &'a Self>) -> Self {
         values.into_iter().fold(self, |message, value| message.bytes(field, &value.0))
     }
 
-    /// Returns the encoded bytes.
+    /// Returns the encoded bytes of the message.
     pub(super) fn encoded(&self) -> &[u8] {
         &self.0
     }
@@ -58,17 +58,17 @@ impl EncodedMessage {
     }
 }
 
-/// `TensorProto.DataType`.
+/// Values of `TensorProto.DataType`: those for f32 and i64.
 const FLOAT: i64 = 1;
 const INT64: i64 = 7;
 
-/// Encodes a `TensorProto` of f32.
+/// Encodes a `TensorProto` with values in f32.
 pub(super) fn floats(name: &str, shape: &[usize], values: &[f32]) -> EncodedMessage {
     tensor(name, shape, FLOAT)
         .bytes(9, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
 }
 
-/// Encodes a `TensorProto` of one dimension of i64.
+/// Encodes a `TensorProto` with one dimension of i64 values.
 pub(super) fn ints(name: &str, values: &[i64]) -> EncodedMessage {
     tensor(name, &[values.len()], INT64)
         .bytes(9, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
@@ -81,7 +81,7 @@ fn tensor(name: &str, shape: &[usize], data_type: i64) -> EncodedMessage {
     shape.iter().fold(EncodedMessage::default(), side).int(2, data_type).bytes(8, name)
 }
 
-/// Encodes a `ValueInfoProto` of f32 whose first dimension is called `batch`.
+/// Encodes a `ValueInfoProto` for an f32 tensor whose first dimension is called `batch`.
 pub(super) fn value(name: &str, sides: &[u32]) -> EncodedMessage {
     let dimension = |side: &u32| EncodedMessage::default().int(1, i64::from(*side));
     let batch = EncodedMessage::default().bytes(2, "batch");
@@ -91,7 +91,7 @@ pub(super) fn value(name: &str, sides: &[u32]) -> EncodedMessage {
     EncodedMessage::default().bytes(1, name).messages(2, [&EncodedMessage::default().messages(1, [&tensor])])
 }
 
-/// An `AttributeProto`.
+/// A named attribute of a node, encoded as an `AttributeProto`.
 pub(super) enum AttributeProto {
     Int(&'static str, i64),
     Float(&'static str, f32),
@@ -111,7 +111,7 @@ impl AttributeProto {
     }
 }
 
-/// Encodes a `NodeProto` with one output.
+/// Encodes a `NodeProto` with the output `output`.
 pub(super) fn node(
     operator: &str,
     inputs: &[&str],
@@ -123,7 +123,7 @@ pub(super) fn node(
     inputs.bytes(2, output).bytes(3, output).bytes(4, operator).messages(5, &attributes)
 }
 
-/// A `GraphProto`.
+/// The content of a graph, encoded as a `GraphProto`.
 pub(super) struct GraphProto {
     pub(super) nodes: Vec<EncodedMessage>,
     pub(super) initializers: Vec<EncodedMessage>,

@@ -1,4 +1,5 @@
-//! Folders of transformers: `config.json`, and tensors in one file or in several with an index.
+//! Hugging Face model folders: `config.json`, and tensors in one safetensors file, or in several with an
+//! index.
 
 use super::tensor_names::{HEAD, HuggingFaceTensor, prefix, theirs};
 use super::{ModelFamily, Pretrained, PretrainedError, config, io_error};
@@ -20,27 +21,27 @@ const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A pretrained model in a folder.
+/// A pretrained model in a folder of Hugging Face transformers.
 #[derive(Debug)]
 pub struct ModelFolder {
     path: PathBuf,
     pretrained: Pretrained,
-    /// Tensor files, in the order of their names.
+    /// Path of each tensor file, and the open file, in the order of their names.
     files: Vec<(PathBuf, File)>,
     tensors: BTreeMap<String, TensorLocation>,
 }
 
-/// The position of a tensor in a file.
+/// The position of a tensor in the files of a model folder, with its type and shape.
 #[derive(Debug)]
 struct TensorLocation {
     file: usize,
     dtype: String,
     shape: Vec<usize>,
-    /// Offset of the first byte in the file.
+    /// Offset of the tensor's first byte in the file.
     begin: u64,
 }
 
-/// An entry in the header of a tensor file.
+/// A tensor's entry in the header of a safetensors file.
 #[derive(Deserialize)]
 struct TensorHeader {
     dtype: String,
@@ -59,7 +60,7 @@ impl ModelFolder {
         path.join(CONFIG).is_file()
     }
 
-    /// Opens the folder at `path` and reads its configuration and headers, but no values.
+    /// Opens the model folder at `path` and reads its configuration and headers, but no values.
     ///
     /// `Err` if a file is missing or invalid, and for a model that dtrain does not support.
     pub fn open(path: &Path) -> Result<Self, PretrainedError> {
@@ -76,17 +77,17 @@ impl ModelFolder {
         Ok(Self { path: path.to_owned(), pretrained, files, tensors })
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of the model folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the model in the folder.
+    /// Returns the configuration of the model in the folder.
     pub fn pretrained(&self) -> &Pretrained {
         &self.pretrained
     }
 
-    /// Returns the tokenizer, as JSON, if there is one.
+    /// Returns the model's tokenizer, as JSON; `None` if the folder has none.
     ///
     /// `Err` if it cannot be read.
     pub fn tokenizer(&self) -> Result<Option<Vec<u8>>, PretrainedError> {
@@ -98,7 +99,7 @@ impl ModelFolder {
         }
     }
 
-    /// Returns the blake3 hash of the configuration and all tensors, in hex.
+    /// Returns the blake3 hash of the configuration and all tensor files, in hex.
     ///
     /// `Err` if a file cannot be read.
     pub fn digest(&self) -> Result<String, PretrainedError> {
@@ -144,8 +145,8 @@ impl ModelFolder {
         Err(PretrainedError::Tensors { folder: self.path.clone(), reasons })
     }
 
-    /// Writes the parameters of `model` into the folder `partial` as files of a checkpoint, one for each
-    /// part of the model, and the tokenizer if there is one.
+    /// Writes the parameters of `model` into the folder `partial` as the files of a checkpoint, one for
+    /// each part of the model; also writes the tokenizer if there is one.
     ///
     /// `Err` as in [`ModelFolder::check`], and if a file cannot be read or written.
     pub fn write(&self, model: &Decoder, partial: &Path) -> Result<Vec<SavedFile>, PretrainedError> {
@@ -177,13 +178,13 @@ impl ModelFolder {
         Ok(saved)
     }
 
-    /// Returns the names of the tensors.
+    /// Returns the names of all tensors in the folder.
     #[cfg(test)]
     pub(super) fn names(&self) -> Vec<&str> {
         self.tensors.keys().map(String::as_str).collect()
     }
 
-    /// Returns the values of a parameter that was checked.
+    /// Returns the values of a parameter that [`ModelFolder::check`] found.
     ///
     /// `Err` if the file cannot be read, and for a value that is not finite: every loss would be
     /// not-a-number.
@@ -211,7 +212,8 @@ impl ModelFolder {
         theirs(self.pretrained.family, ours).expect("a family has every parameter of its models")
     }
 
-    /// Returns the tensor called `name`, with or without the prefix of the family.
+    /// Returns the location of the tensor called `name`, and its name in the file, with or without the
+    /// prefix of the family.
     fn find(&self, name: &str) -> Option<(&str, &TensorLocation)> {
         let long = format!("{}{name}", prefix(self.pretrained.family));
         self.tensors
@@ -221,7 +223,7 @@ impl ModelFolder {
     }
 }
 
-/// Returns the parameters of each part; a shared one appears once.
+/// Returns the parameters of each part of a model; a shared parameter appears only once.
 pub(super) fn parameters(model: &impl NeuralNetwork) -> Vec<Vec<ParameterSpec>> {
     let mut seen = BTreeSet::new();
     let parts = std::iter::once(ModelPart::First)
@@ -236,7 +238,7 @@ pub(super) fn parameters(model: &impl NeuralNetwork) -> Vec<Vec<ParameterSpec>> 
         .collect()
 }
 
-/// Returns the names of the tensor files in a folder.
+/// Returns the names of the tensor files in a model folder.
 fn weight_files(folder: &Path) -> Result<Vec<String>, PretrainedError> {
     let path = folder.join(INDEX);
     if !path.is_file() {
@@ -258,7 +260,7 @@ fn weight_files(folder: &Path) -> Result<Vec<String>, PretrainedError> {
     }
 }
 
-/// Adds the tensors of file number `index`.
+/// Reads the header of the tensor file number `index`, and adds its tensors to `tensors`.
 fn read_header(
     path: &Path,
     mut file: &File,
@@ -296,7 +298,7 @@ fn read_header(
     Ok(())
 }
 
-/// Returns the bytes of a value of a supported type.
+/// Returns the bytes of one value of type `dtype`; `None` if the type is not supported.
 fn width(dtype: &str) -> Option<usize> {
     match dtype {
         "F32" => Some(4),
@@ -316,7 +318,8 @@ fn floats(dtype: &str, bytes: &[u8]) -> Vec<f32> {
 }
 
 impl Pretrained {
-    /// Returns the model with a shorter or longer context, if its positions allow that.
+    /// Returns the model with the context `context`, if its positions allow that, and otherwise with its
+    /// own.
     pub fn with_context(&self, context: u32) -> Decoder {
         match self.family {
             ModelFamily::Gpt2 => self.model.clone(),
