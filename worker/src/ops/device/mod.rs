@@ -4,6 +4,7 @@
 //! Values are f32. An operation without a kernel here is the composition in `reference`.
 // Launches never fail: their errors appear when the results are read.
 
+mod adamw;
 mod attention;
 pub(super) mod collective;
 mod embedding;
@@ -12,7 +13,6 @@ mod linear;
 mod loss;
 pub(crate) mod matmul;
 mod norm;
-mod optimizer_step;
 mod pointwise;
 
 use super::custom_autograd::{self, INPUTS, OpArgument, input};
@@ -27,7 +27,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::{AddressType, BufferArg, CubeCount, CubeDim};
 use dtrain_recipes::Precision;
 
-pub(crate) use optimizer_step::adamw;
+pub(crate) use adamw::adamw;
 
 /// A tensor on a device.
 type CubeValues = FloatTensor<Cube>;

@@ -1,4 +1,4 @@
-//! Optimizer step on a device, value by value.
+//! AdamW step on a device, value by value.
 
 use super::{CubeValues, dense, of_each, owned, values};
 use crate::ops::kernels::UpdateCoefficients;
