@@ -5,13 +5,14 @@
 //! micro-batches nor replicas change the training.
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
+use super::router::{gate_weights, router_probabilities, top_k_experts, within_capacity};
 use super::{Initializer, LayerContext, ParameterSpec, Weights};
 use crate::mesh::ModelParallelGroups;
 use crate::network::tensor_parallel;
 use crate::ops::collective::copy_to;
-use crate::ops::{self, Arithmetic, ExpertMatrices, TokenRoutes};
-use burn::tensor::{Int, Tensor, TensorData};
-use dtrain_recipes::{Activation, Decoder, Experts, Precision};
+use crate::ops::{self, ExpertMatrices, TokenRoutes};
+use burn::tensor::{Tensor, TensorData};
+use dtrain_recipes::{Activation, Decoder, Experts};
 
 /// Returns the parameters of the experts of one block and of their router; `residual` is the deviation of
 /// matrices that add to the residual stream.
@@ -73,59 +74,6 @@ pub(crate) fn feed_forward(
     let partial = ops::combine(rows, gates, &routes, [b, t]);
     let y = tensor_parallel::leave(partners, partial, None, Some(residual));
     (y, load_balance_loss(&probabilities, &chosen, experts, partners, [b, t]))
-}
-
-/// Returns the probability of every expert for every token, in f32 for any precision: near ties must not be
-/// decided by rounding. `[n, e]`
-fn router_probabilities(layers: &LayerContext, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
-    let arithmetic = Arithmetic { precision: Precision::F32, ..layers.arithmetic };
-    let router = vec![weights.factor("router.weight")];
-    let scores: Tensor<2> = ops::project(arithmetic, seen, router, Vec::new(), None).flatten(0, 1);
-    // Burn's softmax has other bits without autodiff, and recomputation must choose the same experts.
-    let largest = scores.clone().inner().max_dim(1);
-    let largest = if scores.is_autodiff() { largest.autodiff() } else { largest };
-    let powers = (scores - largest).exp();
-    powers.clone() / powers.sum_dim(1)
-}
-
-/// Returns the experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
-fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
-    let mut chosen = Vec::new();
-    for row in probabilities.chunks(experts.count as usize) {
-        let begin = chosen.len();
-        for _ in 0..experts.per_token {
-            let is_free = |expert: &usize| !chosen[begin..].contains(expert);
-            let larger = |a: usize, b: usize| if row[b] > row[a] { b } else { a };
-            let best = (0..row.len()).filter(is_free).reduce(larger);
-            chosen.push(best.expect("a token passes no more experts than there are"));
-        }
-    }
-    chosen
-}
-
-/// Returns the gate weights of each token's experts: their probabilities, scaled to sum to one if there are
-/// several. `[n, k]`
-fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
-    let places: Vec<_> =
-        chosen.iter().map(|expert| i64::try_from(*expert).expect("experts are few")).collect();
-    let shape = [chosen.len() / per_token, per_token];
-    let places = Tensor::<2, Int>::from_data(TensorData::new(places, shape), &probabilities.device());
-    let picked = probabilities.clone().gather(1, places);
-    if per_token == 1 { picked } else { picked.clone() / picked.sum_dim(1) }
-}
-
-/// Drops choices beyond the capacity: of every sequence an expert takes the first ones.
-fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Option<usize>> {
-    let most = experts.most(length);
-    let sequences = chosen.chunks(length * experts.per_token as usize);
-    let kept = sequences.flat_map(|chosen| {
-        let mut taken = vec![0; experts.count as usize];
-        chosen.iter().map(move |expert| {
-            taken[*expert] += 1;
-            (taken[*expert] <= most).then_some(*expert)
-        })
-    });
-    kept.collect()
 }
 
 /// Returns the load-balance loss of this rank's tokens, which is added to their mean cross-entropy

@@ -4,6 +4,7 @@ pub(crate) mod cnn;
 mod decoder;
 mod experts;
 mod mlp;
+mod router;
 
 use crate::network::{
     self, Initializer, LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec, Weights,
