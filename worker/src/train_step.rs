@@ -10,7 +10,8 @@ use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::{OuterOptimizer, norms_squared};
 use crate::parallel::{
-    GradientReduction, NoiseGauge, StepTotals, grad_norm_squared, sequence_parallel, step_totals, update,
+    GradientReduction, NoiseGauge, StepTotals, clip_factor, grad_norm_squared, sequence_parallel,
+    step_totals, update,
 };
 use crate::snapshot::CopyCompletion;
 use crate::stage::{ForwardOutput, Stage};
@@ -353,7 +354,7 @@ impl TrainStep<'_, '_> {
         }
         self.outcome.noise = noise.as_mut().and_then(|n| n.compare(norm * norm, self.outcome.totals.square));
         let rate = learning_rate(training, until, self.done, self.outcome.totals.elapsed);
-        let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0)) / f64::from(loss_was);
+        let scale = clip_factor(own, training.clip) / f64::from(loss_was);
         update(stage, optimizer, mesh, WeightUpdate { rate, scale: scale as f32, t: self.done.0 + 1 })?;
         self.outcome.learning_rate = rate;
         self.record_phase(StepPhase::Optimizer);

@@ -5,7 +5,7 @@
 //! the squared norms of both follow those of the gradient without chance, and of the chance that each
 //! sample adds.
 
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::Mesh;
 use dtrain_protocol::{Arrangement, GradientNoise, Hyperparameters};
 use dtrain_recipes::Compression;

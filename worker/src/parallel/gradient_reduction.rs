@@ -3,7 +3,7 @@
 use super::reduce_scatter::ReduceScatter;
 use super::sync::PowerSgdCompressor;
 use super::{DeviceGradientBuckets, GradientBuckets};
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::Mesh;
 use crate::stage::Stage;
 use dtrain_protocol::sharding::is_sharded;

@@ -1,4 +1,5 @@
-//! Pipeline messages between neighbouring stages: activations to the next, their gradients to the previous.
+//! Point-to-point pipeline messages between neighboring stages: activations to the next stage, their
+//! gradients to the previous one.
 
 use crate::comm::{Incoming, Outgoing};
 use crate::mesh::Peers;

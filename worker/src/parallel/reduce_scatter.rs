@@ -6,7 +6,7 @@
 //! costs `N (n - 1) / n` bytes among the `n` ranks of the group. Groups that hold the same shards then sum
 //! them by an all-reduce, once a step.
 
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::{Mesh, ShardGroups};
 use crate::zero::ZeroShards;
 use dtrain_protocol::Failure;

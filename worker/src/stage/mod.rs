@@ -11,11 +11,13 @@
 
 mod parameters;
 mod pass;
+mod recompute;
 mod sharded;
 mod values;
+mod weight_decay;
 
 use crate::device;
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::ModelParallelGroups;
 use crate::model;
 use crate::network::{
@@ -32,7 +34,7 @@ use std::sync::Arc;
 
 pub use crate::ops::{DeferredLossFigures, LossFigures};
 use parameters::{ChunkParameters, FlatParameters, ParameterGroup, assemble};
-use pass::SavedForBackward;
+use recompute::SavedForBackward;
 use sharded::ShardedWeights;
 
 /// The output of a stage for a micro-batch.

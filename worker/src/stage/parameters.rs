@@ -1,5 +1,6 @@
 //! Parameters of a stage, and the parts that use them.
 
+use super::weight_decay::has_weight_decay;
 use crate::network::{Initializer, ModelParameter, ModelPart, ParameterSpec};
 use dtrain_protocol::{Coord, Layout, sharding};
 use std::ops::Range;
@@ -78,7 +79,7 @@ impl FlatParameters {
         let start = self.parameters.last().map_or(0, |parameter| parameter.range.end);
         self.parameters.push(ModelParameter {
             name: spec.name.clone(),
-            has_weight_decay: spec.shape.len() > 1,
+            has_weight_decay: has_weight_decay(&spec.shape),
             unit,
             range: start..start + shape.iter().product::<usize>(),
             shape,

@@ -1,14 +1,13 @@
-//! Passes through the chunks of a stage: forward, backward, recompute, and inference.
+//! Passes through the chunks of a stage: forward, backward, and inference.
 
 use super::parameters::ParameterGroup;
+use super::recompute::SavedForBackward;
 use super::{ForwardOutput, Stage};
-use crate::data::Batch;
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::network::{KvCache, ModelInput, ModelPart, Weights};
 use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
-use dtrain_recipes::Recompute;
 
 /// The output of a part.
 pub(super) enum PartOutput {
@@ -16,16 +15,6 @@ pub(super) enum PartOutput {
     Activation(Tensor<3>, Option<Tensor<1>>),
     /// Mean loss as a tensor of one element, and its figures.
     Loss(Tensor<1>, DeferredLossFigures),
-}
-
-/// The data of one part that backward needs for one micro-batch.
-pub(super) enum SavedForBackward {
-    /// The autodiff graph.
-    Graph(Box<AutodiffGraph>),
-    /// Only the input; the graph is recomputed.
-    Input(Tensor<3>),
-    /// Only the samples; the graph is recomputed.
-    Samples(Batch),
 }
 
 pub(super) struct AutodiffGraph {
@@ -156,12 +145,7 @@ impl Stage {
             SavedForBackward::Input(_) | SavedForBackward::Samples(_) => self.unshard(index, next),
         }
         let unit = &self.units[index];
-        let graph = match kept {
-            SavedForBackward::Graph(graph) => *graph,
-            SavedForBackward::Input(input) => self.record(unit, Some(input), &ModelInput::NOTHING),
-            SavedForBackward::Samples(batch) => self.record(unit, None, &ModelInput::of(&batch)),
-        };
-        let AutodiffGraph { leaves, input, output, later } = graph;
+        let AutodiffGraph { leaves, input, output, later } = self.graph(unit, kept);
         let scalar = match output {
             PartOutput::Loss(loss, _) => Some(loss * weight),
             PartOutput::Activation(output, penalty) => {
@@ -269,24 +253,8 @@ impl Stage {
         scores.into_data().try_to_vec().expect("scores are f32")
     }
 
-    /// Returns `true` if the graph of `unit` is dropped and recomputed. `Recompute::Selective` is handled
-    /// inside attention. A graph holds its weights, so of sharded ones only that of the head stays, whose
-    /// backward comes next.
-    fn recomputes(&self, unit: &ParameterGroup) -> bool {
-        let blocks = match self.recompute {
-            Recompute::None | Recompute::Selective => false,
-            Recompute::Full => true,
-        };
-        let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
-        match unit.part {
-            ModelPart::First => self.sharded.is_some(),
-            ModelPart::Block(_) => blocks && is_turn(unit.place),
-            ModelPart::Head => false,
-        }
-    }
-
     /// Runs `unit` with autodiff.
-    fn record(
+    pub(super) fn record(
         &self,
         unit: &ParameterGroup,
         input: Option<Tensor<3>>,

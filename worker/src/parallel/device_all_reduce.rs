@@ -1,10 +1,10 @@
-//! Gradient buckets on a device: sums gradients over the replicas, while backward still computes others.
+//! All-reduce of gradients over the replicas in buckets on a device, while backward still computes others.
 //!
 //! They resemble [`super::GradientBuckets`], but nothing is copied to the host if the devices are
 //! connected: a bucket is whole parameters, joined into one tensor on the device. Kernels and collectives
 //! have a fixed cost there, so buckets are larger.
 
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::CommQueue;
 use crate::network::ModelParameter;
 use burn::tensor::Tensor;

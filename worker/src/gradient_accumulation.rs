@@ -1,4 +1,4 @@
-//! Gradients of one stage, accumulated over micro-batches.
+//! Gradient accumulation: the gradients of one stage, summed over the micro-batches of a step.
 //!
 //! On the host they are one flat vector in the order of [`ModelParameter::range`], so that a bucket of an
 //! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] copies into

@@ -1,4 +1,4 @@
-//! Gradient buckets: sums gradients over the replicas in pieces, while backward still computes others.
+//! All-reduce of gradients over the replicas in buckets, while backward still computes other gradients.
 //!
 //! Backward finishes the units of a model from the last to the first, and the gradients are one vector in
 //! the order of the units: so the vector becomes final from its end. It is cut into buckets from the end,
@@ -9,7 +9,7 @@
 //! vector of their own, with buckets of its own.
 
 use super::sync::VectorCompressor;
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::CommQueue;
 use crate::network::ModelParameter;
 use dtrain_protocol::Failure;
