@@ -276,6 +276,9 @@ impl TrainStep<'_, '_> {
         scale * (f64::from(training.micro_batch) / parts as f64) as f32
     }
 
+    /// Exchanges messages with a neighboring stage.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `messages`.
     fn exchange(&mut self, with: Neighbor, send: Option<Pass>, recv: Option<Pass>) -> StepPhase {
         let Replica { training, stage, messages, .. } = &mut *self.replica;
         let samples = training.micro_batch as usize;

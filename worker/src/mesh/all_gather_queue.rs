@@ -30,7 +30,7 @@ impl AllGatherQueue {
     }
 
     /// Starts to gather `packed`, of which this rank fills its own block.
-    pub fn send(&self, packed: Vec<f32>) {
+    pub fn start_all_gather(&self, packed: Vec<f32>) {
         self.queue.start_all_gather(packed);
     }
 

@@ -84,6 +84,8 @@ pub(crate) fn feed_forward(
 /// If ranks hold parts of a sequence, they sum the choices; each adds for its own tokens, so that the mean
 /// over these ranks is that of whole sequences. In sequence mode all ranks have all tokens, and each adds
 /// its share.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `experts`.
 fn load_balance_loss(
     probabilities: &Tensor<2>,
     chosen: &[usize],

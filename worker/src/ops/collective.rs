@@ -127,6 +127,9 @@ fn leave(
     })
 }
 
+/// All-reduces values that each of `peers` holds a part of the sum of.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`, and of gates in `experts`.
 fn sum(values: FlexTensor, peers: &Peers) -> FlexTensor {
     let mut values = dense(values);
     peers.all_reduce(values.storage_mut());
@@ -134,6 +137,8 @@ fn sum(values: FlexTensor, peers: &Peers) -> FlexTensor {
 }
 
 /// All-gathers parts of sequences. `[b, t / n, w]` → `[b, t, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
     let [b, rows, width] = shape(&part);
     let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
@@ -146,6 +151,8 @@ fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
 }
 
 /// Reduce-scatters sequences. `[b, t, w]` → `[b, t / n, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn scatter(whole: FlexTensor, peers: &Peers) -> FlexTensor {
     let [b, t, width] = shape(&whole);
     let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);

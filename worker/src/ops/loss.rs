@@ -36,8 +36,9 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, D
 }
 
 /// Computes the cross-entropy of scores whose classes are cut among `peers`. The ranks exchange three
-/// numbers for each prediction: the largest score, the sum of exponentials and the score of the target. The
-/// planner counts these messages.
+/// numbers for each prediction: the largest score, the sum of exponentials and the score of the target.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`.
 pub(crate) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],

@@ -201,6 +201,8 @@ impl RingAttention {
     }
 
     /// Sends to the rank before and receives from the rank behind, at once.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `ring`.
     fn pass(&self, peers: &Peers, send: &[f32], receive: &mut [f32]) {
         let index = |rank: usize| u32::try_from(rank % self.ranks).expect("an index among u32 ranks");
         let outgoing = Outgoing { to: index(self.rank + self.ranks - 1), values: send };

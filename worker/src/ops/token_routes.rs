@@ -36,6 +36,8 @@ impl TokenRoutes {
     ///
     /// All ranks must call this, because they exchange the numbers of rows. Panics unless `experts` divide
     /// among them.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `experts`.
     pub(crate) fn of(chosen: &[Option<usize>], per_token: usize, experts: usize, peers: &Peers) -> Self {
         let ranks = peers.size() as usize;
         assert!(experts.is_multiple_of(ranks), "{experts} experts do not divide among {ranks} ranks");
@@ -122,6 +124,8 @@ impl TokenRoutes {
     ///
     /// In round `i` a rank sends to the `i`-th behind it and receives from the `i`-th before it, both at
     /// once.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `experts`.
     fn swap(&self, send: &[f32], leaving: &[usize], arriving: &[usize], width: usize) -> Vec<f32> {
         let (rank, ranks) = (self.0.peers.rank() as usize, leaving.len());
         let parts = |rows: &[usize]| {

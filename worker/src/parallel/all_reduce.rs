@@ -127,6 +127,8 @@ impl GradientBuckets {
     }
 
     /// Sends every bucket that begins at or behind element `begin`.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `buckets`.
     fn send(&mut self, begin: usize, gradients: &[f32], queue: &CommQueue) {
         while let Some(range) = self.ranges.get(self.sent).filter(|range| range.start >= begin) {
             let mut buffer = self.spare.pop().unwrap_or_default();

@@ -107,6 +107,8 @@ impl DeviceGradientBuckets {
     }
 
     /// Sends the next bucket.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `buckets`.
     fn send(&mut self, gradients: &Gradients, queue: &CommQueue) {
         let parameters = &self.parameters[self.buckets[self.sent].clone()];
         let tensors = parameters.iter().map(|parameter| gradients.tensor_or_zeros(parameter.index));

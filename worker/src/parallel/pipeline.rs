@@ -36,6 +36,8 @@ impl PipelineMessages {
 
     /// Sends the result of one pass and receives, in the same call, the input of another. `shape` is that
     /// of the received tensor. Panics if there is no result to send.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `messages`.
     pub(crate) fn exchange(&mut self, with: Neighbor, send: Option<Pass>, recv: Option<(Pass, [usize; 3])>) {
         let (rank, size) = (self.peers.rank(), self.peers.size());
         let other = match with {
@@ -62,6 +64,8 @@ impl PipelineMessages {
 
     /// Adds to `values` those of the stage at the other end of the pipeline, which calls this at the same
     /// time. Both get the same bits.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `tied`.
     pub(crate) fn sum_with_other_end(&self, values: &mut [f32]) {
         let last = self.peers.size() - 1;
         let other = if self.peers.rank() == 0 { last } else { 0 };

@@ -41,6 +41,9 @@ impl ReduceScatter {
         Self { always: true, ..Self::once(shards) }
     }
 
+    /// Records that a backward has added the gradients of `unit`, and starts to reduce-scatter its buckets.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
     pub(super) fn finish(&mut self, unit: usize, gradients: &mut Gradients, mesh: &Mesh, is_final: bool) {
         if !(is_final || self.always) {
             return;
@@ -71,6 +74,8 @@ impl ReduceScatter {
 
     /// Waits for the oldest bucket; a complete sum goes on to the other groups. A failure is stored until
     /// the end.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
     fn receive(&mut self, gradients: &mut Gradients, mesh: &Mesh) {
         let Some((pack, is_final)) = self.travelling.pop_front() else { return };
         let sharding = self.sharding(pack, mesh);

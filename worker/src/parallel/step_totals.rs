@@ -92,6 +92,8 @@ pub(super) fn halves(value: f64) -> [f32; 2] {
 }
 
 /// Starts to gather the rows; [`collect`] returns the sums.
+///
+/// Counted in `planner/src/step/traffic/mod.rs`, `figures`.
 pub fn send(totals: &StepTotals, queue: &CommQueue) {
     let mut rows = vec![0.0; SLOTS * queue.ranks() as usize];
     rows[SLOTS * queue.rank() as usize..][..SLOTS].copy_from_slice(&totals.row());

@@ -13,6 +13,8 @@ use dtrain_protocol::{Arrangement, Axis, Failure};
 const AHEAD: usize = 2;
 
 /// Applies the gradients of `stage`, which are reduced over the replicas.
+///
+/// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
 pub(crate) fn update(
     stage: &mut Stage,
     optimizer: &mut StageOptimizer,
@@ -54,6 +56,8 @@ pub(crate) fn update(
 }
 
 /// Sums the squares of each parameter over the ranks that hold its parts.
+///
+/// Not counted in `planner/src/step/traffic`: two numbers of each parameter, with LAMB only.
 fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Result<(), Failure> {
     for (sharding, is_its) in mesh.shardings() {
         let inside = sharding.inside();

@@ -283,6 +283,8 @@ const WHOLE_PARAMETERS: u64 = 64 << 20;
 const RULE: Rule = Rule::ADAMW;
 
 /// Returns the median seconds of all-reduces by length; empty for one rank.
+///
+/// Not counted in `planner/src/step/traffic`: a measurement before training.
 fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
     let mut table = Vec::new();
     for bytes in ALL_REDUCE_BYTES.iter().filter(|_| queue.ranks() > 1) {

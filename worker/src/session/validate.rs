@@ -209,6 +209,8 @@ fn passes(done: u64, seconds: f64) -> u64 {
 }
 
 /// Passes `batch` through the chunks of this rank, each in its turn, like all stages of the pipeline.
+///
+/// Not counted in `planner/src/step/traffic`: validation.
 fn through(replica: &mut Replica<'_>, batch: &Batch) -> ForwardOutput {
     let Replica { stage, messages, .. } = replica;
     let mut last = None;

@@ -81,6 +81,8 @@ impl ShardedWeights {
     }
 
     /// Starts to gather the buckets of `unit`, unless they are gathered or in flight.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
     fn start_gather(&mut self, unit: usize) {
         for pack in self.needs[unit].clone() {
             if self.gathered[pack] || self.in_flight.contains(&pack) {
@@ -92,7 +94,7 @@ impl ShardedWeights {
             packed.reserve_exact(table.length());
             packed.resize(table.length(), 0.0);
             packed[table.own()].copy_from_slice(&self.own[table.kept()]);
-            self.gatherer(pack).send(packed);
+            self.gatherer(pack).start_all_gather(packed);
             self.in_flight.push_back(pack);
         }
     }

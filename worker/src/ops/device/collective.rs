@@ -92,12 +92,17 @@ fn of_tensors(change: fn(Tensor<3>, &Peers) -> Tensor<3>, x: CubeValues, peers: 
     values(change(Tensor::from_primitive::<Cube>(x), peers))
 }
 
+/// All-reduces values that each of `peers` holds a part of the sum of.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`, and of gates in `experts`.
 fn sum(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let [b, t, w] = x.dims();
     peers.all_reduce_tensor(x.reshape([b * t * w])).reshape([b, t, w])
 }
 
 /// All-gathers parts of sequences. `[b, t / n, w]` → `[b, t, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn gather(part: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let ([b, rows, w], ranks) = (part.dims(), peers.size() as usize);
     let all = peers.all_gather_tensor(part.reshape([b * rows * w]));
@@ -105,6 +110,8 @@ fn gather(part: Tensor<3>, peers: &Peers) -> Tensor<3> {
 }
 
 /// Reduce-scatters sequences. `[b, t, w]` → `[b, t / n, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn scatter(whole: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let ([b, t, w], ranks) = (whole.dims(), peers.size() as usize);
     assert_eq!(t % ranks, 0, "a sequence of {t} tokens is cut into {ranks} equal parts");

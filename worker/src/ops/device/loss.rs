@@ -41,6 +41,8 @@ pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, D
 /// Computes the cross-entropy of scores whose classes are cut among `peers`. The ranks exchange three
 /// numbers for each prediction: the largest score, the sum of the exponentials relative to it, and the
 /// score of the target if they hold it.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`.
 pub(super) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],

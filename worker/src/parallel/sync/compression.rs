@@ -27,6 +27,8 @@ impl VectorCompressor {
     }
 
     /// Starts to sum `values`, which are the `range` of the vector.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `buckets`.
     pub fn send(&mut self, range: Range<usize>, values: Vec<f32>, queue: &CommQueue) {
         match self {
             Self::Exact => queue.start_all_reduce(values),

@@ -134,6 +134,8 @@ impl PowerSgdCompressor {
     }
 
     /// Replaces `values` approximately by their sum over the ranks.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `factors`.
     pub fn sum(&mut self, values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, back) = (self.rank, self.scale.recip());
         let mut parcel = Vec::new();
@@ -166,6 +168,8 @@ impl PowerSgdCompressor {
     }
 
     /// Runs the second half: projects onto `bases`, each of which has `rank` columns.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `factors`.
     fn project(&mut self, bases: &[&[f32]], values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, scale) = (self.rank, self.scale);
         let mut parcel = Vec::new();
