@@ -1,4 +1,4 @@
-//! Router of a mixture of experts: which experts compute each token, with which weights.
+//! Router of a mixture of experts: the experts that compute each token, and their weights.
 // Shapes in this file: n tokens · w hidden · e experts · k experts a token
 
 use super::{LayerContext, Weights};
@@ -23,7 +23,8 @@ pub(super) fn router_probabilities(
     powers.clone() / powers.sum_dim(1)
 }
 
-/// Returns the experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
+/// Returns the experts of every token, most likely first; of equally likely ones the first. `[n, e]` → `[n ·
+/// k]`
 pub(super) fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
     let mut chosen = Vec::new();
     for row in probabilities.chunks(experts.count as usize) {
@@ -49,7 +50,8 @@ pub(super) fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_toke
     if per_token == 1 { picked } else { picked.clone() / picked.sum_dim(1) }
 }
 
-/// Drops choices beyond the capacity: of every sequence an expert takes the first ones.
+/// Drops choices beyond the experts' capacity: of every sequence, an expert takes the first choices. `None`
+/// is a dropped one.
 pub(super) fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Option<usize>> {
     let most = experts.most(length);
     let sequences = chosen.chunks(length * experts.per_token as usize);

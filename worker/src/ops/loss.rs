@@ -87,7 +87,7 @@ pub(crate) fn cross_entropy_of_part(
     (loss, figures.into())
 }
 
-/// Returns the largest score of each prediction among all `peers`.
+/// Returns the largest score of each prediction over all `peers`.
 pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
     let count = own.len();
     let mut all = vec![0.0; count * peers.size() as usize];

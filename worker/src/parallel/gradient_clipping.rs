@@ -24,8 +24,8 @@ pub fn grad_norm_squared(stage: &mut Stage, mesh: &Mesh) -> Result<f64, Failure>
     Ok(step_totals::collect(mesh.world())?.square)
 }
 
-/// Returns the factor that scales gradients of norm `norm` down to the norm `largest`; 1 if they are smaller,
-/// or if `largest` is `None`.
+/// Returns the clip factor: it scales a gradient of norm `norm` down to the norm `largest`, and is 1 if the
+/// norm is smaller or `largest` is `None`.
 pub fn clip_factor(norm: f64, largest: Option<f64>) -> f64 {
     largest.map_or(1.0, |largest| (largest / norm).min(1.0))
 }

@@ -13,24 +13,24 @@ use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Buckets in flight with ZeRO 1, whose gradients stay in place: enough to keep the queue busy.
+/// Most buckets in flight with ZeRO 1, whose gradients stay in place: enough to keep the queue busy.
 const AHEAD: usize = 4;
 
-/// The shard buckets of one step in flight.
+/// The shard buckets of one step that are being reduced.
 #[derive(Debug)]
 pub struct ReduceScatter {
     shards: Arc<ZeroShards>,
     /// True if a bucket is sent after every micro-batch.
     always: bool,
-    /// Buckets in flight, and whether the sum will be complete.
+    /// Buckets in flight, each with `true` if its sum will be complete.
     travelling: VecDeque<(usize, bool)>,
-    /// Buckets whose shards are being summed with the other groups.
+    /// Buckets whose shards are being summed with the other shard groups.
     across: VecDeque<usize>,
     failure: Option<Failure>,
 }
 
 impl ReduceScatter {
-    /// Creates a reduction that sends every bucket once a step.
+    /// Creates a reduction that sends every bucket once per step.
     pub(super) fn once(shards: &Arc<ZeroShards>) -> Self {
         let shards = Arc::clone(shards);
         Self { shards, always: false, travelling: VecDeque::new(), across: VecDeque::new(), failure: None }
@@ -72,8 +72,8 @@ impl ReduceScatter {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits for the oldest bucket; a complete sum goes on to the other groups. A failure is stored until
-    /// the end.
+    /// Waits for the oldest bucket in flight; a complete sum goes on to the other groups. A failure is stored
+    /// until the end.
     ///
     /// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
     fn receive(&mut self, gradients: &mut Gradients, mesh: &Mesh) {
@@ -92,7 +92,7 @@ impl ReduceScatter {
         }
     }
 
-    /// Returns the group among which a bucket is sharded.
+    /// Returns the groups among which bucket `pack` is sharded.
     fn sharding<'m>(&self, pack: usize, mesh: &'m Mesh) -> &'m ShardGroups {
         mesh.sharding(self.shards.packs()[pack].replication())
     }

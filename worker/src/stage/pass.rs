@@ -9,11 +9,12 @@ use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
 
-/// The output of a part.
+/// The output of one part (embedding, block or head) of a model.
 pub(super) enum PartOutput {
-    /// Next activation, and an addition to the mean loss beside the cross-entropy: a tensor of one element.
+    /// Activation for the next part, and an addition to the mean loss beside the cross-entropy: a tensor of
+    /// one element.
     Activation(Tensor<3>, Option<Tensor<1>>),
-    /// Mean loss as a tensor of one element, and its figures.
+    /// Mean loss as a tensor of one element, and the loss figures.
     Loss(Tensor<1>, DeferredLossFigures),
 }
 
@@ -26,7 +27,8 @@ pub(super) struct AutodiffGraph {
 }
 
 impl Stage {
-    /// Runs the forward of a pass: `input` is the activation of the chunk before, `None` on the first.
+    /// Runs the forward of a pass through its chunk. `input` is the activation of the chunk before, `None` on
+    /// the first.
     ///
     /// Saves the data that [`Stage::backward`] needs. The last chunk of the model returns the loss.
     pub fn forward(
@@ -68,7 +70,7 @@ impl Stage {
         flow.map_or(ForwardOutput::Loss(figures), ForwardOutput::Activation)
     }
 
-    /// Runs the backward of a pass, whose forward must have run; adds to [`Stage::gradients`].
+    /// Runs the backward of a pass, whose forward must have run, and adds to [`Stage::gradients`].
     ///
     /// On the last chunk of the model `upstream` is `None`, and `weight` times the gradient of the
     /// micro-batch's mean loss is added. Elsewhere `upstream` is the gradient that the next chunk returned,
@@ -107,7 +109,8 @@ impl Stage {
         upstream
     }
 
-    /// Runs the rest of a pass's backward; `done` is called for each part, as in [`Stage::backward`].
+    /// Runs the rest of a pass's backward, after [`Stage::backward_input`]; `done` is called for each part,
+    /// as in [`Stage::backward`].
     ///
     /// On a stage with several passes in flight, gradients of a part are final only after the last of
     /// these.
@@ -120,7 +123,7 @@ impl Stage {
         }
     }
 
-    /// Returns the saved data of a pass, with the units it belongs to, last to first.
+    /// Returns the data saved for the backward of a pass, with the indices of its units, last to first.
     fn take_saved(&mut self, pass: Pass) -> impl Iterator<Item = (usize, SavedForBackward)> + use<> {
         let kept = self.kept.remove(&pass);
         let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
@@ -171,7 +174,7 @@ impl Stage {
         later
     }
 
-    /// Computes and adds the deferred gradients of a unit.
+    /// Computes the deferred weight gradients of a unit, and adds them.
     fn run_deferred_weight_grads(&mut self, index: usize, later: &DeferredWeightGrads) {
         for (place, gradient) in later.compute() {
             self.gradients.add(self.units[index].uses[place].1, gradient);
@@ -215,7 +218,7 @@ impl Stage {
         *self.layers.key_values() = Some(KvCache::default());
     }
 
-    /// Drops the KV cache.
+    /// Drops the KV cache of [`Stage::begin_generation`].
     pub fn end_generation(&mut self) {
         *self.layers.key_values() = None;
     }
@@ -253,7 +256,7 @@ impl Stage {
         scores.into_data().try_to_vec().expect("scores are f32")
     }
 
-    /// Runs `unit` with autodiff.
+    /// Runs the forward of `unit` with autodiff, and returns the graph.
     pub(super) fn record(
         &self,
         unit: &ParameterGroup,
@@ -276,7 +279,8 @@ impl Stage {
         AutodiffGraph { leaves, input, output, later }
     }
 
-    /// Returns the weights of `unit`: `leaves`, otherwise the values without autodiff.
+    /// Returns the weights of `unit` for a forward: the tracked `leaves` if given, otherwise its values
+    /// without autodiff.
     pub(super) fn weights<'a>(
         &'a self,
         unit: &'a ParameterGroup,

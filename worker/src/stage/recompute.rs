@@ -9,13 +9,13 @@ use crate::network::{ModelInput, ModelPart};
 use burn::tensor::Tensor;
 use dtrain_recipes::Recompute;
 
-/// The data of one part that backward needs for one micro-batch.
+/// The saved data from which the backward of one part continues, for one micro-batch.
 pub(super) enum SavedForBackward {
-    /// The autodiff graph.
+    /// Autodiff graph of the part's forward.
     Graph(Box<AutodiffGraph>),
-    /// Only the input; the graph is recomputed.
+    /// Input of the part alone, from which the graph is recomputed.
     Input(Tensor<3>),
-    /// Only the samples; the graph is recomputed.
+    /// Samples alone, from which the graph of the first part is recomputed.
     Samples(Batch),
 }
 

@@ -1,4 +1,4 @@
-//! Weight decay: the parameters that it applies to, as the optimizers read them.
+//! Weight decay: the rule for the parameters that it applies to.
 
 /// Returns `true` if weight decay applies to parameters of `shape`: to matrices, and not to the vectors of
 /// norms and biases.

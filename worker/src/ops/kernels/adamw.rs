@@ -3,7 +3,7 @@
 use super::UpdateCoefficients;
 
 simd! {
-    /// Steps Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+    /// Performs a step of Adam with decoupled weight decay (Loshchilov and Hutter 2019).
     fn adamw(values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], n: &UpdateCoefficients) {
         let keep = 1.0 - n.rate * n.decay;
         for (((p, g), m), v) in values.iter_mut().zip(gradient).zip(first).zip(second) {

@@ -7,7 +7,8 @@
     reason = "calls of functions compiled for a detected processor feature, and raw products"
 )]
 
-/// Compiles each function three times and calls the best that this processor can run.
+/// Defines functions that are each compiled three times, of which a call runs the best one for this
+/// processor.
 macro_rules! simd {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => { $(
         $(#[$doc])*
