@@ -3,6 +3,7 @@
 mod layers;
 mod matches;
 mod plain_names;
+mod traffic;
 
 use dtrain_tests::root;
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@ pub mod data;
 pub mod device;
 mod device_check;
 pub mod generate;
-pub mod gradients;
+pub mod gradient_accumulation;
 pub mod inference;
 pub mod mesh;
 mod model;

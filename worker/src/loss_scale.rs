@@ -10,33 +10,33 @@
 use dtrain_recipes::Precision;
 use std::collections::VecDeque;
 
-/// Initial scale.
+/// Scale at the start of training.
 const FIRST: f32 = 65_536.0;
 
-/// Steps without a change after which the scale is doubled.
+/// Number of steps without a change after which the scale is doubled.
 const PATIENCE: u32 = 2000;
 
-/// Largest scale.
+/// Largest scale that doubling can reach.
 const MOST: f32 = 16_777_216.0;
 
-/// Added to the steps in a checkpoint whose error feedback is unscaled. Older versions read a whole number
-/// of steps, and drop it.
+/// Fraction added to the number of steps in a checkpoint whose error feedback is unscaled. Older versions
+/// read a whole number of steps, and drop it.
 const FREE: f32 = 0.5;
 
-/// The factor of the loss. Equal on all ranks, because all of them use the same norms.
+/// The factor by which the loss is multiplied. Equal on all ranks, because all of them use the same norms.
 #[derive(Debug)]
 pub(crate) struct LossScale {
     scale: f32,
-    /// Steps since the last change.
+    /// Number of steps since the last change of the scale.
     steps: u32,
     /// Scales of the batches that are computed and not applied yet, oldest first.
     travelling: VecDeque<f32>,
-    /// Factor of the error feedback in the loaded checkpoint, until it is divided out.
+    /// Factor of the error feedback in the loaded checkpoint; `None` once it is divided out.
     feedback: Option<f32>,
 }
 
 impl LossScale {
-    /// Creates the scale; `None` if products have the range of f32.
+    /// Creates the initial loss scale; `None` if products have the range of f32.
     pub(crate) fn of(precision: Precision) -> Option<Self> {
         match precision {
             Precision::F16 => {
@@ -77,19 +77,20 @@ impl LossScale {
         self.scale >= 1.0
     }
 
-    /// Takes the factor by which error feedback from a checkpoint must be divided, if it has not been.
+    /// Takes the factor by which error feedback from a checkpoint must be divided; `None` if it has been, or
+    /// is unscaled.
     pub(crate) fn take_feedback(&mut self) -> Option<f32> {
         self.feedback.take()
     }
 
-    /// Returns scale and steps, for a checkpoint.
+    /// Returns the scale and the number of steps since its last change, for a checkpoint.
     #[expect(clippy::cast_precision_loss, reason = "a few thousand steps")]
     pub(crate) fn state(&self) -> [f32; 2] {
         let free = if self.feedback.is_none() { FREE } else { 0.0 };
         [self.scale, self.steps as f32 + free]
     }
 
-    /// Restores the state of a checkpoint.
+    /// Restores the scale and the number of steps from a checkpoint.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made from a count")]
     pub(crate) fn set_state(&mut self, [scale, steps]: [f32; 2]) {
         (self.scale, self.steps) = (scale, steps as u32);

@@ -1,6 +1,7 @@
 //! Median and spread of measurements.
 
-/// Returns the median; the mean of the two middle values if their number is even; 0 of none.
+/// Returns the median of `values`; the mean of the two middle ones if their number is even; 0 if there are
+/// none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -12,7 +13,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the median absolute deviation divided by the median.
+/// Returns the spread of `values`: the median absolute deviation divided by the median.
 pub(crate) fn spread(values: &[f64]) -> f64 {
     let middle = median(values);
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>()) / middle

@@ -18,13 +18,13 @@ use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An optimizer with the moments of one stage.
+/// An optimizer, with its moments for the parameters of one stage.
 pub struct StageOptimizer {
     rule: Rule,
     parameters: Vec<ModelParameter>,
-    /// Owned part of each parameter, counted from the parameter's first value.
+    /// Owned part of each parameter, as a range from the parameter's first value.
     owned: Vec<Range<usize>>,
-    /// True if values and gradients are updated in host memory, on any device.
+    /// True if values and gradients are updated in host memory, whatever the device.
     here: bool,
     moments: Vec<Moments>,
 }
@@ -34,7 +34,7 @@ pub struct StageOptimizer {
 pub struct WeightUpdate {
     /// Learning rate.
     pub rate: f64,
-    /// Clip factor of every gradient.
+    /// Factor of every gradient, from clipping and the loss scale.
     pub scale: f32,
     /// Number of the step, from 1.
     pub t: u64,
@@ -50,7 +50,7 @@ enum Moments {
 }
 
 impl StageOptimizer {
-    /// Creates an optimizer of all `parameters`.
+    /// Creates an optimizer that owns all of `parameters`.
     pub fn new(rule: &Rule, parameters: &[ModelParameter]) -> Self {
         let owned = parameters.iter().map(|parameter| 0..parameter.range.len()).collect();
         let moments = vec![Moments::None; parameters.len()];
@@ -63,9 +63,9 @@ impl StageOptimizer {
         Self { owned, here: true, ..Self::new(rule, parameters) }
     }
 
-    /// Applies the gradients of `stage` to its values; for unsharded stages.
+    /// Applies the gradients of `stage` to its values; for stages whose state is not sharded.
     ///
-    /// `scale` is the clip factor of every gradient; `t` is the number of the step, from 1.
+    /// `scale` is the factor of every gradient, from clipping; `t` is the number of the step, from 1.
     pub fn step(&mut self, stage: &mut Stage, learning_rate: f64, scale: f32, t: u64) {
         let step = WeightUpdate { rate: learning_rate, scale, t };
         (0..self.parameters.len()).for_each(|index| self.apply(index, stage, step));
@@ -131,8 +131,8 @@ impl StageOptimizer {
         [Some(first), has_second(self.rule.kind).then_some(second)]
     }
 
-    /// Replaces the moments of parameter `index` by those of [`StageOptimizer::moments`]. A moment that the
-    /// optimizer lacks is ignored, a missing one is zero. Panics on a wrong length.
+    /// Replaces the moments of parameter `index` by values as from [`StageOptimizer::moments`]. A moment that
+    /// the optimizer lacks is ignored, a missing one is zero. Panics on a wrong length.
     pub fn set_moments(&mut self, index: usize, first: Option<Vec<f32>>, second: Option<Vec<f32>>) {
         let len = self.owned[index].len();
         let checked = |moment: Option<Vec<f32>>| {
@@ -144,7 +144,7 @@ impl StageOptimizer {
         self.moments[index] = Moments::Host(Arc::new(checked(first)), Arc::new(second));
     }
 
-    /// Returns the bytes of all moments; none before the first step.
+    /// Returns the bytes of all moments; 0 before the first step.
     pub fn bytes(&self) -> u64 {
         let values = |moments: &Moments| match moments {
             Moments::None => 0,
@@ -154,7 +154,7 @@ impl StageOptimizer {
         4 * self.moments.iter().map(values).sum::<usize>() as u64
     }
 
-    /// Returns the owned part of parameter `index`, counted from the parameter's first value.
+    /// Returns the owned part of parameter `index`, as a range from the parameter's first value.
     pub fn owned(&self, index: usize) -> Range<usize> {
         self.owned[index].clone()
     }
@@ -180,7 +180,7 @@ impl StageOptimizer {
 }
 
 impl Moments {
-    /// Returns the moments of `len` values in host memory, moved there if needed.
+    /// Returns both moments of `len` values in host memory, created if there are none yet.
     fn host(&mut self, len: usize, kind: OptimizerKind) -> (&mut [f32], &mut [f32]) {
         if let Self::None = self {
             let second = if has_second(kind) { vec![0.0; len] } else { Vec::new() };
@@ -195,7 +195,7 @@ impl Moments {
         }
     }
 
-    /// Returns the moments on the device of `value`, moved there if needed. `self` becomes empty, so that
+    /// Returns both moments on the device of `value`, moved there if needed. `self` becomes empty, so that
     /// they may be changed in place.
     fn device(&mut self, value: &Tensor<1>) -> (Tensor<1>, Tensor<1>) {
         let beside =
@@ -211,7 +211,7 @@ impl Moments {
     }
 }
 
-/// Returns `true` if the optimizer has a second moment.
+/// Returns `true` if the optimizer `kind` has a second moment.
 fn has_second(kind: OptimizerKind) -> bool {
     match kind {
         OptimizerKind::Adamw | OptimizerKind::Lamb => true,

@@ -1,4 +1,4 @@
-//! Out-of-memory errors of devices, recognized by the text of the error, which is the only sign.
+//! Out-of-memory errors of devices, recognized by their text, which is the only sign of them.
 
 use dtrain_protocol::Failure;
 
@@ -14,7 +14,7 @@ const WORDS: [&str; 5] = [
     "out_of_memory",
 ];
 
-/// Beginning of CubeCL's error about a buffer that is larger than it may ever allocate.
+/// Start of CubeCL's error about a buffer that is larger than it may ever allocate.
 const TOO_LARGE: &str = "can't allocate buffer of size";
 
 /// Converts the error text of a device to a failure: exhausted memory, or anything else.

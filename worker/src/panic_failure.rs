@@ -1,16 +1,16 @@
-//! Failures from panics: a panic of a rank becomes an answer with its message.
+//! Failures from panics: a panic in a rank becomes a failure with its message.
 
 use crate::out_of_memory;
 use dtrain_protocol::Failure;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`; a panic becomes a failure with its message.
+/// Runs `work`; a panic in it becomes a failure with the panic's message.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_failure(panic.as_ref())))
 }
 
-/// Returns the failure behind a panic. Device runtimes report exhausted memory only in the message.
+/// Returns the failure that a panic stands for. Device runtimes report exhausted memory only in the message.
 fn panic_failure(panic: &(dyn Any + Send)) -> Failure {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");

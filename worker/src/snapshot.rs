@@ -7,23 +7,23 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Values as they were when this was made. Making it is free unless it is a copy: a later change of the
-/// values copies them first.
+/// Values as they were when the snapshot was taken. Taking it is free unless it is a copy: a later change of
+/// the values copies them first.
 #[derive(Clone, Debug)]
 pub(crate) enum Snapshot {
-    /// A copy of the values.
+    /// A copy of the values in memory of its own.
     Copy(Vec<f32>),
-    /// A copy in lent memory.
+    /// A copy of the values in lent memory, to be given back.
     Lent(Vec<f32>),
-    /// Part of a vector.
+    /// A range of a shared vector.
     Vector(Arc<Vec<f32>>, Range<usize>),
-    /// Part of a tensor on the host.
+    /// A range of a tensor on the host.
     Tensor(FlexTensor, Range<usize>),
 }
 
 impl Snapshot {
-    /// Takes a snapshot of elements `range` of a tensor of one dimension; copied unless they are in host
-    /// memory.
+    /// Takes a snapshot of elements `range` of a tensor of one dimension; the values are copied unless they
+    /// are in host memory.
     pub(crate) fn tensor(values: &Tensor<1>, range: Range<usize>, is_on_host: bool) -> Self {
         if is_on_host {
             let values = values.clone().try_into_primitive::<Flex>();
@@ -44,12 +44,12 @@ impl Snapshot {
         Self::Lent(room)
     }
 
-    /// Returns the lent memory, if there is any.
+    /// Returns the lent memory of the snapshot, if there is any.
     pub(crate) fn give_back(self) -> Option<Vec<f32>> {
         if let Self::Lent(room) = self { Some(room) } else { None }
     }
 
-    /// Returns the values.
+    /// Returns the values of the snapshot.
     pub(crate) fn as_slice(&self) -> &[f32] {
         match self {
             Self::Copy(values) | Self::Lent(values) => values,
@@ -59,7 +59,7 @@ impl Snapshot {
     }
 }
 
-/// Tells the owner of a state when it was copied.
+/// A signal to the owner of a state that it has been copied, so that it may change.
 #[derive(Debug, Default)]
 pub(crate) struct CopyCompletion {
     progress: Mutex<CopyState>,
@@ -69,14 +69,14 @@ pub(crate) struct CopyCompletion {
 #[derive(Debug, Default)]
 struct CopyState {
     has_ended: bool,
-    /// Start of the owner's wait.
+    /// Start of the owner's wait; `None` if it does not wait.
     waits_since: Option<Instant>,
-    /// Time that the owner waited.
+    /// Time that the owner has waited.
     stalled: Duration,
 }
 
 impl CopyCompletion {
-    /// Waits until everything is copied: the state may change from then on.
+    /// Waits until the state is copied: it may change from then on.
     pub(crate) fn wait(&self) {
         let mut progress = self.progress();
         if !progress.has_ended {
@@ -85,7 +85,7 @@ impl CopyCompletion {
         drop(self.ended.wait_while(progress, |progress| !progress.has_ended));
     }
 
-    /// Returns the time that the owner waited, once the copying has ended.
+    /// Returns the time that the owner has waited, once the copying has ended.
     pub(crate) fn stalled(&self) -> Duration {
         self.progress().stalled
     }
@@ -95,7 +95,7 @@ impl CopyCompletion {
     }
 }
 
-/// Ends the copying when it is dropped, in a panic too.
+/// A guard that ends the copying when it is dropped, in a panic too.
 pub(crate) struct CopyEndGuard<'a>(pub(crate) &'a CopyCompletion);
 
 impl Drop for CopyEndGuard<'_> {

@@ -12,7 +12,7 @@ use burn::tensor::Device;
 use dtrain_protocol::{Action, PhaseTimes};
 use std::time::{Duration, Instant};
 
-/// A phase of a step.
+/// A phase of a train step, to which time is assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepPhase {
     Data,
@@ -25,7 +25,7 @@ pub(crate) enum StepPhase {
     Optimizer,
 }
 
-/// A timer of one step.
+/// A timer that divides one step into phases.
 #[derive(Debug)]
 pub(crate) struct StepTimer {
     last: Instant,
@@ -66,22 +66,23 @@ impl StepTimer {
         *own += whole - inside;
     }
 
-    /// Returns the time of each phase so far.
+    /// Returns the time spent in each phase so far.
     pub(crate) fn times(&self) -> PhaseTimes {
         self.times
     }
 }
 
-/// Steps of a device between two whose phases are timed.
+/// Number of steps of a device between two steps whose phases are timed.
 const TIMED_EVERY: u64 = 50;
 
-/// The clock of a device: waits until it is idle, and divides the time of its steps by phases.
+/// A clock that waits until a device is idle, and divides the time of its steps by phases.
 pub(crate) struct DeviceClock {
-    /// `None` if tensors are on the host, whose operations end before they return.
+    /// Function that waits for the device; `None` if tensors are on the host, whose operations end before
+    /// they return.
     wait: Option<Box<dyn FnMut()>>,
     /// Number of steps so far.
     steps: u64,
-    /// Shares of the phases in the last timed step; their sum is 1.
+    /// Share of each phase in the last timed step; their sum is 1.
     shares: Option<PhaseTimes>,
 }
 
@@ -96,17 +97,17 @@ impl DeviceClock {
         Self::with(Some(Box::new(move || drop(device.sync()))))
     }
 
-    /// Creates a clock with this function to wait for the device.
+    /// Creates a clock that calls `wait` to wait for the device.
     pub(crate) fn with(wait: Option<Box<dyn FnMut()>>) -> Self {
         Self { wait, steps: 0, shares: None }
     }
 
-    /// Returns `true` if operations are only queued, so that timing needs a wait.
+    /// Returns `true` if the device only queues operations, so that timing them needs a wait.
     pub(crate) fn is_asynchronous(&self) -> bool {
         self.wait.is_some()
     }
 
-    /// Waits until all queued work is done.
+    /// Waits until all queued work of the device is done.
     pub(crate) fn wait(&mut self) {
         if let Some(wait) = &mut self.wait {
             wait();
@@ -121,7 +122,7 @@ impl DeviceClock {
         self.is_asynchronous() && (step == 1 || step.is_multiple_of(TIMED_EVERY))
     }
 
-    /// Returns the phases of the step that ended: those `seen` by the host if they were timed or the host
+    /// Ends a step and returns its time by phases: that `seen` by the host if phases were timed or the host
     /// computes, otherwise divided as in the last timed step.
     pub(crate) fn end_step(&mut self, seen: PhaseTimes, is_timed: bool) -> PhaseTimes {
         if is_timed && seen.step > 0.0 {
@@ -138,20 +139,20 @@ impl DeviceClock {
 /// schedules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slowdown {
-    /// Duration of a forward.
+    /// Minimum duration of a forward pass.
     pub forward: Duration,
-    /// Duration of the part of a backward that the stage before waits for.
+    /// Minimum duration of the part of a backward that the stage before waits for.
     pub input: Duration,
-    /// Duration of the rest of a backward.
+    /// Minimum duration of the rest of a backward.
     pub weights: Duration,
-    /// Duration of a forward pass of a validation.
+    /// Minimum duration of a forward pass of a validation.
     pub validation: Duration,
-    /// Duration of copying the state for a checkpoint.
+    /// Minimum duration of copying the state for a checkpoint.
     pub copy: Duration,
 }
 
 impl Slowdown {
-    /// Waits until a pass that `began` has taken its minimum time.
+    /// Waits until `action`, a pass that began at `began`, has taken its minimum time.
     pub(crate) fn hold(&self, action: &Action, began: Instant) {
         match action {
             Action::Forward(_) => wait_until(began + self.forward),
@@ -162,12 +163,12 @@ impl Slowdown {
         }
     }
 
-    /// Waits until a pass of a validation that `began` has taken its minimum time.
+    /// Waits until a pass of a validation that began at `began` has taken its minimum time.
     pub(crate) fn hold_validation(&self, began: Instant) {
         wait_until(began + self.validation);
     }
 
-    /// Waits until a copy that `began` has taken its minimum time.
+    /// Waits until a copy that began at `began` has taken its minimum time.
     pub(crate) fn hold_copy(&self, began: Instant) {
         wait_until(began + self.copy);
     }

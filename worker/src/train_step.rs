@@ -10,7 +10,8 @@ use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::{OuterOptimizer, norms_squared};
 use crate::parallel::{
-    GradientReduction, NoiseGauge, StepTotals, grad_norm_squared, sequence_parallel, step_totals, update,
+    GradientReduction, NoiseGauge, StepTotals, clip_factor, grad_norm_squared, sequence_parallel,
+    step_totals, update,
 };
 use crate::snapshot::CopyCompletion;
 use crate::stage::{ForwardOutput, Stage};
@@ -22,7 +23,7 @@ use dtrain_protocol::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One rank's part of the model, with its optimizer and groups.
+/// One rank's part of the model, with its optimizer, its process groups and the rest of its training state.
 pub(crate) struct Replica<'a> {
     pub(crate) training: &'a Hyperparameters,
     /// End of training, which the learning rate depends on.
@@ -45,18 +46,18 @@ pub(crate) struct Replica<'a> {
     pub(crate) copying: Option<Arc<CopyCompletion>>,
 }
 
-/// The result of a step.
+/// The result of one step on one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StepOutcome {
-    /// Totals and flags of all replicas.
+    /// Totals and flags of all ranks.
     pub(crate) totals: StepTotals,
     /// Global gradient norm before clipping; `None` if the loss scale was too large and no update was made.
     pub(crate) gradient_norm: Option<f64>,
-    /// Learning rate that was applied.
+    /// Learning rate of the update; 0 if no update was made.
     pub(crate) learning_rate: f64,
-    /// Gradient noise of the previous step.
+    /// Gradient noise of the previous step, if it is measured.
     pub(crate) noise: Option<GradientNoise>,
-    /// Time of this rank by phases.
+    /// Time that this rank spent in each phase.
     pub(crate) times: PhaseTimes,
 }
 
@@ -114,8 +115,8 @@ pub(crate) fn run_step(
     Ok(StepOutcome { times, ..run.outcome })
 }
 
-/// Returns whether the action at `index` is the last backward of all, and the last of its chunk: gradients
-/// are final then.
+/// Returns two flags about the backward action at `index`: it is the last one of all, and the last of its
+/// chunk. Gradients are final then.
 fn final_backward(actions: &[Action], index: usize) -> FinalBackward {
     let chunk = |action: &Action| match action {
         Action::Backward(pass) | Action::BackwardWeights(pass) => Some(pass.chunk),
@@ -126,7 +127,7 @@ fn final_backward(actions: &[Action], index: usize) -> FinalBackward {
     FinalBackward { of_step: later.peek().is_none(), of_chunk: later.all(|other| Some(other) != own) }
 }
 
-/// Tells whether a backward is the last of its step, and of its chunk.
+/// Two flags of a backward: it is the last of its step, and the last of its chunk.
 #[derive(Clone, Copy, Debug)]
 struct FinalBackward {
     of_step: bool,
@@ -138,10 +139,10 @@ fn unsupported(what: &str) -> Failure {
     Failure::Other(format!("the assignment needs {what}, which this worker does not support; plan again"))
 }
 
-/// A step in progress.
+/// A train step in progress.
 struct TrainStep<'r, 'a> {
     replica: &'r mut Replica<'a>,
-    /// Steps completed before this one.
+    /// Number of steps completed before this one.
     done: StepId,
     totals: StepTotals,
     /// Losses that are not in the totals yet.
@@ -153,7 +154,7 @@ struct TrainStep<'r, 'a> {
 }
 
 impl TrainStep<'_, '_> {
-    /// Runs `actions` in their order.
+    /// Runs the actions of a pipeline schedule, such as 1F1B, in their order.
     fn run_schedule(&mut self, actions: &[Action], stream: &mut MicroBatchLoader) -> Result<(), Failure> {
         for (index, action) in actions.iter().enumerate() {
             let began = Instant::now();
@@ -173,7 +174,7 @@ impl TrainStep<'_, '_> {
         Ok(())
     }
 
-    /// Clears the gradients for a batch.
+    /// Clears the gradients and messages before a batch.
     fn begin_batch(&mut self) {
         let Replica { stage, reduction, outer, loss_scale, messages, .. } = &mut *self.replica;
         stage.gradients().clear();
@@ -188,7 +189,7 @@ impl TrainStep<'_, '_> {
         self.record_phase(StepPhase::Optimizer);
     }
 
-    /// Counts the time since the last call as `phase`.
+    /// Counts the time since the last call as time of `phase`.
     fn record_phase(&mut self, phase: StepPhase) {
         if self.is_timed {
             self.replica.clock.wait();
@@ -256,7 +257,7 @@ impl TrainStep<'_, '_> {
         }
     }
 
-    /// Reads the figures of the batch and starts to sum them over the ranks.
+    /// Reads the loss figures of the batch, and starts to sum the totals over the ranks.
     fn send_totals(&mut self) {
         self.totals.add(&StepTotals::of(std::mem::take(&mut self.measured).read()));
         step_totals::send(&self.totals, self.replica.mesh.world());
@@ -275,6 +276,9 @@ impl TrainStep<'_, '_> {
         scale * (f64::from(training.micro_batch) / parts as f64) as f32
     }
 
+    /// Exchanges pipeline messages with a neighboring stage.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `messages`.
     fn exchange(&mut self, with: Neighbor, send: Option<Pass>, recv: Option<Pass>) -> StepPhase {
         let Replica { training, stage, messages, .. } = &mut *self.replica;
         let samples = training.micro_batch as usize;
@@ -309,7 +313,7 @@ impl TrainStep<'_, '_> {
         }
     }
 
-    /// Waits for the sums of the gradients of the oldest batch that left.
+    /// Waits for the sums of the gradients of the oldest batch in flight.
     fn collect_gradients(&mut self) -> Result<(), Failure> {
         let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
         if outer.is_none() {
@@ -353,14 +357,14 @@ impl TrainStep<'_, '_> {
         }
         self.outcome.noise = noise.as_mut().and_then(|n| n.compare(norm * norm, self.outcome.totals.square));
         let rate = learning_rate(training, until, self.done, self.outcome.totals.elapsed);
-        let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0)) / f64::from(loss_was);
+        let scale = clip_factor(own, training.clip) / f64::from(loss_was);
         update(stage, optimizer, mesh, WeightUpdate { rate, scale: scale as f32, t: self.done.0 + 1 })?;
         self.outcome.learning_rate = rate;
         self.record_phase(StepPhase::Optimizer);
         self.outer_step()
     }
 
-    /// Makes an outer step of local replicas when it is due.
+    /// Makes an outer step of local replicas, if one is due.
     fn outer_step(&mut self) -> Result<StepPhase, Failure> {
         let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
         let Some(outer) = outer else { return Ok(StepPhase::Optimizer) };
@@ -376,7 +380,7 @@ impl TrainStep<'_, '_> {
     }
 }
 
-/// Returns the learning rate of the step after `done` steps, at a share of `elapsed` of the time limit.
+/// Returns the learning rate of the step after `done` steps, at the share `elapsed` of the time limit.
 fn learning_rate(training: &Hyperparameters, until: &RunUntil, done: StepId, elapsed: f64) -> f64 {
     let elapsed = until.seconds.map(|_| elapsed);
     LearningRateSchedule::of(training).at(SchedulePosition {

@@ -20,11 +20,11 @@ use dtrain_protocol::{Arrangement, Channel, Rank};
 use dtrain_recipes::ZeroStage;
 use std::ops::Range;
 
-/// The shards of one stage, seen from one rank of the shard group.
+/// The shards of one stage's parameters, seen from one rank of the shard group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZeroShards {
     packs: Vec<ParameterBucket>,
-    /// Bucket of each parameter, and its index in it.
+    /// Index of each parameter's bucket, and of the parameter in that bucket.
     homes: Vec<(usize, usize)>,
 }
 
@@ -37,23 +37,24 @@ pub struct ParameterBucket {
     place: u32,
     ranks: u32,
     items: Vec<BucketEntry>,
-    /// Values of one block.
+    /// Number of values in one block.
     block: usize,
-    /// Range of this rank's block among its blocks of all buckets.
+    /// Range of this rank's block in a vector of its blocks of all buckets.
     kept: Range<usize>,
 }
 
-/// A parameter in a bucket.
+/// A parameter in a bucket, and the place of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BucketEntry {
     parameter: usize,
     length: usize,
-    /// Offset of its part in each block.
+    /// Offset of the parameter's part in each block.
     offset: usize,
 }
 
 impl ZeroShards {
-    /// Creates the shards of `parameters` that `rank` holds; everything if `arrangement` shards nothing.
+    /// Creates the shards of `parameters`, as `rank` holds them; one shard with everything if `arrangement`
+    /// shards nothing.
     pub fn of(arrangement: &Arrangement, rank: Rank, parameters: &[ModelParameter]) -> Self {
         let shard = if arrangement.zero == ZeroStage::Zero0 { 1 } else { arrangement.shard };
         let arrangement = Arrangement { shard, ..*arrangement };
@@ -95,17 +96,17 @@ impl ZeroShards {
         Self { packs, homes }
     }
 
-    /// Returns all buckets, in the order of units.
+    /// Returns all buckets of the stage, in the order of units.
     pub fn packs(&self) -> &[ParameterBucket] {
         &self.packs
     }
 
-    /// Returns the indices of the buckets of a unit.
+    /// Returns the indices of the buckets of unit `unit`.
     pub fn packs_of(&self, unit: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.packs.len()).filter(move |pack| self.packs[*pack].unit == unit)
     }
 
-    /// Returns the index of the bucket of parameter `index`.
+    /// Returns the index of the bucket that parameter `index` is in.
     pub fn pack_of(&self, index: usize) -> usize {
         self.homes[index].0
     }
@@ -118,7 +119,8 @@ impl ZeroShards {
         rank_range(pack.items[item].length, pack.place, pack.ranks)
     }
 
-    /// Returns the range of that part in a vector of this rank's blocks of all buckets.
+    /// Returns the range of the owned part of parameter `index` in a vector of this rank's blocks of all
+    /// buckets.
     pub fn kept(&self, index: usize) -> Range<usize> {
         let (pack, item) = self.homes[index];
         let pack = &self.packs[pack];
@@ -126,19 +128,19 @@ impl ZeroShards {
         begin..begin + self.owned(index).len()
     }
 
-    /// Returns the values of this rank's blocks of all buckets.
+    /// Returns the number of values in this rank's blocks of all buckets.
     pub fn kept_length(&self) -> usize {
         self.packs.last().map_or(0, |pack| pack.kept.end)
     }
 }
 
 impl ParameterBucket {
-    /// Returns the set of replicas that have the same parameters.
+    /// Returns the channel of the replicas that have the bucket's parameters.
     pub fn replication(&self) -> Channel {
         self.replication
     }
 
-    /// Returns the values of all blocks together.
+    /// Returns the number of values in all blocks of the bucket.
     pub fn length(&self) -> usize {
         self.block * self.ranks as usize
     }
@@ -159,7 +161,7 @@ impl ParameterBucket {
         self.items.iter().map(|item| item.parameter)
     }
 
-    /// Returns the parts of parameter `index`, which must be in this bucket: the range of each in the
+    /// Returns the parts of parameter `index`, which must be in this bucket: the range of each part in the
     /// parameter, and in the bucket.
     pub fn parts(&self, index: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
         let item = self.items.iter().find(|item| item.parameter == index);
@@ -171,14 +173,14 @@ impl ParameterBucket {
         })
     }
 
-    /// Copies all values of parameter `index` into `packed`.
+    /// Copies all values of parameter `index` into `packed`, a buffer of the bucket.
     pub fn put(&self, index: usize, values: &[f32], packed: &mut [f32]) {
         for (inside, at) in self.parts(index) {
             packed[at].copy_from_slice(&values[inside]);
         }
     }
 
-    /// Copies all values of parameter `index` out of `packed`.
+    /// Copies all values of parameter `index` out of `packed`, a buffer of the bucket, into `values`.
     pub fn take(&self, index: usize, packed: &[f32], values: &mut [f32]) {
         for (inside, at) in self.parts(index) {
             values[inside].copy_from_slice(&packed[at]);

@@ -1,17 +1,18 @@
-//! A group of ranks whose values lie on the host or on a device.
+//! Communicator: a group of ranks that exchanges values in host memory or on devices.
 
 use super::{CommError, Incoming, Outgoing, ProcessGroup, WaitPolicy};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Placement;
 
-/// Values on a device that one thread hands to another, which reduces them. Made by the thread that queued
-/// the kernels which write them, before it queues others.
+/// Device values that one thread hands to another for reduction. Created by the thread that queued the
+/// kernels which write them, before it queues others.
 pub struct QueuedTensor(QueuedStorage);
 
 enum QueuedStorage {
-    /// Reads by any thread are ordered after the kernels that write it.
+    /// A tensor of a runtime that orders reads by any thread after the kernels that write the values.
     Tensor(Tensor<1>),
-    /// Each thread has a CUDA stream of its own; a read need not wait for the kernels of another thread.
+    /// A CUDA buffer: each thread has a CUDA stream of its own, so a read need not wait for the kernels of
+    /// another thread.
     #[cfg(feature = "cuda")]
     Cuda(super::nccl::PendingBuffer),
 }
@@ -27,7 +28,7 @@ impl QueuedTensor {
     }
 }
 
-/// The connections between the devices of the ranks of an attempt.
+/// The direct connections between the devices of an attempt's ranks.
 #[derive(Default)]
 pub struct DeviceLinks {
     #[cfg(feature = "cuda")]
@@ -35,8 +36,8 @@ pub struct DeviceLinks {
 }
 
 impl DeviceLinks {
-    /// Agrees on the connections with all ranks of `group`, which call this together; this rank computes at
-    /// `placement`.
+    /// Agrees with all ranks of `group`, which call this together, on the direct connections between their
+    /// devices. This rank computes at `placement`.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs of CUDA have such links"))]
     pub fn agree(
         group: &mut dyn ProcessGroup,
@@ -49,7 +50,7 @@ impl DeviceLinks {
         Ok(Self {})
     }
 
-    /// Creates a communicator of the ranks of `host`, which call this together.
+    /// Creates a communicator for the ranks of `host`, which call this together.
     pub fn communicator(&self, host: Box<dyn ProcessGroup>) -> Result<Communicator, CommError> {
         #[cfg(feature = "cuda")]
         return Communicator::of(host, self.nccl.as_ref());
@@ -58,7 +59,7 @@ impl DeviceLinks {
     }
 }
 
-/// A group of ranks that exchanges device values: by NCCL if the ranks have it, otherwise through host
+/// A group of ranks that exchanges device values: by NCCL if all ranks have it, otherwise through host
 /// memory.
 pub struct Communicator {
     host: Box<dyn ProcessGroup>,
@@ -76,7 +77,7 @@ impl Communicator {
         }
     }
 
-    /// Creates a communicator that uses NCCL if `founder` is given. Called by all ranks of `host` together.
+    /// Creates a communicator that uses NCCL if `founder` is given. All ranks of `host` call this together.
     #[cfg(feature = "cuda")]
     fn of(
         mut host: Box<dyn ProcessGroup>,
@@ -87,7 +88,7 @@ impl Communicator {
         Ok(Self { host, nccl })
     }
 
-    /// Returns the group of the same ranks for values in host memory.
+    /// Returns the process group of the same ranks for values in host memory.
     pub fn host(&mut self) -> &mut dyn ProcessGroup {
         self.host.as_mut()
     }
@@ -102,7 +103,7 @@ impl Communicator {
         self.host.size()
     }
 
-    /// Returns the bytes of values that this rank has sent so far.
+    /// Returns the bytes of values that this rank has sent so far, by NCCL and through host memory.
     pub fn bytes_sent(&self) -> u64 {
         #[cfg(feature = "cuda")]
         let of_devices = self.nccl.as_ref().map_or(0, super::nccl::GpuCommunicator::bytes_sent);
@@ -122,7 +123,7 @@ impl Communicator {
         Ok(put(values, &device))
     }
 
-    /// Returns the sum over the ranks of values whose kernels another thread queued.
+    /// Returns the sum over the ranks of `values`, whose kernels another thread queued.
     pub fn all_reduce_queued(&mut self, values: QueuedTensor) -> Result<Tensor<1>, CommError> {
         match values.0 {
             QueuedStorage::Tensor(values) => self.all_reduce(values),
@@ -145,8 +146,8 @@ impl Communicator {
         Ok(put(values[own].to_vec(), &device))
     }
 
-    /// Returns the parts of all ranks in rank order; this rank contributes `part`. All parts have the same
-    /// length.
+    /// Returns the parts of all ranks, joined in rank order; this rank contributes `part`. All parts have the
+    /// same length.
     pub fn all_gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, CommError> {
         #[cfg(feature = "cuda")]
         if let Some(nccl) = &mut self.nccl {
@@ -181,13 +182,13 @@ impl Communicator {
     }
 }
 
-/// Returns the device of the values, and their copy in host memory.
+/// Returns the device of `values`, and a copy of them in host memory.
 fn fetch(values: Tensor<1>) -> (Device, Vec<f32>) {
     let device = values.device();
     (device, values.into_data().try_to_vec().expect("values that travel are f32"))
 }
 
-/// Copies values to a device.
+/// Copies `values` to `device`.
 fn put(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let length = values.len();
     Tensor::from_data(TensorData::new(values, [length]), device)

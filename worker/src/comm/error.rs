@@ -1,31 +1,31 @@
-//! Errors of collectives and of joining the ranks.
+//! Errors from collectives and from connecting ranks.
 
 use crate::out_of_memory;
 use dtrain_protocol::{Failure, Rank};
 use dtrain_recipes::Seconds;
 
-/// The reason why a collective did not complete, or why the ranks could not join. Ranks are those of the
-/// attempt.
+/// The reason why a collective did not complete, or why the ranks could not connect. Peers are numbered as
+/// ranks of the attempt.
 #[derive(Debug, thiserror::Error)]
 pub enum CommError {
     /// A peer's process or connection has ended.
     #[error("lost rank {peer} during {operation}: {detail}")]
     PeerLost {
-        /// The peer.
+        /// Rank of the lost peer.
         peer: Rank,
-        /// Operation in progress.
+        /// Name of the operation that was in progress.
         operation: &'static str,
-        /// The observed cause.
+        /// Cause of the loss, as it was observed.
         detail: String,
     },
     /// A peer sends no heartbeats: its process or its host is frozen, or the network is cut.
     #[error("rank {peer} sent no heartbeat for {} during {operation}", Seconds(*.seconds))]
     Silent {
-        /// The peer.
+        /// Rank of the silent peer.
         peer: Rank,
-        /// Seconds waited.
+        /// Seconds without a heartbeat.
         seconds: f64,
-        /// Operation in progress.
+        /// Name of the operation that was in progress.
         operation: &'static str,
     },
     /// A peer sends heartbeats, but for too long neither it nor any rank that it waits for made progress.
@@ -33,44 +33,44 @@ pub enum CommError {
         "rank {peer} is alive but has not joined the {operation} for {}{}", Seconds(*.seconds), expected(*.step_seconds)
     )]
     Idle {
-        /// The peer.
+        /// Rank of the idle peer.
         peer: Rank,
-        /// Seconds waited.
+        /// Seconds without progress.
         seconds: f64,
-        /// Operation in progress.
+        /// Name of the operation that was in progress.
         operation: &'static str,
-        /// Seconds of a step according to the plan.
+        /// Planned seconds of a step; `None` if the plan predicts none.
         step_seconds: Option<f64>,
     },
     /// A peer sent another message than the expected one: the ranks have diverged.
     #[error("rank {peer} is out of step in {operation}: {detail}")]
     OutOfStep {
-        /// The peer.
+        /// Rank of the peer that sent the message.
         peer: Rank,
-        /// Operation in progress.
+        /// Name of the operation that was in progress.
         operation: &'static str,
         /// The expected message and the received one.
         detail: String,
     },
-    /// A peer could not prove that it is the rank it claims to be, or refused this one.
+    /// A peer could not prove that it is the rank it claims to be, or refused this rank.
     #[error("the connection with {peer} was refused: {detail}")]
     Refused {
-        /// The rank or address of the peer.
+        /// Rank or address of the peer.
         peer: String,
-        /// The reason.
+        /// Reason for the refusal.
         detail: String,
     },
-    /// NCCL failed, or the GPU while it was used by NCCL.
+    /// NCCL failed, or a GPU failed while NCCL used it.
     #[error("NCCL failed in {operation}: {detail}")]
     Nccl {
-        /// Operation in progress.
+        /// Name of the operation that was in progress.
         operation: &'static str,
         /// Error text of NCCL.
         detail: String,
-        /// True if another rank is the cause: it is gone, or did not join.
+        /// True if another rank is the cause, because it is gone or did not join.
         is_of_peer: bool,
     },
-    /// The transport itself cannot be used.
+    /// The transport itself cannot be used, for this reason.
     #[error("the link between ranks cannot be used: {0}")]
     Link(String),
 }

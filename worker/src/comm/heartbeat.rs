@@ -1,4 +1,4 @@
-//! Heartbeats: tell a rank that computes for long from one that is gone.
+//! Heartbeats: tell a rank that computes for a long time from one that is gone.
 //!
 //! A thread of every rank sends beats: each says that the rank lives, and how many beats ago it last made
 //! progress (joined a collective, prepared some of the data), or saw a rank that it waits for do so. A rank
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Beats without a message from a rank, after which it is lost.
+/// Number of beats without a heartbeat from a rank, after which the rank counts as lost.
 const SILENT_BEATS: u64 = 12;
 
-/// Beats that a message of another rank may take. Higher than the real delay, so that ranks that wait for
-/// each other in a circle do not keep old progress reports young.
+/// Number of beats that a message from another rank may take. Higher than the real delay, so that ranks that
+/// wait for each other in a circle do not keep old progress reports young.
 const LATENCY: u64 = 2;
 
-/// Counts the progress of this rank; long work between two collectives counts its parts.
+/// A counter of this rank's progress; long work between two collectives counts each of its parts.
 #[derive(Clone, Debug, Default)]
 pub struct WorkCounter(Arc<AtomicU64>);
 
 impl WorkCounter {
-    /// Records that some work was done.
+    /// Records that one more piece of work was done.
     pub fn advance(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -41,24 +41,24 @@ impl WorkCounter {
 /// The time limits for waiting on other ranks, and the progress counter of this rank.
 #[derive(Clone, Debug)]
 pub struct WaitPolicy {
-    /// Time limits for waiting.
+    /// Time limits for waiting on other ranks.
     pub limits: WaitLimits,
-    /// Progress of this rank.
+    /// Progress counter of this rank.
     pub progress: WorkCounter,
 }
 
 impl WaitPolicy {
-    /// Creates a policy whose progress is zero.
+    /// Creates a policy with these limits and a progress counter of zero.
     pub fn new(limits: WaitLimits) -> Self {
         Self { limits, progress: WorkCounter::default() }
     }
 
-    /// Returns the longest time without a heartbeat.
+    /// Returns the longest time that a peer may send no heartbeat.
     pub(super) fn silence(&self) -> Duration {
         Duration::from_secs_f64(self.limits.silence_seconds)
     }
 
-    /// Returns the longest time without progress.
+    /// Returns the longest time that a peer may make no progress.
     pub(super) fn idle(&self) -> Duration {
         Duration::from_secs_f64(self.limits.idle_seconds)
     }
@@ -114,13 +114,14 @@ impl Liveness {
         peer.worked.fetch_max(now.saturating_sub(idle.saturating_add(LATENCY)), Ordering::Relaxed);
     }
 
-    /// Records that this rank joins a collective, or that data moved in it; returns the start of the wait.
+    /// Records that this rank joins a collective, or that data moved in it; returns the beat at which its
+    /// wait starts.
     pub(super) fn begin(&self) -> u64 {
         self.waits.progress.advance();
         self.now()
     }
 
-    /// `Err` if this rank, which has waited for `peer` since `begun`, must give up waiting.
+    /// Returns an error if this rank, which has waited for `peer` since beat `begun`, must give up waiting.
     pub(super) fn check(&self, peer: Rank, begun: u64, operation: &'static str) -> Result<(), CommError> {
         let PeerLiveness { heard, worked } = &self.peers[peer.0 as usize];
         let (heard, worked) = (heard.load(Ordering::Relaxed), worked.load(Ordering::Relaxed));
@@ -149,7 +150,7 @@ impl Liveness {
     }
 }
 
-/// The thread that sends the heartbeats, until this is dropped.
+/// The handle of the thread that sends the heartbeats; the thread ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct HeartbeatThread {
     pulse: Arc<Liveness>,

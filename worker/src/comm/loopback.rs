@@ -71,7 +71,7 @@ impl ProcessGroup for SingleRank {
 #[derive(Debug)]
 pub struct ThreadRank {
     board: Arc<MessageBoard>,
-    /// Ranks of the whole set that are in this group, ascending.
+    /// Ranks of this group, as indices among all threads, ascending.
     members: Vec<u32>,
     /// Index of this rank in `members`.
     index: u32,
@@ -85,14 +85,14 @@ type MessageQueues = BTreeMap<(usize, u32, u32), VecDeque<Vec<f32>>>;
 #[derive(Debug, Default)]
 struct State {
     queues: MessageQueues,
-    /// Channels and ranks whose group was dropped.
+    /// Channels and ranks whose group was dropped, in pairs.
     gone: Vec<(usize, u32)>,
 }
 
 #[derive(Debug)]
 struct MessageBoard {
     state: Mutex<State>,
-    /// One for each rank: signals that a message arrived for it, or that a rank left.
+    /// Condition variable of each rank: signals that a message arrived for it, or that a rank left.
     changed: Vec<Condvar>,
     deadline: Duration,
 }

@@ -1,4 +1,4 @@
-//! Collectives: exchange of buffers between ranks.
+//! Communication: collectives and point-to-point messages between ranks, over any transport.
 //!
 //! One trait has four implementations: one rank, threads of one process, processes of one host, TLS between
 //! hosts. All of them add in rank order `0..n` in `f32`, so the same ranks get the same bits over any
@@ -31,13 +31,13 @@ const SMALL_VALUES: usize = 4 << 10;
 /// Identity of a rank: its trial, attempt and number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankId {
-    /// The trial.
+    /// Trial that the rank belongs to.
     pub trial: TrialId,
-    /// The attempt; a peer of another attempt is refused.
+    /// Attempt that the rank belongs to; a peer of another attempt is refused.
     pub attempt: AttemptId,
-    /// This rank.
+    /// Number of this rank in the attempt.
     pub rank: Rank,
-    /// Number of ranks.
+    /// Number of ranks of the attempt.
     pub ranks: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct Outgoing<'a> {
 pub struct Incoming<'a> {
     /// Index of the sender in the group.
     pub from: u32,
-    /// Filled with the received message, which has this length.
+    /// Buffer that receives the message, which has the same length.
     pub values: &'a mut [f32],
 }
 
@@ -81,8 +81,8 @@ pub trait ProcessGroup: Send {
     /// the rest of `values` is unchanged. Sends `N (n - 1) / n`.
     fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError>;
 
-    /// Fills the [`rank_range`] of every other rank from that rank; this rank gives its own part. Sends `N (n
-    /// - 1) / n`.
+    /// Fills the [`rank_range`] of every other rank with that rank's values; this rank gives its own range.
+    /// Sends `N (n - 1) / n`.
     fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError>;
 
     /// Sends block `p` of `send` to rank `p`, and receives block `p` of `recv` from it. Both have `n`
@@ -100,7 +100,7 @@ pub trait ProcessGroup: Send {
     /// Returns the bytes of values that this rank has sent so far; a value sent to two ranks counts twice.
     fn bytes_sent(&self) -> u64;
 
-    /// Returns when all ranks have called it.
+    /// Waits until all ranks of the group have called it.
     fn barrier(&mut self) -> Result<(), CommError>;
 
     /// Creates the group of `members` (indices in this group, ascending, this rank among them), which may
@@ -111,8 +111,8 @@ pub trait ProcessGroup: Send {
     fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn ProcessGroup>, CommError>;
 }
 
-/// Returns the elements that rank `rank` of `size` owns of `length`: contiguous, in rank order, the first
-/// `length % size` parts one longer than the others.
+/// Returns the range of elements that rank `rank` of `size` owns of `length` elements: contiguous, in rank
+/// order, the first `length % size` ranges one longer than the others.
 pub fn rank_range(length: usize, rank: u32, size: u32) -> Range<usize> {
     let part = dtrain_protocol::sharding::vector_shard_range(length as u64, rank.into(), size.into());
     #[expect(clippy::cast_possible_truncation, reason = "at most the length")]
@@ -148,7 +148,7 @@ pub fn join(
     }
 }
 
-/// Adds `parts` element by element in their order into `sum`.
+/// Overwrites `sum` with the element-wise sum of `parts`, added in their order.
 ///
 /// Works through blocks that stay in the first-level cache; the order of additions for one element is
 /// always that of the parts.

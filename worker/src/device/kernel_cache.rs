@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Default seconds for choosing kernels.
+/// Default time for choosing kernels, in seconds.
 const DEFAULT_SECONDS: f64 = 60.0;
 
-/// Prefix of the names of databases.
+/// Prefix of the names of kernel databases.
 const NAME: &str = "kernels";
 
 /// Time after which the database of a build that is no longer used is removed.
 const UNUSED: Duration = Duration::from_secs(30 * 86_400);
 
-/// Returns the folder of kernels; `None` if the cache is disabled.
+/// Returns the folder of the kernel cache; `None` if the cache is disabled.
 ///
-/// It is that of [`KERNEL_CACHE`], by default one of this host in `$XDG_CACHE_HOME/dtrain/kernels` or
+/// The folder is that of [`KERNEL_CACHE`], by default one of this host in `$XDG_CACHE_HOME/dtrain/kernels` or
 /// `~/.cache/dtrain/kernels`: a home may be shared by hosts whose GPUs differ.
 pub(crate) fn folder() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(KERNEL_CACHE).filter(|named| !named.is_empty()) {
@@ -41,25 +41,25 @@ pub(crate) fn folder() -> Option<PathBuf> {
 /// The time that a process may spend on choosing kernels for the matrix products of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TuningBudget {
-    /// Time for all products.
+    /// Time for all products of the process.
     pub(crate) whole: Duration,
-    /// Time for one product.
+    /// Most time for one product.
     pub(crate) each: Duration,
 }
 
 impl TuningBudget {
-    /// The default time for one product is the whole time divided by this.
+    /// Number by which the whole time is divided to give the default time for one product.
     const SHARE: f64 = 10.0;
 
-    /// Returns the budget of `device`: [`TUNING_SECONDS`] if it is set, otherwise no time for a software
-    /// device.
+    /// Returns the tuning budget of `device`: [`TUNING_SECONDS`] if it is set, otherwise no time for a
+    /// software device.
     pub(crate) fn of(device: &Device) -> Self {
         let named = std::env::var(TUNING_SECONDS).ok().and_then(|text| Self::parse(&text));
         named.unwrap_or_else(|| Self::seconds(if is_software(device) { 0.0 } else { DEFAULT_SECONDS }, None))
     }
 
-    /// Parses a budget: `60` is a minute for all products; `60/20` is a minute, of which one product may
-    /// take 20 seconds.
+    /// Parses a tuning budget: `60` is a minute for all products; `60/20` is a minute, of which one product
+    /// may take 20 seconds.
     fn parse(text: &str) -> Option<Self> {
         let seconds = |text: &str| {
             let seconds = text.trim().parse::<f64>().ok()?;
@@ -105,7 +105,7 @@ pub(crate) fn configure(index: usize) {
     });
 }
 
-/// Returns the path of the database of this name.
+/// Returns the path of the database called `name`.
 fn database(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.{}", cubecl::environment::EXTENSION))
 }
@@ -120,7 +120,7 @@ fn is_writable(folder: &Path, name: &str) -> bool {
     opened().is_ok()
 }
 
-/// Removes the databases of other builds that were not written for a long time.
+/// Removes the databases of other builds in `folder` that were not written for a long time.
 fn remove_unused(folder: &Path, own: &str) {
     let own = database(folder, own);
     for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {

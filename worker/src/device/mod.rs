@@ -21,30 +21,30 @@ pub const KERNEL_CACHE: &str = "DTRAIN_KERNEL_CACHE";
 /// 0 disables it.
 pub const TUNING_SECONDS: &str = "DTRAIN_TUNING_SECONDS";
 
-/// Version of burn in `Cargo.lock`.
+/// Version of burn, as in `Cargo.lock`.
 pub(crate) const BURN: &str = "0.22.1";
 
-/// Version of CubeCL in `Cargo.lock`.
+/// Version of CubeCL, as in `Cargo.lock`.
 pub(crate) const CUBECL: &str = "0.11.3";
 
 /// The reason why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The binary was built without the backend.
+    /// The binary was built without the backend of the assigned device.
     #[error(
         "a {device} device was assigned, but this binary was built without {device}; build it with \
          `cargo build --release --features {device}`"
     )]
     NotBuilt {
-        /// Name of the backend, and of its feature.
+        /// Name of the backend, and of the feature that builds it.
         device: &'static str,
     },
-    /// The index is beyond the devices of this host.
+    /// The assigned index is beyond the devices of this host.
     #[error("{device} device {wanted} was assigned, but {device} shows {found} devices on this host")]
     Absent {
         /// Name of the backend.
         device: &'static str,
-        /// Assigned index.
+        /// Index of the assigned device.
         wanted: u32,
         /// Number of devices found.
         found: usize,
@@ -81,7 +81,7 @@ fn read_no_files() {
     BurnConfig::try_set(BurnConfig::default());
 }
 
-/// Returns `true` for a software device, which tests use.
+/// Returns `true` if `device` is a software device, which tests use.
 #[cfg(feature = "device")]
 #[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "only wgpu has a software device"))]
 pub(crate) fn is_software(device: &Device) -> bool {
@@ -91,7 +91,7 @@ pub(crate) fn is_software(device: &Device) -> bool {
     false
 }
 
-/// Returns the GPUs of a backend; none without it or without a driver. A software device counts as
+/// Returns the GPUs of a backend; none without the backend or without a driver. A software device counts as
 /// `software` of them.
 #[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "only wgpu has a software device"))]
 fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
@@ -110,7 +110,7 @@ fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     }
 }
 
-/// Returns the CUDA GPUs. `Device::enumerate` would search for those of wgpu as well.
+/// Returns the GPUs of CUDA. `Device::enumerate` would search for those of wgpu as well.
 #[cfg(feature = "cuda")]
 fn cuda_devices() -> Vec<Device> {
     let first = cubecl::RuntimeId::Cuda.stamp(cubecl::device::DeviceId::new(0, 0));
@@ -152,7 +152,7 @@ pub fn find(kind: DeviceKind, index: u32) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Returns `true` if this binary has the backend.
+/// Returns `true` if this binary has the backend of `kind`.
 fn is_built(kind: DeviceKind) -> bool {
     match kind {
         DeviceKind::Cpu => true,
@@ -166,7 +166,7 @@ pub(crate) fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
-/// Describes the device, such as `cpu (flex, 2 threads)`.
+/// Describes the device of `placement`, such as `cpu (flex, 2 threads)`.
 pub fn describe(placement: &Placement) -> String {
     match placement.device {
         DeviceKind::Cpu => {
@@ -201,7 +201,7 @@ pub fn gpus() -> Vec<Gpu> {
     if gpus.is_empty() && may_have { of(DeviceKind::Wgpu) } else { gpus }
 }
 
-/// Returns the GPU with its name from the runtime and its memory from the driver.
+/// Returns the description of a GPU, with its name from the runtime and its memory from the driver.
 #[cfg(feature = "device")]
 fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
     let placement = Placement { host: 0, device: kind, index: u32::try_from(index).unwrap_or(0), threads: 1 };
@@ -222,13 +222,13 @@ pub(crate) struct DeviceInfo {
     pub(crate) memory_bytes: u64,
 }
 
-/// Returns the facts of a device; of the host, only the memory.
+/// Returns the facts about a device; only the memory for the host.
 #[cfg(not(feature = "device"))]
 pub(crate) fn card(_: &Device) -> DeviceInfo {
     DeviceInfo { memory_bytes: host_memory_bytes().unwrap_or(0), ..DeviceInfo::default() }
 }
 
-/// Returns the facts of a device; of the host, only the memory.
+/// Returns the facts about a device; only the memory for the host.
 #[cfg(feature = "device")]
 pub(crate) fn card(device: &Device) -> DeviceInfo {
     let identity = if is_host(device) { None } else { device.identity() };
@@ -264,7 +264,7 @@ fn memory_bytes(pci_address: &str) -> Option<u64> {
     Some(mebibytes << 20)
 }
 
-/// Queries a field of the GPU at a PCI address from `nvidia-smi`.
+/// Queries `field` of the GPU at a PCI address from `nvidia-smi`; `None` if it does not answer.
 ///
 /// An index would not do: `nvidia-smi` counts all GPUs, CUDA those of `CUDA_VISIBLE_DEVICES` in its own
 /// order.

@@ -19,22 +19,22 @@ impl AllGatherQueue {
         Self { queue: Arc::new(CommQueue::start(group)), failure }
     }
 
-    /// Returns the bytes that this rank sent, without collectives in flight.
+    /// Returns the bytes that this rank has sent, without collectives in flight.
     pub fn bytes_sent(&self) -> u64 {
         self.queue.bytes_sent()
     }
 
-    /// Returns the seconds spent waiting so far.
+    /// Returns the seconds that this rank has spent waiting for gathered weights.
     pub fn waited(&self) -> f64 {
         self.queue.waited()
     }
 
-    /// Starts to gather `packed`, of which this rank fills its own block.
-    pub fn send(&self, packed: Vec<f32>) {
+    /// Starts an all-gather of `packed`, in which this rank has filled its own block.
+    pub fn start_all_gather(&self, packed: Vec<f32>) {
         self.queue.start_all_gather(packed);
     }
 
-    /// Waits for the oldest buffer, which has `length` values; returns zeros after an error.
+    /// Waits for the oldest buffer in flight, which has `length` values; returns zeros after an error.
     pub fn receive(&self, length: usize) -> Vec<f32> {
         match self.queue.wait() {
             Ok(packed) => packed,

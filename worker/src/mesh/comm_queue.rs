@@ -12,33 +12,33 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A collective over a buffer.
+/// The kind of a collective in the queue, which works on one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collective {
     /// Replaces the buffer by the sum over all ranks.
     AllReduce,
     /// Replaces the buffer by the sum over all ranks, sending each value in 16 bits.
     HalfAllReduce(HalfFormat),
-    /// Replaces this rank's part by its sum over all ranks.
+    /// Replaces this rank's part of the buffer by its sum over all ranks.
     ReduceScatter,
-    /// Fills the parts of the other ranks.
+    /// Fills the other ranks' parts of the buffer.
     AllGather,
     /// Waits for all ranks.
     Barrier,
 }
 
-/// A job of the queue's thread.
+/// A collective that is handed to the queue's thread.
 enum QueueJob {
     Host(Collective, Vec<f32>),
-    /// An all-reduce of values on a device, or the error of finding them there.
+    /// An all-reduce of values on a device, or the error from locating them in its memory.
     Device(Result<QueuedTensor, CommError>),
 }
 
-/// The result of a collective.
+/// The buffer after a collective.
 #[derive(Debug)]
 enum CollectiveOutput {
     Host(Vec<f32>),
-    /// The sum of an all-reduce.
+    /// The sum of an all-reduce, on its device.
     Device(Tensor<1>),
 }
 
@@ -50,19 +50,20 @@ pub struct CommQueue {
     /// Bytes sent, up to the last completed collective.
     sent: Arc<AtomicU64>,
     collectives: Sender<QueueJob>,
-    /// Behind a lock, so that several threads may share the queue.
+    /// Results of completed collectives; behind a lock, so that several threads may share the queue.
     done: Mutex<Receiver<Result<CollectiveOutput, CommError>>>,
     /// Nanoseconds spent in [`CommQueue::wait`].
     waited: AtomicU64,
 }
 
 impl CommQueue {
-    /// Starts a thread for `group`. The thread ends when the queue is dropped.
+    /// Starts a queue and its thread for `group`, for values in host memory. The thread ends when the queue
+    /// is dropped.
     pub fn start(group: Box<dyn ProcessGroup>) -> Self {
         Self::over(Communicator::staged(group))
     }
 
-    /// Starts a thread for `group`, for values of devices as well.
+    /// Starts a queue and its thread for `group`, for values in host memory and on devices.
     pub fn over(group: Communicator) -> Self {
         let (rank, ranks) = (group.rank(), group.size());
         let (collectives, inbox) = channel();
@@ -77,7 +78,7 @@ impl CommQueue {
         Self { rank, ranks, sent, collectives, done: Mutex::new(done), waited: AtomicU64::new(0) }
     }
 
-    /// Returns the index of this rank.
+    /// Returns the index of this rank in the group.
     pub fn rank(&self) -> u32 {
         self.rank
     }
@@ -87,7 +88,7 @@ impl CommQueue {
         self.ranks
     }
 
-    /// Returns the bytes that this rank sent, without collectives in flight.
+    /// Returns the bytes that this rank has sent, without collectives in flight.
     pub fn bytes_sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
@@ -114,12 +115,12 @@ impl CommQueue {
         self.send(Collective::ReduceScatter, values);
     }
 
-    /// Starts to gather `values`, of which this rank fills its own [`crate::comm::rank_range`].
+    /// Starts an all-gather of `values`, in which this rank has filled its own [`crate::comm::rank_range`].
     pub fn start_all_gather(&self, values: Vec<f32>) {
         self.send(Collective::AllGather, values);
     }
 
-    /// Waits for the oldest buffer in flight.
+    /// Waits for the oldest buffer in flight, and returns it.
     pub fn wait(&self) -> Result<Vec<f32>, Failure> {
         match self.receive()? {
             CollectiveOutput::Host(values) => Ok(values),
@@ -127,7 +128,7 @@ impl CommQueue {
         }
     }
 
-    /// Waits for the oldest buffer in flight, which is on a device.
+    /// Waits for the oldest buffer in flight, which is on a device, and returns it.
     pub fn wait_for_tensor(&self) -> Result<Tensor<1>, Failure> {
         match self.receive()? {
             CollectiveOutput::Device(values) => Ok(values),
@@ -147,12 +148,12 @@ impl CommQueue {
         }
     }
 
-    /// Returns the seconds spent waiting so far.
+    /// Returns the seconds spent waiting for collectives so far.
     pub fn waited(&self) -> f64 {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed)).as_secs_f64()
     }
 
-    /// Waits until all ranks have called it. No collective may be in flight.
+    /// Waits until all ranks of the group have called it. No collective may be in flight.
     pub fn barrier(&self) -> Result<(), Failure> {
         self.send(Collective::Barrier, Vec::new());
         self.wait().map(drop)
@@ -164,7 +165,7 @@ impl CommQueue {
     }
 }
 
-/// Runs collectives until the senders are gone, or one fails.
+/// Runs the collectives of the queue until its senders are gone, or one fails.
 fn serve(
     mut group: Communicator,
     inbox: &Receiver<QueueJob>,

@@ -15,17 +15,17 @@ use half::{bf16, f16};
 /// A 16-bit floating-point format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HalfFormat {
-    /// 11 bits of mantissa, from 6e-8 to 65504.
+    /// IEEE half precision: 11 bits of mantissa, from 6e-8 to 65504.
     F16,
-    /// 8 bits of mantissa, in the range of an `f32`.
+    /// Bfloat16: 8 bits of mantissa, in the range of an `f32`.
     Bf16,
 }
 
-/// Values that are scaled at a time: they fit into the first-level cache.
+/// Number of values that are scaled at a time: they fit into the first-level cache.
 const CHUNK: usize = 1024;
 
 impl HalfFormat {
-    /// Returns the format that `compress` asks for.
+    /// Returns the 16-bit format of the compression `compress`; `None` if it has none.
     pub fn of(compress: Compression) -> Option<Self> {
         match compress {
             Compression::F16 => Some(Self::F16),
@@ -44,7 +44,7 @@ impl HalfFormat {
         }
     }
 
-    /// Unpacks `block` into `values`.
+    /// Unpacks the values of `block` into `values`, without their scale.
     fn unpack(self, block: &[f32], values: &mut [f32]) {
         match self {
             Self::F16 => unpack::<f16>(&block[1..], values),
@@ -54,7 +54,7 @@ impl HalfFormat {
         values.iter_mut().for_each(|value| *value *= back);
     }
 
-    /// Returns a power of two that brings the largest of `values` below the largest `f16`.
+    /// Returns the power of two that brings the largest of `values` below the largest `f16`; 1 for bfloat16.
     fn scale(self, values: &[f32]) -> f32 {
         let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
         if self == Self::Bf16 || largest == 0.0 || !largest.is_finite() {

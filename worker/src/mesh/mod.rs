@@ -22,25 +22,27 @@ use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
 use dtrain_recipes::ZeroStage;
 use peers::FirstFailure;
 
-/// The process groups of one rank.
+/// All process groups that one rank belongs to.
 #[derive(Debug)]
 pub struct Mesh {
     layout: Layout,
     coord: Coord,
     world: CommQueue,
-    /// `None` if all ranks are replicas: then the world's queue carries both, in one order.
+    /// Queue to the ranks with the same weights. `None` if all ranks are replicas: then the world's queue
+    /// carries both, in one order.
     replicas: Option<CommQueue>,
-    /// `None` if experts are not distributed, or no other rank holds the same.
+    /// Queue to the ranks with the same experts. `None` if experts are not distributed, or no other rank
+    /// holds the same.
     experts: Option<CommQueue>,
     sharding: Option<ShardGroups>,
-    /// Shard groups of distributed experts.
+    /// Shard groups of distributed experts, if state is sharded.
     expert_sharding: Option<ShardGroups>,
     partners: ModelParallelGroups,
     pipeline: Peers,
     failure: FirstFailure,
 }
 
-/// The ranks among which state is sharded, and those that hold the same shard.
+/// The queues to the ranks among which state is sharded, and to those that hold the same shard.
 #[derive(Debug)]
 pub struct ShardGroups {
     inside: CommQueue,
@@ -48,7 +50,7 @@ pub struct ShardGroups {
 }
 
 impl ShardGroups {
-    /// Returns the queue to the ranks that hold the other shards.
+    /// Returns the queue of this rank's shard group, whose other ranks hold the other shards.
     pub fn inside(&self) -> &CommQueue {
         &self.inside
     }
@@ -182,8 +184,8 @@ impl Mesh {
         self.experts.as_ref()
     }
 
-    /// Returns the ranks among which the state of parameters of one [`Arrangement::replication`] is
-    /// sharded; panics if nothing is sharded.
+    /// Returns the shard groups for the parameters of one [`Arrangement::replication`]; panics if nothing is
+    /// sharded.
     pub fn sharding(&self, replication: Channel) -> &ShardGroups {
         let own = self.expert_sharding.as_ref().filter(|_| replication == Channel::ExpertReplicas);
         own.or(self.sharding.as_ref()).expect("only replicas that shard their state ask with whom")
@@ -202,7 +204,7 @@ impl Mesh {
         })
     }
 
-    /// Returns `true` if values must be all-gathered after each rank updated its own.
+    /// Returns `true` if weights must be all-gathered after each rank has updated its own.
     pub fn gathers_values(&self) -> bool {
         let others = self.sharding.as_ref().is_some_and(|sharding| sharding.inside.ranks() > 1);
         others && self.partners.weights.is_none()
@@ -213,12 +215,12 @@ impl Mesh {
         self.sharding.is_some() || self.partners.tensor.size() * self.partners.expert.size() > 1
     }
 
-    /// Returns the groups that take part in this rank's passes.
+    /// Returns the tensor-, context- and expert-parallel groups that take part in this rank's passes.
     pub fn partners(&self) -> &ModelParallelGroups {
         &self.partners
     }
 
-    /// Returns the stages of this rank's pipeline.
+    /// Returns the group of the stages of this rank's pipeline.
     pub fn pipeline(&self) -> &Peers {
         &self.pipeline
     }
@@ -228,8 +230,8 @@ impl Mesh {
         self.replicas.is_some() || self.sharding.is_some() || self.partners.expert.size() > 1
     }
 
-    /// Returns `true` if this rank is the first among those that own the same part of the parameter `name`:
-    /// it counts for all of them.
+    /// Returns `true` if this rank is the first among those that own the same part of the parameter `name`,
+    /// and so counts for all of them in the gradient norm.
     pub fn counts_in_norm(&self, name: &str) -> bool {
         let is_first = |axis: &Axis| self.coord.along(*axis) == 0 || is_sharded(name, *axis);
         let is_first_replica = match &self.sharding {
@@ -250,7 +252,7 @@ impl Mesh {
         (self.layout.reader(self.layout.rank(self.coord)), self.layout.readers())
     }
 
-    /// Returns the bytes that this rank sent to any other, without collectives in flight.
+    /// Returns the bytes that this rank has sent to all others, without collectives in flight.
     pub fn bytes_sent(&self) -> u64 {
         let ModelParallelGroups { tensor, context, expert, weights, expert_weights, .. } = &self.partners;
         let peers = [tensor, context, expert, &self.pipeline].map(Peers::bytes_sent);
@@ -259,19 +261,19 @@ impl Mesh {
         peers.into_iter().chain(queues).chain(gatherers).sum()
     }
 
-    /// Returns the seconds that this rank has waited for others so far, without pipeline stages.
+    /// Returns the seconds that this rank has waited for others so far, except for pipeline stages.
     pub fn waited(&self) -> f64 {
         let queues: f64 = self.queues().map(CommQueue::waited).sum();
         self.world.waited() + queues + self.partners.waited()
     }
 
-    /// Iterates over all queues but the world's.
+    /// Iterates over all queues except the world's.
     fn queues(&self) -> impl Iterator<Item = &CommQueue> {
         let sharding = self.shardings().flat_map(|(one, _)| one.across.iter().chain([&one.inside]));
         self.replicas.iter().chain(&self.experts).chain(sharding)
     }
 
-    /// `Err` after a communication error in the middle of a pass.
+    /// Returns the first communication error in the middle of a pass, if there was one.
     pub fn check(&self) -> Result<(), Failure> {
         self.failure.check()
     }

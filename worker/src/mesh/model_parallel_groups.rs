@@ -7,15 +7,16 @@ use crate::comm::{Communicator, loopback};
 /// The groups that take part in one rank's passes, by axis.
 #[derive(Clone, Debug)]
 pub struct ModelParallelGroups {
-    /// Ranks that hold parts of the same matrices.
+    /// Group of the ranks that hold parts of the same matrices.
     pub tensor: Peers,
-    /// Ranks that hold parts of the same sequences.
+    /// Group of the ranks that hold parts of the same sequences.
     pub context: Peers,
-    /// Ranks that hold other experts.
+    /// Group of the ranks that hold other experts.
     pub expert: Peers,
-    /// Ranks that hold the other parts of the weights, if weights are sharded.
+    /// Queue to the ranks that hold the other parts of the weights, if weights are sharded.
     pub weights: Option<AllGatherQueue>,
-    /// Ranks that hold the other parts of the same experts' weights, if experts are distributed.
+    /// Queue to the ranks that hold the other parts of the same experts' weights, if experts are distributed
+    /// and weights are sharded.
     pub expert_weights: Option<AllGatherQueue>,
     /// True if the ranks of [`ModelParallelGroups::tensor`] hold parts of the sequence where matrices are
     /// not cut (sequence parallelism).
@@ -23,7 +24,7 @@ pub struct ModelParallelGroups {
 }
 
 impl ModelParallelGroups {
-    /// Creates the groups of a rank that holds everything.
+    /// Creates the groups of a rank without model parallelism, each of which has one rank.
     pub fn none() -> Self {
         let alone =
             || Peers::of(Communicator::staged(Box::new(loopback::SingleRank)), FirstFailure::default());
@@ -31,7 +32,7 @@ impl ModelParallelGroups {
         Self { tensor, context, expert, weights: None, expert_weights: None, sequence: false }
     }
 
-    /// Returns the seconds spent in these groups so far.
+    /// Returns the seconds that this rank has spent communicating in these groups.
     pub fn waited(&self) -> f64 {
         let passes: f64 = [&self.tensor, &self.context, &self.expert].into_iter().map(Peers::waited).sum();
         passes + self.weights.iter().chain(&self.expert_weights).map(AllGatherQueue::waited).sum::<f64>()

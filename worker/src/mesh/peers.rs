@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 pub(super) struct FirstFailure(Arc<Mutex<Option<Failure>>>);
 
 impl FirstFailure {
-    /// `Err` if there was an error so far.
+    /// Returns the first communication error, if there was one.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let seen = self.0.lock().expect("no thread panics while it holds the failure");
         seen.clone().map_or(Ok(()), Err)
     }
 
-    /// Stores `failure`, unless there was one before.
+    /// Stores `failure`, unless there was an earlier one.
     pub(super) fn keep(&self, failure: Failure) {
         self.0.lock().expect("no thread panics while it holds the failure").get_or_insert(failure);
     }
@@ -35,7 +35,7 @@ pub struct Peers {
     size: u32,
     group: Arc<Mutex<Communicator>>,
     failure: FirstFailure,
-    /// Nanoseconds spent inside calls.
+    /// Nanoseconds spent communicating so far.
     waited: Arc<AtomicU64>,
 }
 
@@ -50,17 +50,17 @@ impl Peers {
         self.rank
     }
 
-    /// Returns the number of ranks, this one included.
+    /// Returns the number of ranks in the group, this one included.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Returns the bytes that this rank sent to the group.
+    /// Returns the bytes that this rank has sent to the group.
     pub fn bytes_sent(&self) -> u64 {
         self.group.lock().expect("no thread panics while it holds the group").bytes_sent()
     }
 
-    /// Returns the seconds spent inside calls so far, by all users of this group.
+    /// Returns the seconds spent communicating so far, by all users of this group.
     pub fn waited(&self) -> f64 {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed)).as_secs_f64()
     }
@@ -70,12 +70,12 @@ impl Peers {
         self.with(|group| group.host().all_reduce(values));
     }
 
-    /// Sums into this rank's part of `values`, see [`crate::comm::rank_range`].
+    /// Replaces this rank's part of `values` by its sum over the ranks, see [`crate::comm::rank_range`].
     pub fn reduce_scatter(&self, values: &mut [f32]) {
         self.with(|group| group.host().reduce_scatter(values).map(drop));
     }
 
-    /// Fills the parts of the other ranks.
+    /// Fills the other ranks' parts of `values`.
     pub fn all_gather(&self, values: &mut [f32]) {
         self.with(|group| group.host().all_gather(values));
     }
@@ -98,15 +98,15 @@ impl Peers {
         sum.unwrap_or_else(|| Tensor::zeros([part], &device))
     }
 
-    /// Returns the parts of all ranks in rank order, on their device; this rank contributes `part`. All
-    /// have the same length.
+    /// Returns the parts of all ranks, joined in rank order, on their device; this rank contributes `part`.
+    /// All have the same length.
     pub fn all_gather_tensor(&self, part: Tensor<1>) -> Tensor<1> {
         let (whole, device) = (part.dims()[0] * self.size as usize, part.device());
         let all = self.with(|group| group.all_gather(part));
         all.unwrap_or_else(|| Tensor::zeros([whole], &device))
     }
 
-    /// Sends to one rank and receives `recv` values from one, both on `device` and at once.
+    /// Sends values to one rank and receives `recv` values from one, at once and both on `device`.
     pub fn exchange_tensors(
         &self,
         send: Option<(u32, Tensor<1>)>,
@@ -122,7 +122,7 @@ impl Peers {
         self.with(|group| group.host().all_to_all(send, recv));
     }
 
-    /// Sends to one rank and receives from one, both at once.
+    /// Sends a message to one rank and receives one from a rank, both at once.
     pub fn exchange(&self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) {
         self.with(|group| group.host().exchange(send, recv));
     }
@@ -145,13 +145,13 @@ impl Peers {
         })
     }
 
-    /// Counts the time since `began` as waiting.
+    /// Counts the time since `began` as waiting for other ranks.
     fn count(&self, began: Instant) {
         let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Returns the result of `act`; `None` if there is no other rank, or after an error.
+    /// Returns the result of `act` on the group; `None` if there is no other rank, or after an error.
     fn with<T>(&self, act: impl FnOnce(&mut Communicator) -> Result<T, CommError>) -> Option<T> {
         if self.size == 1 || self.failure.check().is_err() {
             return None;

@@ -1,5 +1,5 @@
-//! Causal attention without a full matrix of scores: rows are computed a block at a time against the keys
-//! that they may see, and recomputed in the backward pass.
+//! Causal attention on the host without a full matrix of scores: rows are computed a block at a time against
+//! the keys that they may see, and recomputed in the backward pass.
 // Shapes in this file: b samples · t tokens · d width of one head
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
@@ -8,7 +8,7 @@ use super::{AttentionHeads, Rotary, chunks};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
-/// Query rows of one block.
+/// Number of query rows in one block.
 const ROWS: usize = 64;
 
 pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
@@ -62,9 +62,9 @@ fn rotate_heads(packed: FlexTensor, heads: AttentionHeads, table: &Rotary, sign:
 
 /// The queries of some samples, and the keys and values that they attend to.
 pub(super) struct QueryKeyView<'a> {
-    /// `[rows, query·d]` of each sample.
+    /// Queries of each sample, `[rows, query·d]`.
     queries: Vec<Matrix<'a>>,
-    /// Keys beside values, `[seen, 2·key·d]` of each sample.
+    /// Keys beside values of each sample, `[seen, 2·key·d]`.
     keys: Vec<Matrix<'a>>,
     heads: AttentionHeads,
     /// True if row `r` of the queries sees only the first `r + 1` keys; otherwise it sees all.
@@ -72,7 +72,8 @@ pub(super) struct QueryKeyView<'a> {
 }
 
 impl<'a> QueryKeyView<'a> {
-    /// Creates the causal view of `packed`, `[b, t, (query + 2·key)·d]`, on itself.
+    /// Creates the causal view of `packed`, `[b, t, (query + 2·key)·d]`: each token sees itself and those
+    /// before it.
     pub(super) fn causal(packed: &'a [f32], [b, t]: [usize; 2], heads: AttentionHeads) -> Self {
         let AttentionHeads { query, key, width } = heads;
         let keys = samples(packed, b).map(|sample| {
@@ -82,8 +83,8 @@ impl<'a> QueryKeyView<'a> {
         Self { queries: queries(packed, [b, t], t, heads), keys: keys.collect(), heads, causal: true }
     }
 
-    /// Creates the view of the last `rows` queries of each sample of `packed` on all of `keys`: `[b, seen,
-    /// 2·key·d]`.
+    /// Creates a view in which the last `rows` queries of each sample of `packed` see all of `keys`, `[b,
+    /// seen, 2·key·d]`.
     pub(super) fn all(
         packed: &'a [f32],
         [b, t]: [usize; 2],
@@ -97,12 +98,12 @@ impl<'a> QueryKeyView<'a> {
         Self { queries: queries(packed, [b, t], rows, heads), keys, heads, causal: false }
     }
 
-    /// Returns the query rows of a sample.
+    /// Returns the number of query rows of a sample.
     fn rows(&self) -> usize {
         self.queries[0].rows()
     }
 
-    /// Iterates over the key heads of all samples in order, each with the query heads it serves.
+    /// Iterates over the key heads of all samples in order, each with the query heads that it serves.
     fn groups(&self) -> impl Iterator<Item = HeadGroup<'a>> {
         let AttentionHeads { key: heads, width, .. } = self.heads;
         let (served, causal) = (self.heads.query / heads, self.causal);
@@ -118,7 +119,7 @@ impl<'a> QueryKeyView<'a> {
     }
 }
 
-/// Splits `values` into the parts of `b` samples.
+/// Splits `values` into equal parts, one for each of `b` samples.
 fn samples(values: &[f32], b: usize) -> impl Iterator<Item = &[f32]> {
     values.chunks(values.len() / b)
 }
@@ -133,14 +134,14 @@ fn queries(packed: &[f32], [b, t]: [usize; 2], rows: usize, heads: AttentionHead
     samples(packed, b).map(rows).collect()
 }
 
-/// One key head of one sample, with the query heads it serves.
+/// A key head of one sample, with the query heads that it serves.
 #[derive(Clone, Copy)]
 struct HeadGroup<'a> {
-    /// Queries `[rows, served·d]`.
+    /// Queries of the served heads, `[rows, served·d]`.
     queries: Matrix<'a>,
-    /// Keys `[seen, d]`.
+    /// Keys of the head, `[seen, d]`.
     keys: Matrix<'a>,
-    /// Values `[seen, d]`.
+    /// Values of the head, `[seen, d]`.
     values: Matrix<'a>,
     width: usize,
     causal: bool,
@@ -155,7 +156,7 @@ impl<'a> HeadGroup<'a> {
         (self.width as f32).powf(-0.5)
     }
 
-    /// Iterates over the query rows, a block at a time.
+    /// Iterates over the query rows of the group, a block at a time.
     fn blocks(self) -> impl Iterator<Item = QueryBlock> {
         let (rows, keys) = (self.queries.rows(), self.keys.rows());
         (0..rows).step_by(ROWS).map(move |from| {
@@ -167,7 +168,8 @@ impl<'a> HeadGroup<'a> {
         })
     }
 
-    /// Computes the scores of a block of query rows against its keys into `scores`.
+    /// Computes the scores of a block of query rows of head `head` against the keys that they see, into
+    /// `scores`.
     fn scores(self, head: usize, block: QueryBlock, scores: &mut [f32]) {
         let QueryBlock { from, rows, seen, .. } = block;
         let out = MatrixMut::dense(scores, [rows, seen]);
@@ -176,15 +178,15 @@ impl<'a> HeadGroup<'a> {
     }
 }
 
-/// A block of query rows.
+/// A block of consecutive query rows, with the keys that they see.
 #[derive(Clone, Copy)]
 struct QueryBlock {
-    /// Index of the first row.
+    /// Index of the block's first row.
     from: usize,
     rows: usize,
     /// Number of keys that the last row sees.
     seen: usize,
-    /// Row `i` sees the first `first + i + 1` keys, at most `seen`.
+    /// Index that sets the keys of each row: row `i` sees the first `first + i + 1` keys, at most `seen`.
     first: usize,
 }
 
@@ -236,7 +238,7 @@ fn attend_group(
     }
 }
 
-/// The gradient of the output, and the saved values that the backward pass needs.
+/// The gradient of attention's output, and the saved values that the backward pass needs.
 pub(super) struct OutputGradient<'a> {
     /// Gradient of the output, `[b, t, query·d]`.
     d: &'a [f32],
@@ -248,7 +250,7 @@ pub(super) struct OutputGradient<'a> {
 }
 
 impl<'a> OutputGradient<'a> {
-    /// Creates the gradient for views of parts of the keys. `mixed` is the output, whose gradient is `d`.
+    /// Creates the gradient `d` of the output `mixed`, for views that have only a part of the keys.
     pub(super) fn of_parts(
         d: &'a [f32],
         mixed: &[f32],
@@ -266,7 +268,7 @@ impl<'a> OutputGradient<'a> {
     }
 }
 
-/// The destinations of gradients, for each key head of each sample in order.
+/// The places to which gradients are written, for each key head of each sample in order.
 pub(super) struct HeadGradients<'a> {
     /// Gradients of the query heads that each key head serves, `[rows, served·d]`.
     pub(super) queries: Vec<MatrixMut<'a>>,
@@ -276,7 +278,7 @@ pub(super) struct HeadGradients<'a> {
     pub(super) values: Vec<MatrixMut<'a>>,
 }
 
-/// Computes the gradient of the packed input. `[b, t, (query + 2·key)·d]`
+/// Computes the gradient of attention's packed input. `[b, t, (query + 2·key)·d]`
 fn backward(
     packed: &[f32],
     upstream: &OutputGradient<'_>,

@@ -2,10 +2,10 @@
 
 use rayon::prelude::*;
 
-/// Values of one chunk: small enough for the second-level cache, large enough to be worth a task.
+/// Number of values in one chunk: small enough for the second-level cache, large enough to be worth a task.
 pub(crate) const VALUES: usize = 1 << 14;
 
-/// Returns the rows of one chunk, for rows of `width` values.
+/// Returns the number of rows in one chunk, for rows of `width` values.
 pub(crate) fn rows(width: usize) -> usize {
     (VALUES / width.max(1)).max(1)
 }

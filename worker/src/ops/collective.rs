@@ -1,5 +1,5 @@
-//! Collectives in the network: operations that communicate forward or backward. Each is free if there is no
-//! other rank.
+//! Collectives in the network: operations that communicate in the forward or the backward pass. Each is free
+//! if there is no other rank.
 //!
 //! The backward of each is its dual. Those of a device are in `device/collective.rs`.
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
@@ -80,7 +80,7 @@ pub(crate) fn scatter_sequence(
     leave(partial, bias, residual, peers, CollectiveOp { forward: scatter, backward: gather })
 }
 
-/// A collective operation: its forward, and its backward for gradients.
+/// A collective operation, and the operation of its backward pass.
 struct CollectiveOp {
     forward: fn(FlexTensor, &Peers) -> FlexTensor,
     backward: fn(FlexTensor, &Peers) -> FlexTensor,
@@ -127,13 +127,18 @@ fn leave(
     })
 }
 
+/// All-reduces `values`: returns their sum over `peers`.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`, and of gates in `experts`.
 fn sum(values: FlexTensor, peers: &Peers) -> FlexTensor {
     let mut values = dense(values);
     peers.all_reduce(values.storage_mut());
     values
 }
 
-/// All-gathers parts of sequences. `[b, t / n, w]` → `[b, t, w]`
+/// All-gathers the parts of sequences that `peers` hold. `[b, t / n, w]` → `[b, t, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
     let [b, rows, width] = shape(&part);
     let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
@@ -145,7 +150,9 @@ fn gather(part: FlexTensor, peers: &Peers) -> FlexTensor {
     vector(all, [b, ranks * rows, width])
 }
 
-/// Reduce-scatters sequences. `[b, t, w]` → `[b, t / n, w]`
+/// Reduce-scatters whole sequences: each of `peers` gets the sum of its part. `[b, t, w]` → `[b, t / n, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn scatter(whole: FlexTensor, peers: &Peers) -> FlexTensor {
     let [b, t, width] = shape(&whole);
     let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
@@ -156,7 +163,7 @@ fn scatter(whole: FlexTensor, peers: &Peers) -> FlexTensor {
     vector(all[rank * own..][..own].to_vec(), [b, t / ranks, width])
 }
 
-/// Swaps the first two dimensions. `[outer, inner, width]` → `[inner, outer, width]`
+/// Swaps the first two dimensions of `values`. `[outer, inner, width]` → `[inner, outer, width]`
 fn swapped(values: &[f32], [outer, inner, width]: [usize; 3]) -> Vec<f32> {
     let mut swapped = Vec::with_capacity(values.len());
     for i in 0..inner {

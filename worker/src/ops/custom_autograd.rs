@@ -15,11 +15,11 @@ use burn::backend::{
 use burn::tensor::{Tensor, TensorData};
 use std::sync::{Arc, Mutex};
 
-/// Limit on the inputs of an operation: a projection of one input by three weights with biases, plus a
-/// residual.
+/// Limit on the number of inputs of an operation: a projection of one input by three weights with biases,
+/// plus a residual.
 pub(super) const INPUTS: usize = 8;
 
-/// An argument of an operation.
+/// An input of an operation with a custom gradient.
 pub(crate) struct OpArgument {
     tensor: DispatchTensor,
     is_tracked: bool,
@@ -31,7 +31,7 @@ pub(crate) struct OpArgument {
 /// the requested ones are needed.
 pub(crate) type BackwardFn = Box<dyn FnOnce(FlexTensor, [bool; INPUTS]) -> Vec<Option<FlexTensor>> + Send>;
 
-/// Wraps `tensor` as an argument.
+/// Wraps `tensor` as an input of an operation.
 pub(crate) fn input<const D: usize>(tensor: Tensor<D>) -> OpArgument {
     OpArgument {
         is_tracked: tensor.is_autodiff(),
@@ -41,8 +41,8 @@ pub(crate) fn input<const D: usize>(tensor: Tensor<D>) -> OpArgument {
     }
 }
 
-/// Applies `run` to the values of `inputs` and records its gradient on the autodiff tape, if any input is
-/// tracked.
+/// Computes an operation: applies `run` to the values of `inputs`, and records its gradient on the autodiff
+/// tape if any input is tracked.
 ///
 /// Values of another device are copied to the host and the results back, forward and backward.
 pub(crate) fn record<const D: usize>(
@@ -61,7 +61,7 @@ trait HostReadable: Backend {
     /// Copies `tensor` to host memory.
     fn fetch(tensor: FloatTensor<Self>) -> FlexTensor;
 
-    /// Copies the values to `device`.
+    /// Copies `values` from host memory to `device`.
     fn put(values: FlexTensor, device: &Device<Self>) -> FloatTensor<Self> {
         Self::float_from_data(Tensor::<1>::from_primitive::<Flex>(values).into_data(), device)
     }
@@ -85,7 +85,7 @@ impl HostReadable for Cube {
     }
 }
 
-/// Applies [`record`] to tensors that are all on backend `B`.
+/// Computes [`record`] for tensors that are all on backend `B`.
 fn record_here<B: HostReadable, const D: usize>(
     inputs: Vec<OpArgument>,
     run: impl FnOnce(Vec<FlexTensor>) -> (FlexTensor, BackwardFn),
@@ -105,7 +105,7 @@ where
     })
 }
 
-/// Applies `run` to `inputs`, which are all on backend `B`, and records its gradient on the autodiff tape,
+/// Computes an operation on inputs that are all on backend `B`, and records its gradient on the autodiff tape
 /// if any input is tracked. Nothing leaves the device.
 pub(super) fn record_on<B: Backend, const D: usize>(
     inputs: Vec<OpArgument>,
@@ -138,7 +138,8 @@ where
     Tensor::from_primitive::<Autodiff<B>>(finish(guards, output, gradient))
 }
 
-/// Wraps `output` as the result of an operation on the tensors of `guards`, with its gradient.
+/// Wraps `output` as a tracked tensor: the result of an operation on the tensors of `guards`, with its
+/// gradient.
 pub(super) fn finish<B: Backend, const N: usize>(
     guards: [NodeGuard; N],
     output: FloatTensor<B>,
@@ -152,17 +153,17 @@ pub(super) fn finish<B: Backend, const N: usize>(
     }
 }
 
-/// Creates a tensor of these values.
+/// Creates a tensor of shape `shape` from `values`, in host memory.
 pub(crate) fn vector<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
 
-/// Returns the values of a dense tensor.
+/// Returns the values of `tensor`, which must be dense.
 pub(crate) fn slice(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice().expect("the tensor is dense and f32")
 }
 
-/// Returns the tensor in dense form: contiguous, and starting at offset 0.
+/// Returns `tensor` in dense form: contiguous, and starting at offset 0.
 pub(crate) fn dense(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_contiguous() && tensor.layout().start_offset() == 0 {
         return tensor;
@@ -177,11 +178,11 @@ pub(crate) fn shape<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
     shape.try_into().unwrap_or_else(|shape| panic!("wanted {D} dimensions, found {shape:?}"))
 }
 
-/// [`BackwardFn`] of `N` inputs on their backend.
+/// A backward function like [`BackwardFn`], for `N` inputs on their own backend.
 pub(super) type BackwardFnOn<B, const N: usize> =
     Box<dyn FnOnce(FloatTensor<B>, [bool; N]) -> Vec<Option<FloatTensor<B>>> + Send>;
 
-/// A saved backward function; it runs once, and so may reuse the saved values.
+/// A backward function saved on the autodiff tape; it runs once, and so may reuse the saved values.
 #[derive(Clone)]
 struct SavedBackward<B: Backend, const N: usize>(Arc<Mutex<Option<BackwardFnOn<B, N>>>>);
 

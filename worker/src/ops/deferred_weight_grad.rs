@@ -9,15 +9,15 @@ use super::{Arithmetic, unary};
 use burn::tensor::Tensor;
 use std::sync::{Arc, Mutex};
 
-/// Computes gradients of weights, each with the index of its parameter in the part.
+/// A function that computes gradients of weights, each with the index of its parameter in the part.
 type WeightGradFn = Box<dyn FnOnce() -> Vec<(usize, Tensor<1>)> + Send>;
 
-/// The deferred gradients of one part's backward pass.
+/// The queue of deferred weight gradients of one part's backward pass.
 #[derive(Clone, Default)]
 pub(crate) struct DeferredWeightGrads(Arc<Mutex<Vec<WeightGradFn>>>);
 
 impl DeferredWeightGrads {
-    /// Computes the deferred gradients, flat, each with the index of its parameter.
+    /// Computes the deferred gradients, each flat and with the index of its parameter.
     pub(crate) fn compute(&self) -> Vec<(usize, Tensor<1>)> {
         let left = std::mem::take(&mut *self.0.lock().expect("no thread panics while it holds the list"));
         left.into_iter().flat_map(|left| left()).collect()
@@ -28,7 +28,7 @@ impl DeferredWeightGrads {
     }
 }
 
-/// The weight `[in, out]` of a linear layer.
+/// The weight of a linear layer, `[in, out]`.
 pub(crate) struct LinearWeight {
     values: Tensor<2>,
     /// Queue for the deferred gradient, and the index of the parameter.
@@ -42,20 +42,20 @@ impl LinearWeight {
         Self { values, home: later.map(|later| (later, place)), is_transposed: false }
     }
 
-    /// Swaps rows and columns.
+    /// Swaps the rows and columns of the weight.
     pub(crate) fn transpose(self) -> Self {
         Self { values: self.values.transpose(), is_transposed: !self.is_transposed, ..self }
     }
 }
 
 impl From<Tensor<2>> for LinearWeight {
-    /// Creates a weight whose gradient is never deferred.
+    /// Creates a weight whose gradient is computed at once, never deferred.
     fn from(values: Tensor<2>) -> Self {
         Self { values, home: None, is_transposed: false }
     }
 }
 
-/// The layout of a projection's weight, for its gradient.
+/// The shape and memory layout of a projection's weight, for its gradient.
 pub(super) struct WeightLayout {
     pub(super) columns: usize,
     pub(super) is_transposed: bool,
@@ -67,7 +67,7 @@ impl WeightLayout {
     }
 }
 
-/// Computes [`super::project`], deferring gradients of weights if all factors allow it.
+/// Computes [`super::project`], deferring the gradients of its weights if all weights allow it.
 pub(super) fn project(
     arithmetic: Arithmetic,
     x: Tensor<3>,

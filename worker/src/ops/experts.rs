@@ -25,11 +25,11 @@ pub(crate) struct ExpertMatrices {
     pub(crate) up: Tensor<3>,
     /// Down projections `[experts, f, w]`.
     pub(crate) down: Tensor<3>,
-    /// Activation between them.
+    /// Activation between the two layers.
     pub(crate) activation: Activation,
 }
 
-/// Sends each token to its experts. `[b, t, w]` → the rows that arrive here, by expert.
+/// Sends each token to its experts. `[b, t, w]` → the rows that arrive at this rank, by expert.
 pub(crate) fn dispatch(x: Tensor<3>, routes: &TokenRoutes) -> Tensor<3> {
     let routes = routes.clone();
     record(vec![input(x)], |values| {
@@ -49,7 +49,8 @@ pub(crate) fn dispatch(x: Tensor<3>, routes: &TokenRoutes) -> Tensor<3> {
     })
 }
 
-/// Returns rows to their tokens and sums those of each token, weighted by `gates: [1, n, k]`. → `[b, t, w]`
+/// Returns rows to the ranks of their tokens, and sums the rows of each token, weighted by `gates: [1, n,
+/// k]`. → `[b, t, w]`
 pub(crate) fn combine(
     rows: Tensor<3>,
     gates: Tensor<3>,
@@ -85,7 +86,7 @@ pub(crate) fn combine(
     })
 }
 
-/// Applies the matrices of its expert to each group of rows. `[1, rows, w]` → `[1, rows, w]`
+/// Computes the experts: applies each expert's matrices to its group of rows. `[1, rows, w]` → `[1, rows, w]`
 pub(crate) fn feed(
     arithmetic: Arithmetic,
     rows: Tensor<3>,
@@ -120,7 +121,7 @@ pub(super) fn feed_one_by_one(
     if results.is_empty() { rows } else { Tensor::cat(results, 1) }
 }
 
-/// Returns the token's row for each row that is sent.
+/// Returns the row of its token for each row that is sent.
 fn rows_of(tokens: &[f32], width: usize, routes: &TokenRoutes) -> Vec<f32> {
     routes.leaving().flat_map(|(token, _)| &tokens[token * width..][..width]).copied().collect()
 }

@@ -1,5 +1,5 @@
-//! Implementations of the operations: fused on the host, kernels on a device, or compositions of tensor
-//! operations.
+//! Implementations of the models' operations: fused on the host, kernels on a device, or compositions of
+//! tensor operations.
 
 use super::deferred_weight_grad::WeightLayout;
 use super::experts::{self, ExpertMatrices};
@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use dtrain_recipes::Precision;
 use std::ops::Range;
 
-/// The implementation of the operations.
+/// The implementation that computes the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Implementation {
     /// Fused operations on f32 in host memory.
@@ -80,7 +80,7 @@ impl Ops for HostOps {
         attention::rotary(packed, heads, table)
     }
 
-    /// Recomputes the scores in any case.
+    /// Computes attention; its scores are recomputed in the backward pass for any `Arithmetic`.
     fn attention(&self, _: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         attention::attention(packed, heads)
     }

@@ -1,4 +1,5 @@
-//! Linear layers on the host: layers of one input, plus a residual, as matrix products into strided parts.
+//! Linear layers on the host: all layers of one input, plus a residual, as matrix products into strided
+//! parts.
 
 use super::chunks;
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
@@ -73,7 +74,7 @@ fn forward(
     vector(y, [b, t, out])
 }
 
-/// Returns the requested gradients of `x` and of the weights.
+/// Returns the requested gradients of the input `x` and of the weights.
 fn backward(
     x: &FlexTensor,
     weights: &[FlexTensor],
@@ -104,8 +105,8 @@ fn backward(
     found
 }
 
-/// Returns the gradients of weights from the input and the gradient of the output, flat, in the layout of
-/// the weights.
+/// Returns the gradients of the weights of linear layers, from the input and the gradient of the output:
+/// flat, in the layout of the weights.
 pub(super) fn weight_gradients(x: Tensor<3>, d: Tensor<3>, sides: &[WeightLayout]) -> Vec<Tensor<1>> {
     const HOST: &str = "fused operations read tensors on the host";
     let [x, d] = [x, d].map(|tensor| dense(tensor.try_into_primitive::<Flex>().expect(HOST)));
@@ -135,7 +136,7 @@ fn weight_gradient(weight: &FlexTensor, x: Matrix<'_>, d: Matrix<'_>) -> FlexTen
     }
 }
 
-/// Returns the values of `xᵀ · d`, or of `dᵀ · x`.
+/// Returns the values of `xᵀ · d`, or of `dᵀ · x` if the weight is transposed.
 fn weight_values(is_transposed: bool, x: Matrix<'_>, d: Matrix<'_>) -> Vec<f32> {
     if is_transposed {
         kernels::matmul_to_vec(d.transposed(), x)
@@ -144,7 +145,7 @@ fn weight_values(is_transposed: bool, x: Matrix<'_>, d: Matrix<'_>) -> Vec<f32> 
     }
 }
 
-/// Sums the columns of `d`, split by the widths of the weights.
+/// Returns the sums of the columns of `d`, split by the widths of the weights: the gradients of the biases.
 fn bias_gradients(d: &FlexTensor, weights: &[FlexTensor]) -> Vec<FlexTensor> {
     let [.., out] = shape::<3>(d);
     let sum = sum_rows(slice(d), out);
@@ -157,7 +158,7 @@ fn bias_gradients(d: &FlexTensor, weights: &[FlexTensor]) -> Vec<FlexTensor> {
     parts.collect()
 }
 
-/// Sums all rows chunk by chunk, so that threads do not change the result.
+/// Sums `rows` chunk by chunk, so that the number of threads does not change the result.
 pub(super) fn sum_rows(rows: &[f32], width: usize) -> Vec<f32> {
     let partial = chunks::map(rows.chunks(chunks::rows(width) * width), |rows| {
         let mut sum = vec![0.0; width];
@@ -171,7 +172,7 @@ pub(super) fn sum_rows(rows: &[f32], width: usize) -> Vec<f32> {
     total
 }
 
-/// Returns a weight of any strides as a matrix.
+/// Returns a weight, which may have any strides, as a matrix.
 fn matrix(weight: &FlexTensor) -> Matrix<'_> {
     let layout = weight.layout();
     let strides: Vec<_> = layout.strides().iter().map(|stride| stride.unsigned_abs()).collect();

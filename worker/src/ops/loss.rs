@@ -36,8 +36,9 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, D
 }
 
 /// Computes the cross-entropy of scores whose classes are cut among `peers`. The ranks exchange three
-/// numbers for each prediction: the largest score, the sum of exponentials and the score of the target. The
-/// planner counts these messages.
+/// numbers for each prediction: the largest score, the sum of exponentials and the score of the target.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`.
 pub(crate) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],
@@ -86,7 +87,7 @@ pub(crate) fn cross_entropy_of_part(
     (loss, figures.into())
 }
 
-/// Returns the largest score of each prediction among all `peers`.
+/// Returns the largest score of each prediction over all `peers`.
 pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
     let count = own.len();
     let mut all = vec![0.0; count * peers.size() as usize];

@@ -2,12 +2,12 @@
 
 use burn::tensor::{Int, Tensor, Transaction};
 
-/// The losses and hits of some predictions.
+/// The losses and hits of a number of predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossFigures {
-    /// Sum of the cross-entropies of all predictions, in nats.
+    /// Sum of the cross-entropies of the predictions, in nats.
     pub loss_sum: f64,
-    /// Predictions whose most likely class was right.
+    /// Number of predictions whose most likely class was right.
     pub hits: u64,
     /// Number of predictions.
     pub count: u64,
@@ -21,15 +21,15 @@ impl LossFigures {
     }
 }
 
-/// [`LossFigures`] of some micro-batches, which stay on the device that computed them until they are read,
-/// because a read waits for all queued work.
+/// The [`LossFigures`] of some micro-batches, which stay on the device that computed them until they are
+/// read, because a read waits for all queued work.
 #[derive(Clone, Debug, Default)]
 pub struct DeferredLossFigures {
     read: LossFigures,
     unread: Vec<PendingFigures>,
 }
 
-/// The figures of one micro-batch on a device.
+/// The figures of one micro-batch, not yet read from their device.
 #[derive(Clone, Debug)]
 struct PendingFigures {
     mean_loss: Tensor<1>,

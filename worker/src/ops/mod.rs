@@ -33,7 +33,7 @@ pub(crate) use implementations::Implementation;
 pub use loss_figures::{DeferredLossFigures, LossFigures};
 pub(crate) use token_routes::TokenRoutes;
 
-/// The settings of the operations; the same for all of a stage.
+/// The settings of a stage's operations: their implementation and precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
     /// Implementation of the operations.
@@ -51,14 +51,14 @@ pub(crate) struct AttentionHeads {
     pub(crate) query: usize,
     /// Number of key heads, and of value heads; divides `query`.
     pub(crate) key: usize,
-    /// Columns of one head.
+    /// Number of columns of one head.
     pub(crate) width: usize,
 }
 
-/// The range of rows (or classes) that this rank holds.
+/// The range of vocabulary rows (or classes) that this rank holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VocabRange {
-    /// Index of the first row.
+    /// Index of the first row that this rank holds.
     pub(crate) begin: usize,
     /// Number of rows over all ranks.
     pub(crate) of: usize,
@@ -74,12 +74,13 @@ impl VocabRange {
     }
 }
 
-/// Cosines and sines of some positions and every pair of columns, `[positions, width / 2]` each.
+/// A table of the cosines and sines of some positions, for every pair of columns: `[positions, width / 2]`
+/// each.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotary {
     pub(crate) cos: Arc<[f32]>,
     pub(crate) sin: Arc<[f32]>,
-    /// Both tables on the device of the stage, copied once.
+    /// Both tables on the stage's device, copied there once.
     on_device: OnceLock<[Tensor<2>; 2]>,
 }
 
@@ -109,7 +110,7 @@ impl Rotary {
     }
 }
 
-/// Returns `lhs · rhs`, computed like linear layers on the device of the factors.
+/// Returns the matrix product `lhs · rhs`, computed like linear layers on the device of the factors.
 pub(crate) fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     #[cfg(feature = "device")]
     if !crate::device::is_host(&lhs.device()) {
@@ -173,9 +174,9 @@ pub(crate) fn gelu(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<3> {
     arithmetic.by.ops().gelu(x)
 }
 
-/// `2·√(2/π)` of the tanh form of GELU.
+/// Factor `2·√(2/π)` of the argument in the tanh form of GELU.
 pub(crate) const SLOPE: f32 = 1.595_769_2;
-/// The factor of the cube in the tanh form of GELU.
+/// Factor of the cube in the tanh form of GELU.
 pub(crate) const CUBIC: f32 = 0.044_715;
 
 /// Computes GELU by its tanh form, `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`.
@@ -193,8 +194,8 @@ pub(crate) fn swiglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
     arithmetic.by.ops().swiglu(packed)
 }
 
-/// Returns the rows of `table` by token; zeros for tokens whose rows another rank holds. `[samples, length,
-/// width]`
+/// Returns the row of `table` for each token; zeros for tokens whose rows another rank holds. `[samples,
+/// length, width]`
 pub(crate) fn embed(
     arithmetic: Arithmetic,
     table: Tensor<2>,
@@ -225,7 +226,7 @@ pub(crate) fn cross_entropy(
 }
 
 /// Computes [`cross_entropy`] if each of `peers` has the scores of some classes, `[n, held]`: returns the
-/// loss over all classes to all of them, and to each the gradient of its own scores.
+/// loss over all classes to all of `peers`, and to each the gradient of its own scores.
 pub(crate) fn cross_entropy_of_part(
     arithmetic: Arithmetic,
     logits: Tensor<2>,

@@ -1,4 +1,4 @@
-//! Normalisation over the last dimension, on the host.
+//! Normalization over the last dimension, on the host.
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::{chunks, kernels};
@@ -44,9 +44,9 @@ pub(crate) fn rms_norm(x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<
     })
 }
 
-/// Runs `work` over chunks of `x`, of its gradient in place, of the statistics, and of one row of sums for
-/// each of `vectors` parameters; adds the sums in order. Returns the gradients of `x` and of the
-/// parameters.
+/// Computes the backward pass of a norm: runs `work` over chunks of `x`, of its gradient in place, of the
+/// statistics, and of one row of sums for each of `vectors` parameters; adds the sums in order. Returns the
+/// gradients of `x` and of the parameters.
 fn back(
     x: &FlexTensor,
     d: FlexTensor,

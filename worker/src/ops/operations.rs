@@ -1,4 +1,4 @@
-//! Operations of every implementation; by default the compositions in `reference`.
+//! The operations that every implementation has; by default they are the compositions in `reference`.
 
 use super::deferred_weight_grad::WeightLayout;
 use super::experts::{self, ExpertMatrices};
@@ -96,7 +96,7 @@ pub(super) trait Ops: Sync {
         reference::inject(output, upstream)
     }
 
-    /// Applies the matrices of its expert to each group of rows.
+    /// Computes the experts: applies each expert's matrices to its group of rows.
     fn feed(
         &self,
         arithmetic: Arithmetic,

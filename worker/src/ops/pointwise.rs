@@ -14,7 +14,7 @@ pub(crate) fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
     each(x, kernels::gelu_tanh, kernels::gelu_tanh_back)
 }
 
-/// Applies a function to each value; `back` multiplies a gradient by its derivative.
+/// Applies `function` to each value of `x`; `back` multiplies a gradient by its derivative.
 fn each(x: Tensor<3>, function: fn(&[f32], &mut [f32]), back: fn(&[f32], &mut [f32])) -> Tensor<3> {
     record(vec![input(x)], |values| {
         let [x] = <[_; 1]>::try_from(values).expect("a function has one input").map(dense);

@@ -8,7 +8,7 @@ use crate::mesh::Peers;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
 
-/// Returns `lhs · rhs` in the given precision; the result is f32.
+/// Returns the matrix product `lhs · rhs` in precision `precision`; the result is f32.
 fn matmul<const D: usize>(precision: Precision, lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     let half = match precision {
         Precision::F32 => return lhs.matmul(rhs),
@@ -106,7 +106,7 @@ pub(crate) fn attention(precision: Precision, packed: Tensor<3>, heads: Attentio
     mixed.swap_dims(1, 2).reshape([b, t, query * width])
 }
 
-/// Returns the mask of keys behind each query. `[t, t]`
+/// Returns the mask of the keys that come after each query. `[t, t]`
 ///
 /// A range of numbers would be made on the host and copied to the device, so ones are summed there.
 fn causal_mask(t: usize, device: &Device) -> Tensor<2, Bool> {
@@ -202,8 +202,8 @@ pub(crate) fn inject(output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
     (output * upstream.autodiff()).sum()
 }
 
-/// Returns the indices of `ids` in this rank's part of `rows` rows, and 1 for those that it holds, 0 for
-/// all others.
+/// Returns the index of each of `ids` among this rank's `rows` rows, and 1 for those that it holds, 0 for all
+/// others.
 fn local_rows(share: VocabRange, ids: &[u32], rows: usize, near: &Tensor<2>) -> (Tensor<1, Int>, Tensor<1>) {
     let own: Vec<_> = ids.iter().map(|id| share.own(*id, rows)).collect();
     #[expect(clippy::cast_possible_truncation, reason = "below the number of rows, a u32")]
@@ -213,7 +213,7 @@ fn local_rows(share: VocabRange, ids: &[u32], rows: usize, near: &Tensor<2>) -> 
     (indices(&places, near), Tensor::from_data(held, &near.device()))
 }
 
-/// Copies `ids` as indices to the device of `near`.
+/// Copies `ids` to the device of `near`, as indices.
 fn indices(ids: &[u32], near: &Tensor<2>) -> Tensor<1, Int> {
     let ids: Vec<i64> = ids.iter().map(|id| i64::from(*id)).collect();
     let count = ids.len();

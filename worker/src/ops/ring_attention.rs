@@ -42,8 +42,8 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, peers: &Peers)
     })
 }
 
-/// The queries and keys of two ranks that see each other, of each sample: all pairs of the last `queries`
-/// and the first `keys`.
+/// A block of queries and keys, of two ranks and for each sample, in which all pairs count: of the last
+/// `queries` queries and the first `keys` keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionBlock {
     pub(crate) queries: usize,
@@ -60,7 +60,8 @@ pub(crate) fn visible_block(rank: usize, other: usize, t: usize) -> AttentionBlo
     }
 }
 
-/// The position of this rank among those that hold parts of the same sequences.
+/// The shape of ring attention on this rank, and its position among the ranks that hold parts of the same
+/// sequences.
 struct RingAttention {
     peers: Peers,
     rank: usize,
@@ -71,7 +72,7 @@ struct RingAttention {
 }
 
 impl RingAttention {
-    /// Returns the output, and the logarithms of the sums of exponentials, `[b, query, t]`.
+    /// Returns the output of attention, and the logarithms of the sums of exponentials, `[b, query, t]`.
     fn forward(&self, packed: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let Self { b, t, heads, .. } = *self;
         let mut out = vec![0.0; b * t * heads.query * heads.width];
@@ -93,7 +94,7 @@ impl RingAttention {
         (out, log_sums)
     }
 
-    /// Returns the gradient of `packed`.
+    /// Returns the gradient of `packed`, which holds queries, keys and values.
     ///
     /// The keys travel as in the forward pass. A rank adds its part to their gradient and sends it after
     /// them, while it computes with the next keys; the last rank sends the sum to the owner.
@@ -135,38 +136,38 @@ impl RingAttention {
         d_packed
     }
 
-    /// Returns the rank whose keys are here in `round`.
+    /// Returns the rank whose keys this rank has in `round`.
     fn owner(&self, round: usize) -> usize {
         (self.rank + round) % self.ranks
     }
 
-    /// Returns the values of a token's keys and values.
+    /// Returns the number of values in the keys and values of one token.
     fn width(&self) -> usize {
         2 * self.heads.key * self.heads.width
     }
 
-    /// Returns the length of the keys that are here in `round`, in values.
+    /// Returns the length of the keys that this rank has in `round`, in values.
     fn keys_length(&self, round: usize) -> usize {
         let owner = self.owner(round);
         let tokens = if owner == self.rank { self.t } else { visible_block(self.rank, owner, self.t).keys };
         self.b * tokens * self.width()
     }
 
-    /// Returns the length of the gradient of the keys that are here in `round`, in values. It has both
+    /// Returns the length of the gradient of the keys that this rank has in `round`, in values. It has both
     /// pieces to the end, except that of rank 0, whose second piece no other rank sees.
     fn gradient_length(&self, round: usize) -> usize {
         let tokens = if self.owner(round) == 0 { self.t / 2 } else { self.t };
         self.b * tokens * self.width()
     }
 
-    /// Copies the keys and values of this rank. `[b, t, 2·key·d]`
+    /// Copies the keys and values of this rank out of `packed`. `[b, t, 2·key·d]`
     fn own(&self, packed: &[f32]) -> Vec<f32> {
         let width = self.width();
         let row = self.heads.query * self.heads.width + width;
         packed.chunks(row).flat_map(|row| &row[row.len() - width..]).copied().collect()
     }
 
-    /// Returns the view of this rank's queries on the keys that are here in `round`.
+    /// Returns the view of this rank's queries on the keys that it has in `round`.
     fn view<'a>(&self, round: usize, packed: &'a [f32], keys: &'a [f32]) -> QueryKeyView<'a> {
         let AttentionBlock { queries, .. } = visible_block(self.rank, self.owner(round), self.t);
         QueryKeyView::all(packed, [self.b, self.t], queries, keys, self.heads)
@@ -200,7 +201,9 @@ impl RingAttention {
         next
     }
 
-    /// Sends to the rank before and receives from the rank behind, at once.
+    /// Sends `send` to the rank before and receives `receive` from the rank behind, both at once.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `ring`.
     fn pass(&self, peers: &Peers, send: &[f32], receive: &mut [f32]) {
         let index = |rank: usize| u32::try_from(rank % self.ranks).expect("an index among u32 ranks");
         let outgoing = Outgoing { to: index(self.rank + self.ranks - 1), values: send };
@@ -208,8 +211,8 @@ impl RingAttention {
         peers.exchange(Some(outgoing), Some(incoming));
     }
 
-    /// Returns the destinations of the gradients of [`RingAttention::view`]: those of the queries in
-    /// `d_packed`, those of keys and values in `d_keys`, which has the layout of the keys.
+    /// Returns the places for the gradients of [`RingAttention::view`]: those of the queries in `d_packed`,
+    /// those of keys and values in `d_keys`, which has the layout of the keys.
     fn places<'a>(&self, round: usize, d_packed: &'a mut [f32], d_keys: &'a mut [f32]) -> HeadGradients<'a> {
         let Self { b, t, heads: AttentionHeads { query, key, width }, .. } = *self;
         let rows = if round == 0 { t } else { visible_block(self.rank, self.owner(round), t).queries };
@@ -238,7 +241,7 @@ impl RingAttention {
         }
     }
 
-    /// Copies the gradient of this rank's keys and values beside that of its queries.
+    /// Copies the gradient of this rank's keys and values into `d_packed`, beside that of its queries.
     fn scatter_own(&self, d_own: &[f32], d_packed: &mut [f32]) {
         let row = d_packed.len() / (self.b * self.t);
         for (packed, own) in d_packed.chunks_mut(row).zip(d_own.chunks(self.width())) {

@@ -1,4 +1,4 @@
-//! Expert parallelism: token routing, to the experts of a pass and back.
+//! Expert parallelism: routes tokens to the experts of a pass and back (all-to-all).
 //!
 //! Ranks along the expert axis read samples of their own, and each holds equally many experts, in order. A
 //! token is sent as one row for each of its experts: rows are sorted by expert, and by token inside an
@@ -13,29 +13,31 @@ use crate::mesh::Peers;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The routes of the tokens of one pass. Shared by the operations that send them.
+/// The routes of the tokens of one pass to their experts. Shared by the operations that send them.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenRoutes(Arc<RoutingTable>);
 
 #[derive(Debug)]
 struct RoutingTable {
     peers: Peers,
-    /// Experts of a token.
+    /// Number of experts of a token.
     per_token: usize,
-    /// Choice that each sent row belongs to, counted over all tokens.
+    /// Index of the choice that each sent row belongs to, counted over all tokens.
     choices: Vec<usize>,
-    /// Rows sent to each rank.
+    /// Number of rows sent to each rank.
     leaving: Vec<usize>,
-    /// Rows received from each rank, for each expert of this one.
+    /// Number of rows received from each rank, for each expert of this rank.
     arriving: Vec<Vec<usize>>,
 }
 
 impl TokenRoutes {
-    /// Computes the routes from the expert of each choice, `per_token` for each token of this rank; `None`
-    /// for a dropped choice.
+    /// Computes the routes from `chosen`, the expert of each choice, with `per_token` choices for each token
+    /// of this rank; `None` for a dropped choice.
     ///
     /// All ranks must call this, because they exchange the numbers of rows. Panics unless `experts` divide
     /// among them.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `experts`.
     pub(crate) fn of(chosen: &[Option<usize>], per_token: usize, experts: usize, peers: &Peers) -> Self {
         let ranks = peers.size() as usize;
         assert!(experts.is_multiple_of(ranks), "{experts} experts do not divide among {ranks} ranks");
@@ -53,12 +55,12 @@ impl TokenRoutes {
         Self(Arc::new(RoutingTable { peers: peers.clone(), per_token, choices, leaving, arriving }))
     }
 
-    /// Iterates over token and choice of each sent row, in order.
+    /// Iterates over the sent rows in order: the token and the choice of each.
     pub(crate) fn leaving(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.0.choices.iter().map(|choice| (choice / self.0.per_token, *choice))
     }
 
-    /// Returns the range of received rows of each expert of this rank.
+    /// Returns the range of received rows for each expert of this rank.
     pub(crate) fn groups(&self) -> Vec<Range<usize>> {
         let mut begin = 0;
         let groups = (0..self.0.arriving[0].len()).map(|expert| {
@@ -69,7 +71,8 @@ impl TokenRoutes {
         groups.collect()
     }
 
-    /// Sends rows of `width` values to the ranks of their experts; returns the received rows, by expert.
+    /// Sends rows of `width` values to the ranks of their experts; returns the rows that this rank received,
+    /// by expert.
     pub(crate) fn send(&self, rows: Vec<f32>, width: usize) -> Vec<f32> {
         if self.0.peers.size() == 1 {
             return rows;
@@ -100,8 +103,8 @@ impl TokenRoutes {
         self.0.arriving.iter().map(|experts| experts.iter().sum()).collect()
     }
 
-    /// Returns the ranges of the rows of each rank for each expert, first in the order of ranks, then in
-    /// that of experts.
+    /// Returns the ranges of each rank's rows for each expert, first in the order of ranks, then in that of
+    /// experts.
     fn places(&self, width: usize) -> Vec<(Range<usize>, Range<usize>)> {
         let mut places = Vec::new();
         let mut next: Vec<_> = self.groups().into_iter().map(|group| group.start * width).collect();
@@ -117,11 +120,13 @@ impl TokenRoutes {
         places
     }
 
-    /// Sends each rank its part of `send` and receives a part from each, all side by side in the order of
-    /// ranks.
+    /// Sends each rank its part of `send` and receives a part from each rank; returns those side by side in
+    /// the order of ranks.
     ///
     /// In round `i` a rank sends to the `i`-th behind it and receives from the `i`-th before it, both at
     /// once.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `experts`.
     fn swap(&self, send: &[f32], leaving: &[usize], arriving: &[usize], width: usize) -> Vec<f32> {
         let (rank, ranks) = (self.0.peers.rank() as usize, leaving.len());
         let parts = |rows: &[usize]| {

@@ -1,4 +1,4 @@
-//! Unary operations that define their gradient as tensors, so that they run on every device.
+//! Operations on one tensor that define their gradient as tensors, so that they run on every device.
 
 use super::custom_autograd::finish;
 #[cfg(feature = "device")]
@@ -6,7 +6,7 @@ use burn::backend::Cube;
 use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex};
 use burn::tensor::Tensor;
 
-/// Returns `x`, and passes its gradient to `seen` in the backward pass.
+/// Returns `x`; the backward pass calls `seen` with its gradient.
 pub(super) fn tap(x: Tensor<3>, seen: impl FnOnce(Tensor<3>) + Send + 'static) -> Tensor<3> {
     let value = x.clone().inner();
     let gradient = move |d: Tensor<3>| {
@@ -34,8 +34,8 @@ pub(super) fn recompute_in_backward(
     unary(x, value, gradient)
 }
 
-/// Wraps `value` as the result of an operation on `x`, which is tracked. `gradient` computes that of `x`
-/// from that of the result, without autodiff.
+/// Wraps `value` as the result of an operation on `x`, which is tracked. `gradient` computes the gradient of
+/// `x` from that of the result, without autodiff.
 fn unary(
     x: Tensor<3>,
     value: Tensor<3>,

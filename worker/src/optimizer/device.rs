@@ -4,7 +4,7 @@ use crate::ops::kernels::UpdateCoefficients;
 use burn::tensor::Tensor;
 use dtrain_recipes::OptimizerKind;
 
-/// Computes the new value and moments of one parameter.
+/// Performs an optimizer step on a device: returns the new value and moments of one parameter.
 pub(super) fn step(
     kind: OptimizerKind,
     n: UpdateCoefficients,
@@ -46,7 +46,7 @@ pub(super) fn step(
     }
 }
 
-/// Returns the moments updated by the gradient.
+/// Returns both moments of Adam, updated by the gradient.
 fn averages(
     n: UpdateCoefficients,
     gradient: Tensor<1>,
@@ -57,7 +57,7 @@ fn averages(
     (first * n.beta1 + gradient * (1.0 - n.beta1), second * n.beta2 + square * (1.0 - n.beta2))
 }
 
-/// Returns Adam's step of unit rate.
+/// Returns the direction of an Adam step: the step for a learning rate of one.
 fn direction(n: UpdateCoefficients, first: &Tensor<1>, second: &Tensor<1>) -> Tensor<1> {
     first.clone() * n.correction1 / ((second.clone() * n.correction2).sqrt() + n.epsilon)
 }

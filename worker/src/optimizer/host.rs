@@ -4,7 +4,8 @@ use crate::ops::chunks::{self, VALUES};
 use crate::ops::kernels::{self, UpdateCoefficients};
 use dtrain_recipes::OptimizerKind;
 
-/// Steps one parameter. All slices have the same length; `second` is empty if the optimizer has none.
+/// Performs an optimizer step of one parameter. All slices have the same length; `second` is empty if the
+/// optimizer has none.
 pub(super) fn step(
     kind: OptimizerKind,
     n: UpdateCoefficients,
@@ -24,14 +25,14 @@ pub(super) fn step(
     }
 }
 
-/// Steps LAMB: AdamW's direction, rescaled to the length of the parameter (You et al. 2020).
+/// Performs a LAMB step: the AdamW update, rescaled to the norm of the parameter (You et al. 2020).
 fn lamb(n: UpdateCoefficients, values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
     let direction = lamb_direction(n, values, gradient, first, second);
     let factor = lamb_factor(n.rate, square(values), square(&direction));
     add_scaled(values, &direction, factor);
 }
 
-/// Updates the moments and returns AdamW's direction with the weight decay.
+/// Updates the moments, and returns the direction of an AdamW step with the weight decay.
 pub(super) fn lamb_direction(
     n: UpdateCoefficients,
     values: &[f32],
@@ -46,8 +47,8 @@ pub(super) fn lamb_direction(
     direction
 }
 
-/// Returns the factor of the direction from the squared lengths of values and direction; the ratio is 1 if
-/// either is zero.
+/// Returns the factor of LAMB's direction from the squared L2 norms of the values (`own`) and of the
+/// direction (`other`); the ratio of both is 1 if either is zero.
 pub(super) fn lamb_factor(rate: f32, own: f64, other: f64) -> f32 {
     let (own, other) = (own.sqrt(), other.sqrt());
     let ratio = if own > 0.0 && other > 0.0 { own / other } else { 1.0 };
@@ -60,7 +61,7 @@ pub(super) fn add_scaled(values: &mut [f32], direction: &[f32], factor: f32) {
     chunks::each(parts, |(p, d)| kernels::add_scaled(p, d, factor));
 }
 
-/// Returns the squared L2 norm, summed chunk by chunk in order.
+/// Returns the squared L2 norm of `values`, summed chunk by chunk in order.
 pub(super) fn square(values: &[f32]) -> f64 {
     chunks::map(values.chunks(VALUES), kernels::square_sum).into_iter().sum()
 }

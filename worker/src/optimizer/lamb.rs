@@ -11,17 +11,18 @@ use dtrain_recipes::OptimizerKind;
 /// The LAMB directions of the owned part of every parameter, before the trust ratio.
 pub(crate) struct UpdateDirections {
     parts: Vec<Vec<f32>>,
-    /// Squared lengths of each part's values and of its direction.
+    /// Squared L2 norms of each owned part's values and of its direction.
     pub(crate) squares: Vec<[f64; 2]>,
 }
 
 impl StageOptimizer {
-    /// Returns `true` if sharded tensors need [`StageOptimizer::directions`].
+    /// Returns `true` if sharded tensors need [`StageOptimizer::directions`], as with LAMB.
     pub(crate) fn needs_lengths(&self) -> bool {
         self.rule.kind == OptimizerKind::Lamb
     }
 
-    /// Updates the moments by the gradients of `stage`, which must be in host memory.
+    /// Updates the moments by the gradients of `stage`, which must be in host memory, and returns the
+    /// directions.
     pub(crate) fn directions(&mut self, stage: &mut Stage, step: WeightUpdate) -> UpdateDirections {
         let mut found = UpdateDirections { parts: Vec::new(), squares: Vec::new() };
         for index in 0..self.parameters.len() {
@@ -38,7 +39,8 @@ impl StageOptimizer {
         found
     }
 
-    /// Updates the owned values of parameter `index`; the squares must now be those of whole tensors.
+    /// Updates the owned values of parameter `index` by its direction; the squares must now be those of whole
+    /// tensors.
     pub(crate) fn apply_direction(
         &mut self,
         index: usize,

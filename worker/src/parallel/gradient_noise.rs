@@ -1,26 +1,26 @@
-//! Gradient noise scale: the share of chance in the gradients, from the replicas' own gradients and their
-//! sum (McCandlish et al. 2018).
+//! Gradient noise scale: the share of chance in the gradients, estimated from the replicas' own gradients and
+//! their sum (McCandlish et al. 2018).
 //!
 //! The gradient of a small batch is longer than that of a large one, because chance cancels out less. From
 //! the squared norms of both follow those of the gradient without chance, and of the chance that each
 //! sample adds.
 
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::Mesh;
 use dtrain_protocol::{Arrangement, GradientNoise, Hyperparameters};
 use dtrain_recipes::Compression;
 
-/// Compares each replica's gradient with their sum. The replicas' norms of a batch are exchanged with the
-/// next one.
+/// A gauge of the gradient noise, which compares each replica's gradient with their sum. The replicas' norms
+/// of a batch are exchanged with the next batch.
 #[derive(Debug)]
 pub struct NoiseGauge {
     replicas: f64,
     batch: f64,
     /// Batch size divided by this replica's part of it.
     parts: f64,
-    /// This replica's weighted squared norm of its newest batch.
+    /// Weighted squared norm of this replica's gradient of its newest batch.
     own: f64,
-    /// Squared norm of the sum in the newest update.
+    /// Squared norm of the summed gradient in the newest update.
     whole: Option<f64>,
 }
 
@@ -51,19 +51,19 @@ impl NoiseGauge {
         self.own
     }
 
-    /// Records this replica's part of the gradient of its newest batch, which is scaled by `scale`.
+    /// Records this replica's gradient of its newest batch, which is scaled by `scale`.
     pub fn measure(&mut self, gradients: &Gradients, scale: f32) {
         self.own = self.weighed(gradients.norm_squared() / f64::from(scale).powi(2));
     }
 
-    /// Weights a squared norm by the replica's number of samples: so all of them together count like parts
-    /// of equal size.
+    /// Weights a squared norm by the replica's number of samples, so that all replicas' norms together count
+    /// like those of equal parts of the batch.
     fn weighed(&self, norm_squared: f64) -> f64 {
         norm_squared * self.parts
     }
 
-    /// Records the squared norm `whole` of the sum in an update, and returns the noise of the update before
-    /// it, for which all replicas `told` their norms.
+    /// Records the squared norm `whole` of the summed gradient in an update, and returns the noise of the
+    /// update before it, for which all replicas `told` their norms.
     pub fn compare(&mut self, whole: f64, told: f64) -> Option<GradientNoise> {
         let before = self.whole.replace(whole).filter(|_| told > 0.0 && told.is_finite())?;
         let noise = self.batch * (told - before) / (self.replicas - 1.0);

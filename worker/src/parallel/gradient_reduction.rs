@@ -1,30 +1,30 @@
-//! Gradient reduction over the replicas, in the way that the arrangement prescribes.
+//! Gradient reduction over the replicas, by the method that the arrangement prescribes.
 
 use super::reduce_scatter::ReduceScatter;
 use super::sync::PowerSgdCompressor;
 use super::{DeviceGradientBuckets, GradientBuckets};
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::Mesh;
 use crate::stage::Stage;
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};
 use dtrain_recipes::{Compression, ZeroStage};
 
-/// The reduction of the gradients of one step.
+/// The method that sums the gradients of one step over the replicas, and its state.
 #[derive(Debug)]
 pub enum GradientReduction {
-    /// All-reduce: every replica gets all sums.
+    /// All-reduce in buckets: every replica gets all sums.
     Buckets {
-        /// Parameters that all replicas hold.
+        /// Buckets of the parameters that all replicas hold.
         common: GradientBuckets,
-        /// Distributed experts, which some replicas hold.
+        /// Buckets of distributed experts, which only some replicas hold.
         experts: GradientBuckets,
     },
-    /// All-reduce of gradients that are tensors of a device.
+    /// All-reduce in buckets of gradients that are tensors of a device.
     DeviceBuckets {
-        /// Parameters that all replicas hold.
+        /// Buckets of the parameters that all replicas hold.
         common: DeviceGradientBuckets,
-        /// Distributed experts.
+        /// Buckets of distributed experts, which only some replicas hold.
         experts: DeviceGradientBuckets,
     },
     /// Approximate all-reduce by low-rank factors (PowerSGD).
@@ -61,7 +61,7 @@ impl GradientReduction {
         }
     }
 
-    /// Returns `true` if gradients are tensors of a device, which is not synchronized while a batch is
+    /// Returns `true` if the gradients are tensors of a device, which is not synchronized while a batch is
     /// computed.
     pub fn is_of_device(&self) -> bool {
         matches!(self, Self::DeviceBuckets { .. })
@@ -152,7 +152,8 @@ impl GradientReduction {
         }
     }
 
-    /// Returns the residual of error feedback, in flat order: values that were not sent yet.
+    /// Returns the residual of error feedback, in flat order: the values that were not sent yet. `None`
+    /// without error feedback.
     pub fn residual(&self) -> Option<&[f32]> {
         match self {
             Self::Buckets { common, .. } => common.wire().largest().map(|largest| largest.residual()),
@@ -161,7 +162,8 @@ impl GradientReduction {
         }
     }
 
-    /// Returns the residual of error feedback, to be replaced by that of a checkpoint.
+    /// Returns the residual of error feedback, to be replaced by that of a checkpoint; `None` without error
+    /// feedback.
     pub fn residual_mut(&mut self) -> Option<&mut [f32]> {
         match self {
             Self::Buckets { common, .. } => {
@@ -182,7 +184,7 @@ impl GradientReduction {
         if let Self::LowRank(low_rank) = self { Some(low_rank) } else { None }
     }
 
-    /// Returns the bytes stored from step to step.
+    /// Returns the bytes that the reduction stores from step to step.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::LowRank(low_rank) => low_rank.bytes(),
@@ -192,7 +194,7 @@ impl GradientReduction {
         }
     }
 
-    /// Records the begin of a batch whose gradients are multiplied by `scale`, a power of two.
+    /// Records the start of a batch whose gradients are multiplied by `scale`, a power of two.
     pub fn begin_batch(&mut self, scale: f32) {
         match self {
             Self::LowRank(low_rank) => low_rank.begin(scale),
@@ -205,8 +207,8 @@ impl GradientReduction {
         }
     }
 
-    /// Settles the oldest batch that began. Unless its sums are `finite`, error feedback is restored to its
-    /// state without that batch. Does nothing if no batch began.
+    /// Settles the oldest batch in flight. Unless its sums are `finite`, error feedback is restored to its
+    /// state without that batch. Does nothing if no batch is in flight.
     pub fn resolve_batch(&mut self, finite: bool) {
         match self {
             Self::LowRank(low_rank) => low_rank.resolve(finite),
@@ -219,8 +221,8 @@ impl GradientReduction {
         }
     }
 
-    /// Divides the residual by `scale`: older versions stored it in checkpoints multiplied by the loss scale.
-    /// Values that are not finite, left by an overflow, become zero.
+    /// Divides the residual of error feedback by `scale`: older versions stored it in checkpoints multiplied
+    /// by the loss scale. Values that are not finite, left by an overflow, become zero.
     pub fn unscale_residual(&mut self, scale: f32) {
         for value in self.residual_mut().into_iter().flatten() {
             *value = if value.is_finite() { *value / scale } else { 0.0 };

@@ -6,19 +6,19 @@
 //!
 //! | module | divides | communicates |
 //! |---|---|---|
-//! | `gradient_buckets` | samples among replicas | in backward, in rank order |
+//! | `all_reduce` | samples among replicas | in backward, in rank order |
 //! | `reduce_scatter` | state in a shard group (ZeRO) | in backward, after the update |
 //! | `sync` | nothing: replicas are only nearly equal | fewer values, or not in every step |
 //! | `pipeline` | blocks among stages, in chunks | between passes, by `Exchange` actions |
 //! | `sequence_parallel` | sequences between cut layers | gradients, once a step |
-//! | `grad_norm`, `step_totals` | nothing | once a step: norms, losses, time, stops |
+//! | `gradient_clipping`, `step_totals` | nothing | once a step: norms, losses, time, stops |
 //!
-//! `device_gradient_buckets` is `gradient_buckets` on a device, `weight_update` updates sharded weights, and
+//! `device_all_reduce` is `all_reduce` on a device, `weight_update` updates sharded weights, and
 //! `gradient_noise` estimates the noise scale.
 
-mod device_gradient_buckets;
-mod grad_norm;
-mod gradient_buckets;
+mod all_reduce;
+mod device_all_reduce;
+mod gradient_clipping;
 mod gradient_noise;
 mod gradient_reduction;
 pub(crate) mod pipeline;
@@ -28,9 +28,9 @@ pub mod step_totals;
 pub mod sync;
 mod weight_update;
 
-pub use device_gradient_buckets::DeviceGradientBuckets;
-pub use grad_norm::grad_norm_squared;
-pub use gradient_buckets::{ELEMENTS, GradientBuckets};
+pub use all_reduce::{ELEMENTS, GradientBuckets};
+pub use device_all_reduce::DeviceGradientBuckets;
+pub use gradient_clipping::{clip_factor, grad_norm_squared};
 pub use gradient_noise::NoiseGauge;
 pub use gradient_reduction::GradientReduction;
 pub use step_totals::StepTotals;

@@ -1,4 +1,5 @@
-//! Pipeline messages between neighbouring stages: activations to the next, their gradients to the previous.
+//! Point-to-point pipeline messages between neighboring stages: activations to the next stage, their
+//! gradients to the previous one.
 
 use crate::comm::{Incoming, Outgoing};
 use crate::mesh::Peers;
@@ -6,35 +7,37 @@ use burn::tensor::{Device, Tensor};
 use dtrain_protocol::{Neighbor, Pass};
 use std::collections::BTreeMap;
 
-/// The messages of one rank, from their computation until they are used.
+/// The pipeline messages of one rank, from their computation until they are used.
 #[derive(Debug)]
 pub(crate) struct PipelineMessages {
     peers: Peers,
     device: Device,
-    /// Computed here, not sent yet.
+    /// Results that this rank computed and has not sent yet, by receiver and pass.
     outbox: BTreeMap<(Neighbor, Pass), Tensor<3>>,
-    /// Received, not used yet.
+    /// Messages that this rank received and has not used yet, by sender and pass.
     inbox: BTreeMap<(Neighbor, Pass), Tensor<3>>,
 }
 
 impl PipelineMessages {
-    /// Creates an empty set of messages. `peers` are the stages of the pipeline, in order.
+    /// Creates an empty set of messages. `peers` is the group of the pipeline's stages, in order.
     pub(crate) fn new(peers: Peers, device: &Device) -> Self {
         Self { peers, device: device.clone(), outbox: BTreeMap::new(), inbox: BTreeMap::new() }
     }
 
-    /// Stores the result of `pass` until it is sent.
+    /// Stores the result of `pass` until it is sent to `to`.
     pub(crate) fn give(&mut self, to: Neighbor, pass: Pass, result: Tensor<3>) {
         self.outbox.insert((to, pass), result);
     }
 
-    /// Takes the message received for `pass`, if there is one.
+    /// Takes the message received from `from` for `pass`, if there is one.
     pub(crate) fn take(&mut self, from: Neighbor, pass: Pass) -> Option<Tensor<3>> {
         self.inbox.remove(&(from, pass))
     }
 
-    /// Sends the result of one pass and receives, in the same call, the input of another. `shape` is that
-    /// of the received tensor. Panics if there is no result to send.
+    /// Sends the result of one pass and receives, in the same call, the input of another pass. `recv` has the
+    /// shape of the received tensor. Panics if there is no result to send.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `messages`.
     pub(crate) fn exchange(&mut self, with: Neighbor, send: Option<Pass>, recv: Option<(Pass, [usize; 3])>) {
         let (rank, size) = (self.peers.rank(), self.peers.size());
         let other = match with {
@@ -53,14 +56,16 @@ impl PipelineMessages {
         }
     }
 
-    /// Drops every message: a step that ended early left some.
+    /// Drops every message, because a step that ended early may have left some.
     pub(crate) fn clear(&mut self) {
         self.outbox.clear();
         self.inbox.clear();
     }
 
     /// Adds to `values` those of the stage at the other end of the pipeline, which calls this at the same
-    /// time. Both get the same bits.
+    /// time. Both stages get the same bits.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `tied`.
     pub(crate) fn sum_with_other_end(&self, values: &mut [f32]) {
         let last = self.peers.size() - 1;
         let other = if self.peers.rank() == 0 { last } else { 0 };

@@ -6,31 +6,31 @@
 //! costs `N (n - 1) / n` bytes among the `n` ranks of the group. Groups that hold the same shards then sum
 //! them by an all-reduce, once a step.
 
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::{Mesh, ShardGroups};
 use crate::zero::ZeroShards;
 use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Buckets in flight with ZeRO 1, whose gradients stay in place: enough to keep the queue busy.
+/// Most buckets in flight with ZeRO 1, whose gradients stay in place: enough to keep the queue busy.
 const AHEAD: usize = 4;
 
-/// The shard buckets of one step in flight.
+/// The shard buckets of one step that are being reduced.
 #[derive(Debug)]
 pub struct ReduceScatter {
     shards: Arc<ZeroShards>,
     /// True if a bucket is sent after every micro-batch.
     always: bool,
-    /// Buckets in flight, and whether the sum will be complete.
+    /// Buckets in flight, each with `true` if its sum will be complete.
     travelling: VecDeque<(usize, bool)>,
-    /// Buckets whose shards are being summed with the other groups.
+    /// Buckets whose shards are being summed with the other shard groups.
     across: VecDeque<usize>,
     failure: Option<Failure>,
 }
 
 impl ReduceScatter {
-    /// Creates a reduction that sends every bucket once a step.
+    /// Creates a reduction that sends every bucket once per step.
     pub(super) fn once(shards: &Arc<ZeroShards>) -> Self {
         let shards = Arc::clone(shards);
         Self { shards, always: false, travelling: VecDeque::new(), across: VecDeque::new(), failure: None }
@@ -41,6 +41,9 @@ impl ReduceScatter {
         Self { always: true, ..Self::once(shards) }
     }
 
+    /// Records that a backward has added the gradients of `unit`, and starts to reduce-scatter its buckets.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
     pub(super) fn finish(&mut self, unit: usize, gradients: &mut Gradients, mesh: &Mesh, is_final: bool) {
         if !(is_final || self.always) {
             return;
@@ -69,8 +72,10 @@ impl ReduceScatter {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Waits for the oldest bucket; a complete sum goes on to the other groups. A failure is stored until
-    /// the end.
+    /// Waits for the oldest bucket in flight; a complete sum goes on to the other groups. A failure is stored
+    /// until the end.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
     fn receive(&mut self, gradients: &mut Gradients, mesh: &Mesh) {
         let Some((pack, is_final)) = self.travelling.pop_front() else { return };
         let sharding = self.sharding(pack, mesh);
@@ -87,7 +92,7 @@ impl ReduceScatter {
         }
     }
 
-    /// Returns the group among which a bucket is sharded.
+    /// Returns the groups among which bucket `pack` is sharded.
     fn sharding<'m>(&self, pack: usize, mesh: &'m Mesh) -> &'m ShardGroups {
         mesh.sharding(self.shards.packs()[pack].replication())
     }

@@ -7,9 +7,11 @@ use burn::tensor::Tensor;
 use dtrain_protocol::Axis;
 use dtrain_protocol::sharding::is_sharded;
 
-/// Sums, in sequence mode, the gradients of the replicated parameters: each rank used them for its part of
-/// the sequence only. One message a step, after the reduction over replicas; of shards those that this rank
-/// owns, which are the same on all of these ranks.
+/// Sums the gradients of replicated parameters over the tensor-parallel ranks in sequence mode, where each
+/// rank used them for its part of the sequence only. One message a step, after the reduction over replicas;
+/// of shards those that this rank owns, which are the same on all of these ranks.
+///
+/// Counted in `planner/src/step/traffic/data_parallel.rs`, `whole`.
 pub(crate) fn sum_parts(stage: &mut Stage, partners: &ModelParallelGroups) {
     if !partners.sequence || partners.tensor.size() == 1 {
         return;

@@ -8,10 +8,11 @@ use crate::ops::LossFigures;
 use dtrain_protocol::Failure;
 use dtrain_protocol::communication_volume::ROW_VALUES;
 
-/// `f32` slots of one row: loss (2), hits (2), count (2), square (2), elapsed (2), ordered.
+/// Number of `f32` slots in one row: loss (2), hits (2), count (2), square (2), elapsed (2), ordered.
 const SLOTS: usize = ROW_VALUES as usize;
 
-/// One rank's row, or the sums over all ranks: `ordered` is then true if it is for any of them.
+/// The figures of one rank in a step, or their sums over all ranks: `ordered` is then true if it is for any
+/// rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTotals {
     /// Sum of the losses of this rank's samples (tokens, for a decoder), in nats.
@@ -36,19 +37,19 @@ impl StepTotals {
         self.loss_sum / self.count as f64
     }
 
-    /// Returns the share of correct predictions.
+    /// Returns the share of predictions that are correct.
     #[expect(clippy::cast_precision_loss, reason = "counts are below 2^48")]
     pub fn accuracy(&self) -> f64 {
         self.hits as f64 / self.count as f64
     }
 
-    /// Creates the totals of some micro-batches.
+    /// Creates the totals of some micro-batches from their figures.
     pub(crate) fn of(figures: LossFigures) -> Self {
         let LossFigures { loss_sum, hits, count } = figures;
         Self { loss_sum, hits, count, ..Self::default() }
     }
 
-    /// Adds the totals of another part.
+    /// Adds the totals of another rank or of other micro-batches.
     pub fn add(&mut self, other: &Self) {
         self.loss_sum += other.loss_sum;
         self.hits += other.hits;
@@ -83,7 +84,7 @@ impl StepTotals {
     }
 }
 
-/// Splits a number into the sum of two `f32`, which keeps 48 bits of it.
+/// Splits `value` into two `f32` whose sum keeps 48 bits of it.
 #[expect(clippy::cast_possible_truncation, reason = "the rest is carried by the second")]
 pub(super) fn halves(value: f64) -> [f32; 2] {
     let first = value as f32;
@@ -91,14 +92,16 @@ pub(super) fn halves(value: f64) -> [f32; 2] {
     [first, rest]
 }
 
-/// Starts to gather the rows; [`collect`] returns the sums.
+/// Starts to gather the totals of all ranks; [`collect`] returns the sums.
+///
+/// Counted in `planner/src/step/traffic/mod.rs`, `figures`.
 pub fn send(totals: &StepTotals, queue: &CommQueue) {
     let mut rows = vec![0.0; SLOTS * queue.ranks() as usize];
     rows[SLOTS * queue.rank() as usize..][..SLOTS].copy_from_slice(&totals.row());
     queue.start_all_gather(rows);
 }
 
-/// Waits for the rows and adds them in rank order.
+/// Waits for the totals of all ranks, and adds them in rank order.
 pub fn collect(queue: &CommQueue) -> Result<StepTotals, Failure> {
     let mut totals = StepTotals::default();
     queue.wait()?.chunks_exact(SLOTS).for_each(|row| totals.add(&StepTotals::of_row(row)));

@@ -9,10 +9,12 @@ use crate::zero::ZeroShards;
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};
 
-/// Buckets of updated weights in flight while the next are updated.
+/// Most buckets of updated weights in flight while the next are updated.
 const AHEAD: usize = 2;
 
-/// Applies the gradients of `stage`, which are reduced over the replicas.
+/// Updates the weights of `stage` by its gradients, which are reduced over the replicas.
+///
+/// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
 pub(crate) fn update(
     stage: &mut Stage,
     optimizer: &mut StageOptimizer,
@@ -53,7 +55,9 @@ pub(crate) fn update(
     Ok(())
 }
 
-/// Sums the squares of each parameter over the ranks that hold its parts.
+/// Sums `squares`, two for each parameter, over the ranks that hold its parts.
+///
+/// Not counted in `planner/src/step/traffic`: two numbers of each parameter, with LAMB only.
 fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Result<(), Failure> {
     for (sharding, is_its) in mesh.shardings() {
         let inside = sharding.inside();
@@ -72,7 +76,7 @@ fn sum_over_parts(squares: &mut [[f64; 2]], stage: &Stage, mesh: &Mesh) -> Resul
     mesh.check()
 }
 
-/// Returns one row for each rank, of which this one fills its own: every square as two `f32`.
+/// Returns a table with one row for each rank, of which this rank fills its own: every square as two `f32`.
 fn rows(squares: &[[f64; 2]], rank: u32, ranks: u32) -> Vec<f32> {
     let own: Vec<f32> = squares.iter().flatten().flat_map(|square| step_totals::halves(*square)).collect();
     let mut rows = vec![0.0; own.len() * ranks as usize];

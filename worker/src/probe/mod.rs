@@ -286,6 +286,8 @@ const WHOLE_PARAMETERS: u64 = 64 << 20;
 const RULE: Rule = Rule::ADAMW;
 
 /// Returns the length and the median seconds of each measured all-reduce; empty for one rank.
+///
+/// Not counted in `planner/src/step/traffic`: a measurement before training.
 fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {
     let mut table = Vec::new();
     for bytes in ALL_REDUCE_BYTES.iter().filter(|_| queue.ranks() > 1) {

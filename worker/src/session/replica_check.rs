@@ -17,6 +17,8 @@ const SLOTS: usize = 4;
 ///
 /// Called by all ranks at the same step, with nothing in flight. Weights that are sharded, or that replicas
 /// update locally, are not compared: no two ranks hold the same.
+///
+/// Not counted in `planner/src/step/traffic`: four numbers of each replica, with a checkpoint.
 pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId) -> Result<(), Failure> {
     let Assignment { arrangement, rank, .. } = assignment;
     let queue = replica.mesh.replicas();

@@ -210,6 +210,8 @@ fn passes(done: u64, seconds: f64) -> u64 {
 
 /// Passes `batch` through all chunks of this rank, in order, as all stages of the pipeline do; returns
 /// the output of the last one.
+///
+/// Not counted in `planner/src/step/traffic`: validation.
 fn through(replica: &mut Replica<'_>, batch: &Batch) -> ForwardOutput {
     let Replica { stage, messages, .. } = replica;
     let mut last = None;

@@ -1,5 +1,4 @@
-//! Stage: the part of a model that one rank holds, with forward and backward of micro-batches, part by
-//! part.
+//! Stage: the part of a model that one rank holds, with forward and backward of micro-batches, unit by unit.
 //!
 //! Every part is an autodiff graph of its own; the backward pass hands the gradient from one to the next.
 //! So gradients of a part are final while earlier parts still compute, activations can be dropped and
@@ -11,11 +10,13 @@
 
 mod parameters;
 mod pass;
+mod recompute;
 mod sharded;
 mod values;
+mod weight_decay;
 
 use crate::device;
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::ModelParallelGroups;
 use crate::model;
 use crate::network::{
@@ -32,48 +33,48 @@ use std::sync::Arc;
 
 pub use crate::ops::{DeferredLossFigures, LossFigures};
 use parameters::{ChunkParameters, FlatParameters, ParameterGroup, assemble};
-use pass::SavedForBackward;
+use recompute::SavedForBackward;
 use sharded::ShardedWeights;
 
-/// The output of a stage for a micro-batch.
+/// The output of a stage's forward for a micro-batch.
 #[derive(Clone, Debug)]
 pub enum ForwardOutput {
-    /// Activation for the next stage.
+    /// Activation, to be sent to the next stage.
     Activation(Tensor<3>),
-    /// Figures of the last stage.
+    /// Loss figures, from the stage that ends the model.
     Loss(DeferredLossFigures),
 }
 
 /// The reason why a stage cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    /// The program cannot build the network.
+    /// The program cannot build the network of the model.
     #[error(transparent)]
     Unbuilt(#[from] ModelBuildError),
-    /// The blocks exceed those of the model.
+    /// The assigned blocks exceed those of the model.
     #[error("blocks {start}..{end} were assigned, but the model has {found}")]
     Blocks {
-        /// First block.
+        /// First assigned block.
         start: u32,
-        /// One after the last block.
+        /// One after the last assigned block.
         end: u32,
         /// Number of blocks of the model.
         found: u32,
     },
 }
 
-/// The part of a model that a rank holds, and the arrangement of its computation.
+/// The description of a rank's part of a model, and of the arrangement of its computation.
 #[derive(Clone, Debug)]
 pub struct ModelShard<'a> {
-    /// The model.
+    /// The whole model.
     pub model: &'a Model,
-    /// Ranges of blocks of the chunks, in the order of the model.
+    /// Range of blocks of each chunk, in the order of the model.
     pub chunks: &'a [Range<u32>],
     /// Seed of the initial weights.
     pub seed: u64,
     /// Arrangement of the work among all ranks.
     pub arrangement: Arrangement,
-    /// This rank.
+    /// Rank that holds the part.
     pub rank: Rank,
     /// Groups that take part in this rank's passes.
     pub partners: ModelParallelGroups,
@@ -88,19 +89,18 @@ pub struct Stage {
     recompute: Recompute,
     recompute_every: u32,
     units: Vec<ParameterGroup>,
-    /// Blocks of each chunk.
+    /// Range of blocks of each chunk.
     blocks: Vec<Range<u32>>,
-    /// Units of each chunk.
+    /// Range of units of each chunk.
     chunks: Vec<Range<usize>>,
     parameters: Vec<ModelParameter>,
     /// Frozen parameters, whole on every replica.
     frozen: Vec<ModelParameter>,
     shards: Arc<ZeroShards>,
-    /// Whole parameters; of sharded weights only those that are gathered now, and the others have no
-    /// elements.
+    /// Whole values of each parameter; if weights are sharded, those not gathered now have no elements.
     values: Vec<Tensor<1>>,
     frozen_values: Vec<Tensor<1>>,
-    /// Owned values, if weights are sharded.
+    /// Owned values of this rank, if weights are sharded.
     sharded: Option<ShardedWeights>,
     gradients: Gradients,
     kept: BTreeMap<Pass, Vec<SavedForBackward>>,
@@ -112,8 +112,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Builds the blocks `blocks` of `model`, uncut, with initial weights that depend on `seed` and names
-    /// alone.
+    /// Builds blocks `blocks` of `model`, uncut, with initial weights that depend on `seed` and names alone.
     ///
     /// The stage begins with the embedding if `blocks` starts at 0, and ends with the head if it ends with
     /// the model. A tied head of a stage without the embedding has its own copy called `embedding.weight`.
@@ -130,8 +129,8 @@ impl Stage {
         Self::of(&ModelShard { model, chunks: &[blocks], seed, arrangement, rank: Rank(0), partners }, device)
     }
 
-    /// Builds the part `holding`, cut according to its arrangement, with the same initial weights as the
-    /// uncut model.
+    /// Builds the part that `holding` describes, cut according to its arrangement, with the same initial
+    /// weights as the uncut model.
     pub fn of(holding: &ModelShard<'_>, device: &Device) -> Result<Self, StageError> {
         let precision = holding.arrangement.precision;
         let by = Implementation::of(device, precision);
@@ -206,33 +205,33 @@ impl Stage {
         &self.frozen
     }
 
-    /// Returns the shards of the parameters that this rank owns.
+    /// Returns the shards of the parameters, of which this rank owns a part.
     pub fn shards(&self) -> &Arc<ZeroShards> {
         &self.shards
     }
 
-    /// Returns the whole model.
+    /// Returns the whole model, of which the stage holds a part.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Returns the number of units; [`ModelParameter::unit`] counts them from 0.
+    /// Returns the number of units of the stage; [`ModelParameter::unit`] counts them from 0.
     pub fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// Returns `true` if the values are in host memory.
+    /// Returns `true` if the stage's values are in host memory.
     pub fn is_on_host(&self) -> bool {
         self.host
     }
 
-    /// Returns the device of the values.
+    /// Returns the device that the stage's values are on.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns the parameter that a tied head shares with the embedding, if this stage holds only one of
-    /// the two: its gradient must be summed over the first and the last stage.
+    /// Returns the index of the parameter that a tied head shares with the embedding, if this stage holds
+    /// only one of the two: its gradient must be summed over the first and the last stage.
     pub fn tied_across_stages(&self) -> Option<usize> {
         let Model::Decoder(decoder) = &self.model else { return None };
         let has = |part| self.units.iter().any(|unit| unit.part == part);
@@ -247,7 +246,7 @@ impl Stage {
         self.blocks.iter().any(|blocks| blocks.start == 0)
     }
 
-    /// Returns the number of chunks.
+    /// Returns the number of chunks of the stage.
     pub fn chunks(&self) -> u32 {
         u32::try_from(self.chunks.len()).expect("chunks are few")
     }
@@ -284,13 +283,13 @@ impl Stage {
         self.gradients.are_tensors()
     }
 
-    /// Returns the gradients summed so far.
+    /// Returns the gradients accumulated so far, for modification.
     pub fn gradients(&mut self) -> &mut Gradients {
         &mut self.gradients
     }
 }
 
-/// Returns `values` on `device`.
+/// Returns `values` as a tensor on `device`.
 fn tensor(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let len = values.len();
     Tensor::from_data(TensorData::new(values, [len]), device)

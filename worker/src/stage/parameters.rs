@@ -1,23 +1,24 @@
-//! Parameters of a stage, and the parts that use them.
+//! Parameters of a stage, and the parts of the model that use them.
 
+use super::weight_decay::has_weight_decay;
 use crate::network::{Initializer, ModelParameter, ModelPart, ParameterSpec};
 use dtrain_protocol::{Coord, Layout, sharding};
 use std::ops::Range;
 
-/// A part with the parameters it uses.
+/// A part of the model, with the parameters that it uses.
 pub(super) struct ParameterGroup {
     pub(super) part: ModelPart,
     /// Index among the blocks of its chunk; 0 for other parts.
     pub(super) place: u32,
     /// Short name and index of each trained parameter.
     pub(super) uses: Vec<(String, usize)>,
-    /// Short name and index of each frozen parameter.
+    /// Short name and index of each frozen parameter, counted among the frozen ones.
     pub(super) frozen: Vec<(String, usize)>,
     /// True if the input needs a gradient: false if nothing before it is trained.
     pub(super) input_tracked: bool,
 }
 
-/// The parts of all chunks with their parameters numbered.
+/// The parts of all chunks of a stage, with their parameters numbered.
 #[derive(Default)]
 pub(super) struct ChunkParameters {
     pub(super) units: Vec<ParameterGroup>,
@@ -26,7 +27,7 @@ pub(super) struct ChunkParameters {
     pub(super) frozen: FlatParameters,
 }
 
-/// Parameters in flat order, with their initial values.
+/// The parameters of a stage in flat order, with their initial values.
 #[derive(Default)]
 pub(super) struct FlatParameters {
     pub(super) parameters: Vec<ModelParameter>,
@@ -66,7 +67,7 @@ pub(super) fn assemble(
 }
 
 impl FlatParameters {
-    /// Returns the number of a parameter of a unit.
+    /// Returns the number of a unit's parameter; a new name gets the next number.
     fn number(&mut self, spec: &ParameterSpec, unit: usize, (layout, coord): (&Layout, Coord)) -> usize {
         if let Some(known) = self.parameters.iter().position(|parameter| parameter.name == spec.name) {
             return known;
@@ -78,7 +79,7 @@ impl FlatParameters {
         let start = self.parameters.last().map_or(0, |parameter| parameter.range.end);
         self.parameters.push(ModelParameter {
             name: spec.name.clone(),
-            has_weight_decay: spec.shape.len() > 1,
+            has_weight_decay: has_weight_decay(&spec.shape),
             unit,
             range: start..start + shape.iter().product::<usize>(),
             shape,

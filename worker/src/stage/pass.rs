@@ -1,31 +1,21 @@
-//! Passes through the chunks of a stage: forward, backward, recompute, and inference.
+//! Passes through the chunks of a stage: forward, backward, and inference.
 
 use super::parameters::ParameterGroup;
+use super::recompute::SavedForBackward;
 use super::{ForwardOutput, Stage};
-use crate::data::Batch;
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::network::{ForwardMode, KvCache, ModelInput, ModelPart, Weights};
 use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
-use dtrain_recipes::Recompute;
 
-/// The output of a part.
+/// The output of one part (embedding, block or head) of a model.
 pub(super) enum PartOutput {
-    /// Next activation, and an addition to the mean loss beside the cross-entropy: a tensor of one element.
+    /// Activation for the next part, and an addition to the mean loss beside the cross-entropy: a tensor of
+    /// one element.
     Activation(Tensor<3>, Option<Tensor<1>>),
-    /// Mean loss as a tensor of one element, and its figures.
+    /// Mean loss as a tensor of one element, and the loss figures.
     Loss(Tensor<1>, DeferredLossFigures),
-}
-
-/// The data of one part that backward needs for one micro-batch.
-pub(super) enum SavedForBackward {
-    /// The autodiff graph.
-    Graph(Box<AutodiffGraph>),
-    /// Only the input; the graph is recomputed.
-    Input(Tensor<3>),
-    /// Only the samples; the graph is recomputed.
-    Samples(Batch),
 }
 
 pub(super) struct AutodiffGraph {
@@ -37,7 +27,8 @@ pub(super) struct AutodiffGraph {
 }
 
 impl Stage {
-    /// Runs the forward of a pass: `input` is the activation of the chunk before, `None` on the first.
+    /// Runs the forward of a pass through its chunk. `input` is the activation of the chunk before, `None` on
+    /// the first.
     ///
     /// Saves the data that [`Stage::backward`] needs. The last chunk of the model returns the loss.
     pub fn forward(
@@ -79,7 +70,7 @@ impl Stage {
         flow.map_or(ForwardOutput::Loss(figures), ForwardOutput::Activation)
     }
 
-    /// Runs the backward of a pass, whose forward must have run; adds to [`Stage::gradients`].
+    /// Runs the backward of a pass, whose forward must have run, and adds to [`Stage::gradients`].
     ///
     /// On the last chunk of the model `upstream` is `None`, and `weight` times the gradient of the
     /// micro-batch's mean loss is added. Elsewhere `upstream` is the gradient that the next chunk returned,
@@ -118,7 +109,8 @@ impl Stage {
         upstream
     }
 
-    /// Runs the rest of a pass's backward; `done` is called for each part, as in [`Stage::backward`].
+    /// Runs the rest of a pass's backward, after [`Stage::backward_input`]; `done` is called for each part,
+    /// as in [`Stage::backward`].
     ///
     /// On a stage with several passes in flight, gradients of a part are final only after the last of
     /// these.
@@ -131,7 +123,7 @@ impl Stage {
         }
     }
 
-    /// Returns the saved data of a pass, with the units it belongs to, last to first.
+    /// Returns the data saved for the backward of a pass, with the indices of its units, last to first.
     fn take_saved(&mut self, pass: Pass) -> impl Iterator<Item = (usize, SavedForBackward)> + use<> {
         let kept = self.kept.remove(&pass);
         let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
@@ -156,12 +148,7 @@ impl Stage {
             SavedForBackward::Input(_) | SavedForBackward::Samples(_) => self.unshard(index, next),
         }
         let unit = &self.units[index];
-        let graph = match kept {
-            SavedForBackward::Graph(graph) => *graph,
-            SavedForBackward::Input(input) => self.record(unit, Some(input), &ModelInput::NOTHING),
-            SavedForBackward::Samples(batch) => self.record(unit, None, &ModelInput::of(&batch)),
-        };
-        let AutodiffGraph { leaves, input, output, later } = graph;
+        let AutodiffGraph { leaves, input, output, later } = self.graph(unit, kept);
         let scalar = match output {
             PartOutput::Loss(loss, _) => Some(loss * weight),
             PartOutput::Activation(output, penalty) => {
@@ -187,7 +174,7 @@ impl Stage {
         later
     }
 
-    /// Computes and adds the deferred gradients of a unit.
+    /// Computes the deferred weight gradients of a unit, and adds them.
     fn run_deferred_weight_grads(&mut self, index: usize, later: &DeferredWeightGrads) {
         for (place, gradient) in later.compute() {
             self.gradients.add(self.units[index].uses[place].1, gradient);
@@ -231,7 +218,7 @@ impl Stage {
         *self.layers.key_values() = Some(KvCache::default());
     }
 
-    /// Drops the KV cache.
+    /// Drops the KV cache of [`Stage::begin_generation`].
     pub fn end_generation(&mut self) {
         *self.layers.key_values() = None;
     }
@@ -269,24 +256,8 @@ impl Stage {
         scores.into_data().try_to_vec().expect("scores are f32")
     }
 
-    /// Returns `true` if the graph of `unit` is dropped and recomputed. `Recompute::Selective` is handled
-    /// inside attention. A graph holds its weights, so of sharded ones only that of the head stays, whose
-    /// backward comes next.
-    fn recomputes(&self, unit: &ParameterGroup) -> bool {
-        let blocks = match self.recompute {
-            Recompute::None | Recompute::Selective => false,
-            Recompute::Full => true,
-        };
-        let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
-        match unit.part {
-            ModelPart::First => self.sharded.is_some(),
-            ModelPart::Block(_) => blocks && is_turn(unit.place),
-            ModelPart::Head => false,
-        }
-    }
-
-    /// Runs `unit` with autodiff.
-    fn record(
+    /// Runs the forward of `unit` with autodiff, and returns the graph.
+    pub(super) fn record(
         &self,
         unit: &ParameterGroup,
         input: Option<Tensor<3>>,
@@ -310,7 +281,8 @@ impl Stage {
         AutodiffGraph { leaves, input, output, later }
     }
 
-    /// Returns the weights of `unit`: `leaves`, otherwise the values without autodiff.
+    /// Returns the weights of `unit` for a forward: the tracked `leaves` if given, otherwise its values
+    /// without autodiff.
     pub(super) fn weights<'a>(
         &'a self,
         unit: &'a ParameterGroup,

@@ -14,31 +14,31 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// This rank's blocks of all buckets, and the state of gathering.
+/// The sharded weights of a stage: this rank's blocks of all buckets, and the state of gathering the others.
 pub(super) struct ShardedWeights {
     shards: Arc<ZeroShards>,
     gatherer: AllGatherQueue,
-    /// Queue for distributed experts.
+    /// Queue that gathers the weights of distributed experts, if there are any.
     expert_gatherer: Option<AllGatherQueue>,
     /// Owned parts of all parameters, at the ranges of [`ZeroShards::kept`].
     own: Arc<Vec<f32>>,
-    /// Buckets that each unit uses.
+    /// Indices of the buckets that each unit uses.
     needs: Vec<Vec<usize>>,
     /// True for each bucket whose values are gathered.
     gathered: Vec<bool>,
-    /// Buckets in flight.
+    /// Indices of the buckets in flight, oldest first.
     in_flight: VecDeque<usize>,
-    /// Unpacked buffers, for reuse.
+    /// Buffers of unpacked buckets, for reuse.
     spare: Vec<Vec<f32>>,
 }
 
 impl ShardedWeights {
-    /// Returns the bytes of the owned values.
+    /// Returns the bytes of this rank's own values.
     pub(super) fn bytes(&self) -> u64 {
         4 * self.own.capacity() as u64
     }
 
-    /// Creates the blocks of all buckets, all zeros.
+    /// Creates the blocks of all buckets, with zeros as values.
     pub(super) fn new(
         shards: &Arc<ZeroShards>,
         partners: &ModelParallelGroups,
@@ -63,24 +63,26 @@ impl ShardedWeights {
         }
     }
 
-    /// Returns the owned part of parameter `index`.
+    /// Returns this rank's part of parameter `index`.
     pub(super) fn own(&self, index: usize) -> &[f32] {
         &self.own[self.shards.kept(index)]
     }
 
-    /// Takes a snapshot of elements `range` of the owned part of parameter `index`.
+    /// Takes a snapshot of elements `range` of this rank's part of parameter `index`.
     pub(super) fn snapshot(&self, index: usize, range: Range<usize>) -> Snapshot {
         let begin = self.shards.kept(index).start;
         Snapshot::Vector(Arc::clone(&self.own), begin + range.start..begin + range.end)
     }
 
-    /// Returns the owned part of parameter `index` for modification. Nothing may be gathered or in flight.
+    /// Returns this rank's part of parameter `index` for modification. Nothing may be gathered or in flight.
     pub(super) fn own_mut(&mut self, index: usize) -> &mut [f32] {
         assert!(self.in_flight.is_empty() && !self.gathered.contains(&true), "weights change between passes");
         &mut Arc::make_mut(&mut self.own)[self.shards.kept(index)]
     }
 
     /// Starts to gather the buckets of `unit`, unless they are gathered or in flight.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `pack`.
     fn start_gather(&mut self, unit: usize) {
         for pack in self.needs[unit].clone() {
             if self.gathered[pack] || self.in_flight.contains(&pack) {
@@ -92,12 +94,12 @@ impl ShardedWeights {
             packed.reserve_exact(table.length());
             packed.resize(table.length(), 0.0);
             packed[table.own()].copy_from_slice(&self.own[table.kept()]);
-            self.gatherer(pack).send(packed);
+            self.gatherer(pack).start_all_gather(packed);
             self.in_flight.push_back(pack);
         }
     }
 
-    /// Waits for the oldest bucket in flight, if `unit` still lacks any.
+    /// Waits for the oldest bucket in flight, if `unit` still lacks any; returns its index and values.
     fn wait_for(&mut self, unit: usize) -> Option<(usize, Vec<f32>)> {
         if self.needs[unit].iter().all(|pack| self.gathered[*pack]) {
             return None;
@@ -107,7 +109,7 @@ impl ShardedWeights {
         Some((pack, self.gatherer(pack).receive(self.shards.packs()[pack].length())))
     }
 
-    /// Returns the queue that gathers a bucket.
+    /// Returns the queue that gathers bucket `pack`.
     fn gatherer(&self, pack: usize) -> &AllGatherQueue {
         let is_of_experts = self.shards.packs()[pack].replication() == Channel::ExpertReplicas;
         self.expert_gatherer.as_ref().filter(|_| is_of_experts).unwrap_or(&self.gatherer)
@@ -150,7 +152,8 @@ impl Stage {
         }
     }
 
-    /// Returns the values that this rank has allocated: those it owns, and those that are gathered now.
+    /// Returns the number of values that this rank has allocated: those it owns, and those that are gathered
+    /// now.
     pub fn room(&self) -> usize {
         let gathered = self.values.iter().map(|values| values.dims()[0]).sum::<usize>();
         let sharded = self.sharded.iter().flat_map(|sharded| sharded.spare.iter().chain([&*sharded.own]));

@@ -1,4 +1,4 @@
-//! Reading and updating the values of a stage.
+//! Reading and updating the weights of a stage.
 
 use super::sharded::ShardedWeights;
 use super::{Stage, tensor};
@@ -10,20 +10,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Stage {
-    /// Returns the values of parameter `index`; not with ZeRO 3, where they are not always gathered.
+    /// Returns the values of parameter `index`; not for ZeRO 3, where they are not always gathered.
     pub fn values(&self, index: usize) -> Vec<f32> {
         self.values[index].to_data().try_to_vec().expect("weights are f32")
     }
 
-    /// Returns the bytes of the values on this rank: all, or the owned and the gathered ones.
+    /// Returns the bytes of the weights on this rank: all of them, or the owned and the gathered ones.
     pub fn value_bytes(&self) -> u64 {
         let here = self.values.iter().chain(&self.frozen_values);
         let here = here.map(|values| values.shape().num_elements()).sum::<usize>();
         4 * here as u64 + self.sharded.as_ref().map_or(0, ShardedWeights::bytes)
     }
 
-    /// Replaces the values of parameter `index`, of which a shard stores its part; panics on a wrong
-    /// number.
+    /// Replaces the values of parameter `index`, of which a shard stores its part; panics on a wrong number
+    /// of values.
     pub fn set_values(&mut self, index: usize, values: Vec<f32>) {
         let wanted = self.parameters[index].range.len();
         assert_eq!(values.len(), wanted, "values of `{}`", self.parameters[index].name);
@@ -33,7 +33,7 @@ impl Stage {
         }
     }
 
-    /// Replaces the values of frozen parameter `index`; panics on a wrong number.
+    /// Replaces the values of frozen parameter `index`; panics on a wrong number of values.
     pub fn set_frozen(&mut self, index: usize, values: Vec<f32>) {
         let ModelParameter { name, range, .. } = &self.frozen[index];
         assert_eq!(values.len(), range.len(), "values of `{name}`");
@@ -45,8 +45,8 @@ impl Stage {
         Snapshot::tensor(&self.frozen_values[index], range, self.host)
     }
 
-    /// Copies the values of a flat range, which may begin and end inside parameters, into `out`. With ZeRO
-    /// 3 the range must lie inside the owned part.
+    /// Copies the values of a flat range, which may start and end inside parameters, into `out`. With ZeRO 3
+    /// the range must lie inside the owned part.
     pub fn copy_values(&self, range: Range<usize>, out: &mut [f32]) {
         assert_eq!(range.len(), out.len(), "a copy is as long as its range");
         for (index, parameter) in self.parameters.iter().enumerate() {
@@ -87,7 +87,7 @@ impl Stage {
         }
     }
 
-    /// Returns a bucket of values with this rank's block filled in.
+    /// Returns a buffer for bucket `pack` of weights, in which this rank's block is filled in.
     pub(crate) fn pack_values(&self, pack: usize) -> Vec<f32> {
         let table = &self.shards.packs()[pack];
         let mut packed = vec![0.0; table.length()];
@@ -101,7 +101,7 @@ impl Stage {
         packed
     }
 
-    /// Replaces the values of a bucket by the gathered ones.
+    /// Replaces the values of bucket `pack` by the gathered ones in `packed`.
     pub(crate) fn unpack_values(&mut self, pack: usize, packed: &[f32]) {
         let shards = Arc::clone(&self.shards);
         let table = &shards.packs()[pack];

@@ -9,27 +9,27 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Names under which the library is searched.
+/// File names under which the library is searched.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// The oldest supported release, 2.14: its communicators return before a call is done, so that a lost peer
 /// blocks no rank.
 const OLDEST: u32 = 21_400;
 
-/// `ncclSuccess`.
+/// `ncclSuccess`: the call succeeded.
 pub(super) const SUCCESS: c_int = 0;
 /// `ncclRemoteError`: a call failed because of another rank.
 pub(super) const REMOTE_ERROR: c_int = 6;
-/// `ncclInProgress`.
+/// `ncclInProgress`: the call has returned, and its work is not done yet.
 pub(super) const IN_PROGRESS: c_int = 7;
-/// `ncclFloat32`.
+/// `ncclFloat32`: the type of all values that are sent.
 pub(super) const F32: c_int = 7;
-/// `ncclSum`.
+/// `ncclSum`: the reduction that adds values.
 pub(super) const SUM: c_int = 0;
 
-/// `ncclComm_t`.
+/// `ncclComm_t`: a handle of a communicator.
 pub(super) type Comm = *mut c_void;
-/// `cudaStream_t`.
+/// `cudaStream_t`: a handle of a CUDA stream.
 pub(super) type CudaStreamPtr = *mut c_void;
 
 /// `ncclUniqueId`: the address at which the ranks of a communicator meet. Stored as words, so that it
@@ -82,13 +82,13 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Returns the library of this process, loaded once; `Err` says why there is none.
+    /// Returns the NCCL library, which this process loads once; `Err` gives the reason why it has none.
     pub(super) fn get() -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         LIBRARY.get_or_init(Self::load).as_ref().map_err(String::as_str)
     }
 
-    /// Loads the library from a file.
+    /// Loads the library from the file at `path`.
     pub(super) fn at(path: &Path) -> Result<Self, String> {
         // SAFETY: the initialisers of NVIDIA's library may run in any thread.
         Self::of(unsafe { Loaded::new(path) }.map_err(|error| error.to_string())?)
@@ -107,7 +107,7 @@ impl Library {
     }
 
     fn of(loaded: Loaded) -> Result<Self, String> {
-        /// Returns a function of the library.
+        /// Returns the function called `name` of a loaded library.
         ///
         /// # Safety
         ///
@@ -148,7 +148,7 @@ impl Library {
     }
 }
 
-/// Formats a version: 2.27.3 for 22703.
+/// Formats an encoded version of NCCL: 2.27.3 for 22703.
 pub(super) fn version_text(version: u32) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }

@@ -17,7 +17,7 @@ use std::fmt::Display;
 type Server = <CudaRuntime as Runtime>::Server;
 type Resource = <<Server as ServerStorage>::Storage as ComputeStorage>::Resource;
 
-/// Values that are to be reduced, and the event after which they are written. Made by the thread that
+/// CUDA values that are to be reduced, and the event after which they are written. Made by the thread that
 /// queued the kernels which write them, for the thread that calls NCCL.
 pub(in crate::comm) struct PendingBuffer {
     pub(super) memory: CudaBuffer,
@@ -25,14 +25,14 @@ pub(in crate::comm) struct PendingBuffer {
 }
 
 impl PendingBuffer {
-    /// Wraps `values` of CUDA, for which this thread queued all kernels.
+    /// Wraps CUDA values, for which this thread queued all kernels.
     pub(in crate::comm) fn of(values: Tensor<1>) -> Result<Self, CommError> {
         let memory = CudaBuffer::of(values)?;
         let written = memory.written();
         Ok(Self { memory, written })
     }
 
-    /// Waits until the values are there.
+    /// Waits until the values are written, and returns them.
     pub(in crate::comm) fn wait(self) -> Result<Tensor<1>, CommError> {
         self.written.wait()?;
         Ok(self.memory.tensor())
@@ -62,7 +62,7 @@ impl CudaBuffer {
         Ok(Self { tensor, resource })
     }
 
-    /// Returns an event behind everything that this thread has queued so far.
+    /// Returns an event behind all work that this thread has queued so far.
     pub(super) fn written(&self) -> WriteEvent {
         WriteEvent(self.tensor.client.sync())
     }
@@ -71,7 +71,7 @@ impl CudaBuffer {
         self.resource.resource().ptr as *mut c_void
     }
 
-    /// Returns the number of values.
+    /// Returns the number of values in the buffer.
     pub(super) fn length(&self) -> usize {
         self.tensor.meta.num_elements()
     }
@@ -95,7 +95,7 @@ impl WriteEvent {
     }
 }
 
-/// Returns `true` if these values are on a CUDA GPU.
+/// Returns `true` if `values` are on a CUDA GPU.
 pub(in crate::comm) fn is_of_cuda(values: &Tensor<1>) -> bool {
     let tensor = values.clone().try_into_primitive::<Cube>();
     tensor.is_ok_and(|tensor| tensor.client.service_id().service == TypeId::of::<Server>())

@@ -49,7 +49,7 @@ pub fn version_at(path: &Path) -> Result<String, String> {
     Ok(words)
 }
 
-/// The prerequisites of a rank for creating communicators.
+/// The state from which a rank creates NCCL communicators.
 pub(super) struct CommunicatorBootstrap {
     library: &'static Library,
     context: Arc<CudaContext>,
@@ -57,8 +57,8 @@ pub(super) struct CommunicatorBootstrap {
 }
 
 impl CommunicatorBootstrap {
-    /// Prepares the rank at `placement`, if all ranks of `group`, which call this together, have NCCL and
-    /// want it. `None` if the GPUs are not NVIDIA's, or any rank lacks NCCL.
+    /// Prepares NCCL for the rank at `placement`, if all ranks of `group`, which call this together, have it
+    /// and want it. `None` if the GPUs are not NVIDIA's, or any rank lacks NCCL.
     pub(super) fn agree(
         group: &mut dyn ProcessGroup,
         placement: &Placement,
@@ -87,7 +87,7 @@ impl CommunicatorBootstrap {
         Ok(Some(Self { library, context, limit: waits.idle() }))
     }
 
-    /// Creates the communicator of the ranks of `group`, which call this together.
+    /// Creates the NCCL communicator of the ranks of `group`, which call this together.
     pub(super) fn create(&self, group: &mut dyn ProcessGroup) -> Result<GpuCommunicator, CommError> {
         const OPERATION: &str = "the start of NCCL";
         let library = self.library;
@@ -118,7 +118,7 @@ impl CommunicatorBootstrap {
     }
 }
 
-/// A NCCL communicator between the GPUs of a group of ranks. An `Err` of an operation ends it.
+/// An NCCL communicator between the GPUs of a group of ranks. An `Err` of an operation ends it.
 pub(super) struct GpuCommunicator {
     library: &'static Library,
     comm: Comm,
@@ -259,7 +259,7 @@ impl GpuCommunicator {
         }
     }
 
-    /// Polls `is_done`; `Err` if a rank failed or the time limit has passed.
+    /// Polls `is_done` until it returns `true`; `Err` if a rank failed or the time limit has passed.
     fn wait(
         &self,
         operation: &'static str,
@@ -288,7 +288,8 @@ impl GpuCommunicator {
         }
     }
 
-    /// Returns `SUCCESS` or `IN_PROGRESS`; `Err` if a call that had returned failed later.
+    /// Returns the state of the last call, `SUCCESS` or `IN_PROGRESS`; `Err` if a call that had returned
+    /// failed later.
     fn state(&self, operation: &'static str) -> Result<c_int, CommError> {
         let mut state = SUCCESS;
         // SAFETY: the communicator lives as long as `self`.
@@ -310,7 +311,7 @@ impl GpuCommunicator {
     }
 }
 
-/// Converts a rank to NCCL's type.
+/// Converts the number of a rank to NCCL's type.
 fn rank_of(rank: u32) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }

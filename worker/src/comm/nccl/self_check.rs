@@ -9,14 +9,14 @@ use cudarc::driver::CudaContext;
 use dtrain_protocol::device_check::NcclCall;
 use std::time::{Duration, Instant};
 
-/// Time limit of a call.
+/// Time limit of each call.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Values in each call: odd, so that no alignment helps.
+/// Number of values in each call: odd, so that no alignment helps.
 const VALUES: usize = 1_000_003;
 
-/// Runs all calls in order, the last of which aborts the communicator. Stops at a call that NCCL refuses.
-/// `Err` if no communicator can be created.
+/// Runs all calls of NCCL in order, the last of which aborts the communicator. Stops at a call that NCCL
+/// refuses. `Err` if no communicator can be created.
 pub(crate) fn calls(index: u32, device: &Device) -> Result<Vec<NcclCall>, CommError> {
     let library =
         Library::get().map_err(|reason| CommError::Link(format!("NCCL cannot be used: {reason}")))?;
@@ -49,7 +49,7 @@ pub(crate) fn calls(index: u32, device: &Device) -> Result<Vec<NcclCall>, CommEr
     Ok(calls)
 }
 
-/// A collective of this rank alone.
+/// A collective that one rank runs alone.
 type SelfCollective = fn(&mut GpuCommunicator, Tensor<1>) -> Result<Tensor<1>, CommError>;
 
 /// Reduces the values over one rank.
@@ -64,7 +64,8 @@ fn to_itself(communicator: &mut GpuCommunicator, values: Tensor<1>) -> Result<Te
     received.ok_or_else(|| CommError::Link("nothing was received".to_owned()))
 }
 
-/// Runs one call and compares its values. `Err` if NCCL refuses it.
+/// Runs one call, and compares the values that it returns with the given ones. `Err` if NCCL refuses the
+/// call.
 fn check_call(
     name: &str,
     communicator: &mut GpuCommunicator,
@@ -80,7 +81,7 @@ fn check_call(
     Ok(NcclCall { call: name.to_owned(), values: VALUES as u64, seconds, agrees: detail.is_none(), detail })
 }
 
-/// Describes the first value that did not come back unchanged.
+/// Describes the first value of `found` that differs from `given`; `None` if all are equal.
 fn difference(found: &[f32], given: &[f32]) -> Option<String> {
     if found.len() != given.len() {
         return Some(format!("{} values came back of {}", found.len(), given.len()));

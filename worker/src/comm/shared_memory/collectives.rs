@@ -1,4 +1,4 @@
-//! Collectives of shared memory, made of rounds.
+//! Collectives through shared memory, each made of rounds.
 
 use super::SharedMemory;
 use super::rounds::RoundKind;
@@ -18,7 +18,8 @@ impl SharedMemory {
         self.consume_sum(RoundKind::AllReduce, length, round, 0..length, values)
     }
 
-    /// Reduce-scatter of one piece: publishes the parts of `values` that others own, then sums the own one.
+    /// Reduce-scatters one piece: publishes the parts of `values` that others own, then sums this rank's
+    /// part.
     fn scatter_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length) = (self.round, values.len());
         let mine = rank_range(length, self.index, self.size());
@@ -30,7 +31,7 @@ impl SharedMemory {
         self.consume_sum(RoundKind::ReduceScatter, length, round, mine.clone(), &mut values[mine])
     }
 
-    /// All-gather of one piece: publishes the own part of `values`, then copies those of the others.
+    /// All-gathers one piece: publishes this rank's part of `values`, then copies those of the others.
     fn gather_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length, size) = (self.round, values.len(), self.size());
         let mine = rank_range(length, self.index, size);

@@ -1,4 +1,4 @@
-//! Heartbeats through the shared mapping.
+//! Heartbeats through the shared memory of a host.
 
 use super::memory_map::MemoryMap;
 use crate::comm::heartbeat::{HeartbeatThread, Liveness};
@@ -7,11 +7,12 @@ use dtrain_protocol::{Rank, shared_memory_layout};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Offsets inside the control block of the first channel: beats so far, and the content of the last one.
+/// Offsets of a rank's beat count, and of the content of its last beat, in the control block of the first
+/// channel.
 const BEATS: u64 = 384;
 const IDLE: u64 = 392;
 
-/// Starts the heartbeats. All ranks have joined.
+/// Starts the heartbeats through shared memory, when all ranks have joined.
 pub(super) fn start(
     mapping: &Arc<MemoryMap>,
     seat: &RankId,

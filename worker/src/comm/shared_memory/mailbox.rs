@@ -9,13 +9,13 @@ use dtrain_protocol::shared_memory_layout::{self, MAIL_VALUES};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Offsets inside the control block of a pair.
+/// Offsets of the counters in the control block of a pair of ranks.
 const SENT: u64 = 0;
 const LENGTH: u64 = 8;
 const TAKEN: u64 = 128;
 
 impl SharedMemory {
-    /// Moves both messages through their buffers, whichever can move.
+    /// Moves an outgoing and an incoming message through their buffers, whichever can move.
     pub(super) fn mails(
         &self,
         send: Option<Outgoing<'_>>,
@@ -62,13 +62,13 @@ impl SharedMemory {
     }
 }
 
-/// One message on its way from one rank to another, in pieces of one buffer.
+/// A message on its way from one rank to another, in pieces of one buffer.
 struct Mailbox<'a> {
     mapping: &'a MemoryMap,
     from: u32,
     to: u32,
     length: usize,
-    /// Values moved so far; `done` tells that the (possibly empty) last piece was moved too.
+    /// Number of values moved so far; `done` tells that the (possibly empty) last piece was moved too.
     moved: usize,
     done: bool,
 }
@@ -96,7 +96,7 @@ impl<'a> Mailbox<'a> {
         self.counter(SENT).load(Ordering::Acquire) > self.counter(TAKEN).load(Ordering::Relaxed)
     }
 
-    /// Returns the range of the next piece.
+    /// Returns the range of the message's next piece.
     fn piece(&self) -> Range<usize> {
         self.moved..(self.moved + MAIL_VALUES).min(self.length)
     }
@@ -125,8 +125,8 @@ impl<'a> Mailbox<'a> {
         true
     }
 
-    /// Reads the next piece, if it has arrived. `Err` says in what the message differs from the expected
-    /// one.
+    /// Reads the next piece into `values`, if it has arrived. `Err` says in what the message differs from the
+    /// expected one.
     fn take(&mut self, values: &mut [f32]) -> Result<bool, String> {
         if self.done || !self.has_come() {
             return Ok(false);

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Offsets inside a control block, written when a rank joins.
+/// Offsets in a rank's control block of the values that it writes when it joins.
 pub(super) const JOINED: u64 = 256;
 pub(super) const PROCESS: u64 = 264;
 
@@ -18,7 +18,7 @@ pub(super) const PROCESS: u64 = 264;
 pub(super) struct MemoryMap {
     pub(super) raw: MmapRaw,
     pub(super) ranks: u32,
-    /// Spins on a counter before the core is yielded.
+    /// Number of spins on a counter before the core is yielded.
     pub(super) spins: u32,
     /// Process handles of the peers, by rank; `None` for this process.
     pub(super) processes: Vec<Option<OwnedFd>>,
@@ -90,7 +90,7 @@ pub(super) fn at(offset: u64) -> usize {
     usize::try_from(offset).expect("the whole mapping has an address")
 }
 
-/// Opens a handle that tells when a peer's process ends.
+/// Opens a handle of the process of `peer`, which tells when the process ends.
 fn open_process(peer: Rank, process: u64) -> Result<OwnedFd, CommError> {
     let lost = |detail: String| CommError::PeerLost { peer, operation: "joining", detail };
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);

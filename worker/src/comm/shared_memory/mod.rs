@@ -31,14 +31,14 @@ use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Offsets inside a control block. `ready` and the tags are written by the owner before the others read;
-/// `done` is written by the owner after it has read.
+/// Offsets of the counters in a rank's control block. `ready` and the tags are written by the owner before
+/// the others read; `done` is written by the owner after it has read.
 const READY: u64 = 0;
 const TAGS: u64 = 8;
 const DONE: u64 = 128;
 const LEFT: u64 = 272;
 
-/// The group of processes (or threads) that share one mapping.
+/// A group of processes (or threads) that share one memory mapping.
 #[derive(Debug)]
 pub struct SharedMemory {
     mapping: Arc<MemoryMap>,
@@ -48,9 +48,9 @@ pub struct SharedMemory {
     members: Vec<u32>,
     /// Index of this rank in `members`.
     index: u32,
-    /// Number of rounds begun.
+    /// Number of rounds that this rank has begun.
     round: u64,
-    /// Bytes that other ranks read from this one.
+    /// Bytes that other ranks have read from this one.
     sent: u64,
 }
 
@@ -114,7 +114,7 @@ impl SharedMemory {
         group
     }
 
-    /// Returns the offset of a counter of member `index`.
+    /// Returns the offset in the mapping of counter `field` of member `index`.
     fn control(&self, index: u32, field: u64) -> u64 {
         shared_memory_layout::control_offset(self.mapping.ranks, self.channel, self.members[index as usize])
             + field
@@ -124,7 +124,7 @@ impl SharedMemory {
         self.mapping.counter(self.control(index, field))
     }
 
-    /// Returns this rank's slot for round `round`.
+    /// Returns this rank's slot for round `round`, of `length` values.
     #[expect(clippy::mut_from_ref, reason = "the memory is not reached through self; see the safety note")]
     fn own_slot(&self, round: u64, length: usize) -> &mut [f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
@@ -139,7 +139,7 @@ impl SharedMemory {
         unsafe { self.mapping.values_mut(slot, length) }
     }
 
-    /// Returns the slot of member `index` for round `round`.
+    /// Returns the slot of member `index` for round `round`, of `length` values.
     fn slot(&self, index: u32, round: u64, length: usize) -> &[f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
         let slot = shared_memory_layout::slot_offset(
@@ -152,7 +152,7 @@ impl SharedMemory {
         unsafe { self.mapping.values(slot, length) }
     }
 
-    /// Waits until a counter of member `index` has reached `goal`.
+    /// Waits until counter `field` of member `index` has reached `goal`.
     fn wait(&self, index: u32, field: u64, goal: u64, operation: &'static str) -> Result<(), CommError> {
         let counter = self.counter(index, field);
         let mut patience = SpinWait::new(self.mapping.spins);
@@ -165,8 +165,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// `Err` if member `index`, awaited since `begun`, is gone or must no longer be waited for, unless
-    /// `came` returns `true`: it did its part.
+    /// Returns an error if member `index`, awaited since beat `begun`, is gone or must no longer be waited
+    /// for, unless `came` returns `true`: it did its part.
     fn is_there(
         &self,
         index: u32,

@@ -1,4 +1,4 @@
-//! Rounds: a rank publishes its slot, and reads those of the others.
+//! Rounds of shared memory: a rank publishes its slot, and reads those of the others.
 
 use super::memory_map::at;
 use super::{DONE, READY, SharedMemory, TAGS};
@@ -49,7 +49,7 @@ impl SharedMemory {
         Err(CommError::OutOfStep { peer, operation: operation.name(), detail })
     }
 
-    /// Ends round `round`: `read` gets the slot of each other rank as soon as it is ready.
+    /// Ends round `round`: `read` is called with the slot of each other rank as soon as it is ready.
     pub(super) fn consume(
         &mut self,
         operation: RoundKind,
@@ -109,7 +109,7 @@ impl SharedMemory {
     }
 }
 
-/// The operation that a round belongs to; part of the tag that all ranks must agree on.
+/// The operation that a round belongs to; part of the tag on which all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundKind {
     AllReduce,
@@ -127,7 +127,7 @@ impl RoundKind {
         NAMES[self as usize]
     }
 
-    /// Packs operation and length into one word; never zero.
+    /// Packs the operation and the length of a round into one word, which is never zero.
     fn tag(self, length: usize) -> u64 {
         ((length as u64) << 4) | (self as u64 + 1)
     }

@@ -1,4 +1,4 @@
-//! Spin, yield and sleep while waiting for a peer that may have no core.
+//! Waiting for a peer that may have no core: by spinning, yielding and sleeping.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Heartbeats between hosts, on connections of their own: those of the collectives may be full, or hold a
-//! message that is not read yet.
+//! Heartbeats between hosts, on connections of their own: the connections of collectives may be full, or hold
+//! a message that is not read yet.
 
 use super::super::heartbeat::Liveness;
 use super::peer::PeerConnection;
@@ -14,7 +14,7 @@ pub(super) struct HeartbeatConnection {
     rank: Rank,
     tls: Connection,
     socket: TcpStream,
-    /// The bytes of a beat received so far.
+    /// Bytes of the next beat, of which the first `have` were received.
     word: [u8; 8],
     have: usize,
 }
@@ -25,7 +25,7 @@ impl HeartbeatConnection {
         Self { rank, tls, socket, word: [0; 8], have: 0 }
     }
 
-    /// Receives the beats that arrived, then sends one. `Err` if the connection is closed.
+    /// Receives the beats that arrived, then sends one beat. `Err` if the connection is closed.
     fn beat(&mut self, pulse: &Liveness) -> io::Result<()> {
         while self.fill()? {
             self.tls.process_new_packets().map_err(io::Error::other)?;
@@ -40,7 +40,7 @@ impl HeartbeatConnection {
         self.flush()
     }
 
-    /// Reads from the socket without blocking; `false` if it has no data.
+    /// Reads the next bytes from the socket without blocking; returns `false` if it has none.
     fn fill(&mut self) -> io::Result<bool> {
         match self.tls.read_tls(&mut self.socket) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -51,7 +51,7 @@ impl HeartbeatConnection {
         }
     }
 
-    /// Returns the next complete beat.
+    /// Returns the next complete beat; `None` if it has not arrived.
     fn take(&mut self) -> io::Result<Option<u64>> {
         match self.tls.reader().read(&mut self.word[self.have..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -29,7 +29,7 @@ const PIECE_VALUES: usize = 1 << 20;
 /// Channel number in the handshake of a heartbeat connection.
 const HEARTBEATS: u8 = u8::MAX;
 
-/// A bound address on which no connection is accepted yet.
+/// A bound address on which no connection has been accepted yet.
 #[derive(Debug)]
 pub struct Listener(TcpListener);
 
@@ -78,8 +78,8 @@ pub struct Tcp {
     index: u32,
     /// Connections by index in the group; `None` for this rank.
     peers: Vec<Option<PeerConnection>>,
-    /// Buffer for received values that are to be summed. Reused, because fresh memory costs a page fault
-    /// for each page.
+    /// Buffer for received values that are to be summed. It is reused, because fresh memory costs a page
+    /// fault for each page.
     scratch: Vec<f32>,
     sent: u64,
 }
@@ -101,7 +101,8 @@ impl Tcp {
         (1..size).map(move |distance| (index + distance) % size)
     }
 
-    /// Moves all messages; `sends` and `receives` are by index, and an empty message is sent as well.
+    /// Sends and receives all messages of one operation; `sends` and `receives` are by index in the group,
+    /// and an empty message is sent as well.
     fn transfer<'a>(
         &mut self,
         operation: &'static str,
@@ -122,7 +123,7 @@ impl Tcp {
         peer::move_all(&mut pairs, operation, self.heart.pulse())
     }
 
-    /// Sends `piece(p)` of `values` to every rank `p`, and adds the received pieces to the own one.
+    /// Sends `piece(p)` of `values` to every rank `p`, and adds the received pieces to this rank's own.
     ///
     /// A rank that owns an empty piece gets no message.
     fn sum_pieces(

@@ -13,13 +13,13 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Bytes of the header of a message.
+/// Bytes of a message's header.
 const HEAD: usize = 24;
 
-/// Time between two checks that a wait should go on.
+/// Time between two checks that waiting should go on.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Bytes read from the socket at once.
+/// Bytes to read from the socket at once.
 const READ: usize = 256 << 10;
 
 /// An authenticated connection with one rank.
@@ -33,12 +33,12 @@ pub(super) struct PeerConnection {
     cipher: Vec<u8>,
     begin: usize,
     end: usize,
-    /// Number of messages sent and received.
+    /// Number of messages sent so far; the next field counts those received.
     sent: u64,
     received: u64,
 }
 
-/// The messages of one operation from and to one rank.
+/// The message to one rank and the message from it, in one operation.
 #[derive(Debug, Default)]
 pub(super) struct MessagePair<'a> {
     send: Option<OutboundMessage<'a>>,
@@ -49,7 +49,7 @@ pub(super) struct MessagePair<'a> {
 struct OutboundMessage<'a> {
     head: Option<[u8; HEAD]>,
     payload: &'a [u8],
-    /// Bytes of header and payload handed to the connection.
+    /// Number of bytes of header and payload handed to the connection.
     done: usize,
 }
 
@@ -57,7 +57,7 @@ struct OutboundMessage<'a> {
 struct InboundMessage<'a> {
     head: [u8; HEAD],
     payload: &'a mut [u8],
-    /// Bytes of header and payload received.
+    /// Number of bytes of header and payload received.
     done: usize,
 }
 
@@ -80,8 +80,7 @@ impl<'a> MessagePair<'a> {
     }
 }
 
-/// Moves all messages, whichever can move, until all are done; `Err` if `pulse` gives up a peer that is
-/// waited for.
+/// Moves all messages, whichever can move, until all are done. `Err` if `pulse` gives up on an awaited peer.
 pub(super) fn move_all(
     pairs: &mut [(&mut PeerConnection, MessagePair<'_>)],
     operation: &'static str,
@@ -109,7 +108,7 @@ pub(super) fn move_all(
     }
 }
 
-/// Waits until an awaited socket can move, or it is time for the next check.
+/// Waits until a socket can move data that is waited for, or until it is time for the next check.
 fn sleep_until_ready(pairs: &[(&mut PeerConnection, MessagePair<'_>)]) -> io::Result<()> {
     let mut sockets = Vec::with_capacity(pairs.len());
     for (peer, transfer) in pairs {
@@ -149,12 +148,12 @@ impl PeerConnection {
         Ok(Self { rank, attempt, tls, socket, cipher, begin: 0, end: 0, sent: 0, received: 0 })
     }
 
-    /// Dissolves a connection that has carried no messages.
+    /// Splits a connection that has carried no messages into its rank, its TLS state and its socket.
     pub(super) fn into_parts(self) -> (Rank, Connection, TcpStream) {
         (self.rank, self.tls, self.socket)
     }
 
-    /// Moves as many bytes as possible without blocking; returns their number.
+    /// Moves as many bytes of both messages as possible without blocking; returns their number.
     fn advance(
         &mut self,
         transfer: &mut MessagePair<'_>,

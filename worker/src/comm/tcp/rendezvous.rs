@@ -1,4 +1,4 @@
-//! Rendezvous: connects and authenticates the ranks of an attempt.
+//! Rendezvous: connects the ranks of an attempt with each other, and authenticates them.
 //!
 //! After the handshake the connecting rank sends `[magic, attempt, channel, rank]`; the accepting one
 //! compares that with the certificate and answers with the magic. Neither sends anything else before.
@@ -29,7 +29,7 @@ const SEND_BUFFER: usize = 256 << 10;
 /// First word of a greeting: identifies the protocol and its version.
 const MAGIC: u64 = 0x6474_7261_696e_0001;
 
-/// The address, credentials and open connections of this rank, from which it connects with any rank of the
+/// The address, credentials and open connections of this rank, by which it connects with any rank of the
 /// attempt.
 #[derive(Debug)]
 pub(super) struct PeerConnector {
@@ -46,10 +46,10 @@ pub(super) struct PeerConnector {
 /// Peers that have connected to this rank, and the last refusal.
 #[derive(Debug, Default)]
 struct AcceptedPeers {
-    /// Authenticated connections that this rank has not asked for yet, by channel and rank: a peer may be
-    /// ahead of this rank.
+    /// Authenticated connections that this rank has not asked for yet, by channel and rank of the peer, which
+    /// may be ahead of this rank.
     proven: BTreeMap<(u8, u32), PeerConnection>,
-    /// The reason of the last refusal.
+    /// Reason for the last refusal; `None` if no peer was refused.
     refusal: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl PeerConnector {
         })
     }
 
-    /// Connects to a higher rank; retries while that rank does not listen yet.
+    /// Connects to `peer`, a higher rank; retries while that rank does not listen yet.
     fn call(&self, channel: u8, peer: Rank, end: Instant) -> Result<PeerConnection, CommError> {
         loop {
             let error = match self.call_once(channel, peer) {
@@ -176,7 +176,7 @@ impl PeerConnector {
         self.lobby.lock().expect("no thread panics while it holds the lobby")
     }
 
-    /// Stores an authenticated connection. The first one of a rank counts; a second is dropped.
+    /// Stores an authenticated connection of a peer. The first one of a rank counts; a second is dropped.
     fn sort_in(&self, known: PendingPeer, result: Result<((u8, u32), PeerConnection), String>) {
         drop(known);
         let mut lobby = self.lobby();
@@ -188,7 +188,7 @@ impl PeerConnector {
         }
     }
 
-    /// Runs the handshake with a peer that connected, and checks the rank that it claims to be.
+    /// Runs the handshake on `socket` with a peer that connected, and checks the rank that it claims to be.
     fn greet(&self, socket: TcpStream) -> io::Result<((u8, u32), PeerConnection)> {
         socket.set_nonblocking(false)?;
         let mut tls = self.tls.server().map_err(io::Error::other)?;
@@ -215,7 +215,7 @@ impl PeerConnector {
         Ok((key, peer))
     }
 
-    /// Returns the name in the certificate of a rank of this attempt.
+    /// Returns the name that the certificate of rank `rank` has in this attempt.
     fn name_of(&self, rank: Rank) -> String {
         TlsIdentity::name(&self.seat.trial, self.seat.attempt, rank)
     }
@@ -238,7 +238,7 @@ impl PeerConnector {
     }
 }
 
-/// Prepares a socket for the handshake: with a deadline, and without Nagle's delay.
+/// Prepares a socket for the handshake: sets a deadline, and turns off Nagle's delay.
 fn hurried(socket: TcpStream) -> io::Result<DeadlineStream> {
     socket.set_nodelay(true)?;
     Ok(DeadlineStream::new(socket, HANDSHAKE))

@@ -15,6 +15,8 @@ use dtrain_recipes::Experts;
 /// If ranks hold parts of a sequence, they sum the choices; each adds for its own tokens, so that the mean
 /// over these ranks is that of whole sequences. In sequence mode all ranks have all tokens, and each adds
 /// its share.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `experts`.
 pub(super) fn load_balancing_loss(
     probabilities: &Tensor<2>,
     chosen: &[usize],

@@ -41,7 +41,7 @@ pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Attent
     })
 }
 
-/// The queries, keys and values of a packed tensor.
+/// The queries, keys and values of a packed tensor, split into heads.
 struct SplitHeads {
     /// Queries `[b·k, s·t, d]`, divided by the root of `d`, so that no score leaves the range of f16 before
     /// its softmax.
@@ -123,7 +123,7 @@ impl SplitHeads {
         Self { queries, keys, values, heads, half }
     }
 
-    /// Computes the attention probabilities. `[b·k, s·t, t]`
+    /// Computes the attention probabilities of all heads. `[b·k, s·t, t]`
     fn probabilities(&self) -> Tensor<3> {
         let scores = matmul(self.queries.clone(), self.keys.clone().transpose());
         Tensor::from_primitive::<Cube>(softmax_of(values(scores)))
@@ -146,7 +146,7 @@ impl SplitHeads {
     }
 }
 
-/// Computes the softmax of scores, in place if they are not shared. `[b·k, s·t, t]`
+/// Computes the causal softmax of scores, in place if they are not shared. `[b·k, s·t, t]`
 pub(super) fn softmax_of(scores: CubeValues) -> CubeValues {
     let (scores, stride) = owned_rows(scores);
     let [groups, queries, t] = shape(&scores);
@@ -186,19 +186,19 @@ pub(super) fn softmax_back_of(seen: CubeValues, d_seen: CubeValues) -> CubeValue
     d_seen
 }
 
-/// Returns the factor of scores before their softmax.
+/// Returns the factor by which scores are multiplied before their softmax.
 fn scale(heads: AttentionHeads) -> f32 {
     (heads.width as f32).powf(-0.5)
 }
 
-/// Merges the heads. `[b·k, s·t, d]` → `[b, t, k·s·d]`
+/// Merges the heads of attention's output. `[b·k, s·t, d]` → `[b, t, k·s·d]`
 fn merged(mixed: Tensor<3>, [b, t]: [usize; 2], heads: AttentionHeads) -> CubeValues {
     let mixed: Tensor<4> = flat_rows(values(mixed)).reshape([b, heads.query, t, heads.width]).swap_dims(1, 2);
     let mixed: Tensor<3> = mixed.reshape([b, t, heads.query * heads.width]);
     values(mixed.cast(FloatDType::F32))
 }
 
-/// Packs the gradients of queries, keys and values, each with the stride of its rows.
+/// Packs the gradients of queries, keys and values, each given with the stride of its rows.
 fn join(parts: [(CubeValues, usize); 3], [b, t]: [usize; 2], heads: AttentionHeads) -> CubeValues {
     let AttentionHeads { query, key, width } = heads;
     let [(queries, by_query), (keys, by_key), (values, by_value)] = &parts;

@@ -1,4 +1,4 @@
-//! Collectives in the network, on the tensors of a device: see [`crate::ops::collective`] for each of them.
+//! Collectives in the network, on the tensors of a device: see [`crate::ops::collective`] for each operation.
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
 use super::{CubeValues, record, values};
@@ -41,7 +41,7 @@ pub(in crate::ops) fn scatter_sequence(
     leave(partial, bias, residual, peers, CubeCollective { forward: scatter, backward: gather })
 }
 
-/// A collective operation: its forward, and its backward for gradients.
+/// A collective operation on a device, and the operation of its backward pass.
 struct CubeCollective {
     forward: fn(Tensor<3>, &Peers) -> Tensor<3>,
     backward: fn(Tensor<3>, &Peers) -> Tensor<3>,
@@ -87,24 +87,31 @@ fn leave(
     })
 }
 
-/// Applies `change` to the values of a device.
+/// Applies `change`, a function of tensors, to the primitive values `x` of a device.
 fn of_tensors(change: fn(Tensor<3>, &Peers) -> Tensor<3>, x: CubeValues, peers: &Peers) -> CubeValues {
     values(change(Tensor::from_primitive::<Cube>(x), peers))
 }
 
+/// All-reduces `x`: returns its sum over `peers`.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`, and of gates in `experts`.
 fn sum(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let [b, t, w] = x.dims();
     peers.all_reduce_tensor(x.reshape([b * t * w])).reshape([b, t, w])
 }
 
-/// All-gathers parts of sequences. `[b, t / n, w]` → `[b, t, w]`
+/// All-gathers the parts of sequences that `peers` hold. `[b, t / n, w]` → `[b, t, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn gather(part: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let ([b, rows, w], ranks) = (part.dims(), peers.size() as usize);
     let all = peers.all_gather_tensor(part.reshape([b * rows * w]));
     all.reshape([ranks, b, rows * w]).swap_dims(0, 1).reshape([b, ranks * rows, w])
 }
 
-/// Reduce-scatters sequences. `[b, t, w]` → `[b, t / n, w]`
+/// Reduce-scatters whole sequences: each of `peers` gets the sum of its part. `[b, t, w]` → `[b, t / n, w]`
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products` and `ring`.
 fn scatter(whole: Tensor<3>, peers: &Peers) -> Tensor<3> {
     let ([b, t, w], ranks) = (whole.dims(), peers.size() as usize);
     assert_eq!(t % ranks, 0, "a sequence of {t} tokens is cut into {ranks} equal parts");

@@ -6,12 +6,12 @@ use crate::ops::custom_autograd::input;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
-/// Marks a token whose row another rank holds.
+/// Row number that marks a token whose row another rank holds.
 const NONE: u32 = u32::MAX;
 
-/// Looks tokens up in the table. One copy to the device has the data for forward and backward: the row of
-/// each token; and for the gradient the tokens, sorted by their rows, and the begin of each row's tokens in
-/// this order. Each row is summed in the order of the tokens.
+/// Looks up the rows of tokens in the table. One copy to the device has the data for forward and backward:
+/// the row of each token; and for the gradient the tokens, sorted by their rows, and the start of each row's
+/// tokens in this order. Each row is summed in the order of the tokens.
 pub(super) fn embed(
     table: Tensor<2>,
     share: VocabRange,
@@ -42,12 +42,12 @@ pub(super) fn embed(
     })
 }
 
-/// The rows of tokens, as uploaded to the device.
+/// The rows that a batch of tokens looks up, as uploaded to the device.
 struct RowLookup {
-    /// Row of each token; the tokens in the order of their rows; the begin of each used row in that order,
-    /// and an end.
+    /// Row of each token; then the tokens in the order of their rows; then the start of each used row in that
+    /// order, and the end of the last.
     numbers: Vec<u32>,
-    /// Number of rows that are used.
+    /// Number of rows that the tokens use.
     held: usize,
 }
 
@@ -69,7 +69,7 @@ fn plan(share: VocabRange, tokens: &[u32], rows: usize) -> RowLookup {
     RowLookup { numbers: [own, order, begins].concat(), held }
 }
 
-/// Adds the rows from `first` on of `table` to the tokens of every sample.
+/// Adds the rows of `table` from row `first` on to the tokens of every sample.
 pub(super) fn add_positions(x: Tensor<3>, table: Tensor<2>, first: usize) -> Tensor<3> {
     record(vec![input(x), input(table)], |values| {
         let [x, table] = <[_; 2]>::try_from(values).expect("positions have two inputs").map(dense);
@@ -107,7 +107,7 @@ fn take_rows(table: &[f32], plan: &[u32], out: &mut [f32], width: usize) {
     }
 }
 
-/// Kernel: sums the gradient of each used row, see [`RowLookup`]. One unit for each column of the `held`
+/// Kernel: sums the gradient of each used row, see [`RowLookup`]. One unit for each column of the `held` used
 /// rows.
 #[cube(launch, address_type = "dynamic")]
 fn add_rows(d: &[f32], plan: &[u32], d_table: &mut [f32], count: usize, held: usize, width: usize) {
@@ -135,8 +135,8 @@ fn add_table(x: &[f32], table: &[f32], y: &mut [f32], first: usize, length: usiz
     }
 }
 
-/// Kernel: sums the gradient of position embeddings over samples. One unit for each value of `d_table`;
-/// zero for unused positions.
+/// Kernel: sums the gradient of position embeddings over samples. One unit for each value of `d_table`, which
+/// becomes zero for unused positions.
 #[cube(launch, address_type = "dynamic")]
 fn add_samples(d: &[f32], d_table: &mut [f32], first: usize, length: usize, samples: usize) {
     if ABSOLUTE_POS < d_table.len() {

@@ -1,8 +1,9 @@
-//! Building blocks of kernels, and the sum of columns.
+//! Building blocks of device kernels, and a kernel that sums columns.
 
 use cubecl::prelude::*;
 
-/// Sums the `value` of every unit of a cube of `units`, a power of two. All units of the cube must call it.
+/// Returns the sum of `value` over all units of a cube of `units`, a power of two. All units of the cube must
+/// call it.
 #[cube]
 pub(super) fn sum_of_units(value: f32, #[comptime] units: usize) -> f32 {
     let mut parts = Shared::<[f32]>::new_slice(units);
@@ -23,7 +24,7 @@ pub(super) fn sum_of_units(value: f32, #[comptime] units: usize) -> f32 {
     sum
 }
 
-/// Returns the largest `value` of the units of a cube, under the conditions of [`fn@sum_of_units`].
+/// Returns the largest `value` of the units of a cube, under the same conditions as [`fn@sum_of_units`].
 #[cube]
 pub(super) fn largest_of_units(value: f32, #[comptime] units: usize) -> f32 {
     let mut parts = Shared::<[f32]>::new_slice(units);

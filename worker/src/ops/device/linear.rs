@@ -1,4 +1,5 @@
-//! Linear layers on a device: layers of one input as one matrix product, and two in their gradient.
+//! Linear layers on a device: all layers of one input are one matrix product forward, and two in the backward
+//! pass.
 
 use super::matmul::matmul;
 use super::norm::columns;
@@ -64,7 +65,7 @@ pub(super) fn project(
     })
 }
 
-/// Returns the type of the factors of a matrix product; `None` if it is f32.
+/// Returns the 16-bit type of the factors of a matrix product; `None` if they are f32.
 pub(super) fn half_of(precision: Precision) -> Option<FloatDType> {
     match precision {
         Precision::F32 => None,
@@ -74,7 +75,7 @@ pub(super) fn half_of(precision: Precision) -> Option<FloatDType> {
     }
 }
 
-/// Casts a tensor to the type of a product's factors.
+/// Casts `tensor` to the 16-bit type `half` of a product's factors, if there is one.
 pub(super) fn narrowed<const D: usize>(tensor: Tensor<D>, half: Option<FloatDType>) -> Tensor<D> {
     match half {
         Some(half) => tensor.cast(half),
@@ -86,13 +87,13 @@ fn widened(tensor: Tensor<2>, half: Option<FloatDType>) -> Tensor<2> {
     if half.is_some() { tensor.cast(FloatDType::F32) } else { tensor }
 }
 
-/// Concatenates tensors along a dimension.
+/// Concatenates tensors along dimension `dimension`.
 fn side_by_side<const D: usize>(tensors: impl Iterator<Item = CubeValues>, dimension: usize) -> Tensor<D> {
     let mut tensors: Vec<_> = tensors.map(Tensor::from_primitive::<Cube>).collect();
     if tensors.len() == 1 { tensors.remove(0) } else { Tensor::cat(tensors, dimension) }
 }
 
-/// Splits a tensor into parts of these widths along a dimension.
+/// Splits a tensor into parts along a dimension, each as wide as `widths` says.
 fn parts<const D: usize>(
     tensor: Tensor<D>,
     dimension: usize,

@@ -13,10 +13,10 @@ use burn::backend::Cube;
 use burn::tensor::{DType, Int, Tensor};
 use cubecl::prelude::*;
 
-/// Units that sum the losses of all rows.
+/// Number of units that sum the losses of all rows.
 const UNITS: usize = 256;
 
-/// Marks a target whose class another rank holds.
+/// Class that marks a target whose class another rank holds.
 const ELSEWHERE: u32 = u32::MAX;
 
 pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
@@ -41,6 +41,8 @@ pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, D
 /// Computes the cross-entropy of scores whose classes are cut among `peers`. The ranks exchange three
 /// numbers for each prediction: the largest score, the sum of the exponentials relative to it, and the
 /// score of the target if they hold it.
+///
+/// Counted in `planner/src/step/traffic/model_parallel.rs`, `products`.
 pub(super) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],
@@ -73,9 +75,9 @@ pub(super) fn cross_entropy_of_part(
     })
 }
 
-/// Returns mean loss and figures from the result of `rows`: `[count, 2]`, the cross-entropy of each
-/// prediction and whether it was right. `rows` gets the scores, with the stride of their rows, and
-/// overwrites them with the gradient of the sum of all losses.
+/// Returns the mean loss and the figures from the result of `rows`: `[count, 2]`, the cross-entropy of each
+/// prediction, and 1 if it was right. `rows` gets the scores, with the stride of their rows, and overwrites
+/// them with the gradient of the sum of all losses.
 fn measured(
     logits: Tensor<2>,
     targets: &[u32],
@@ -205,8 +207,8 @@ fn tell_rows(
     }
 }
 
-/// Kernel: [`fn@cross_entropy_rows`] if other ranks hold other classes; `told: [ranks, rows, 3]` has the
-/// numbers of all ranks.
+/// Kernel: computes [`fn@cross_entropy_rows`] if other ranks hold other classes; `told: [ranks, rows, 3]` has
+/// the numbers of all ranks.
 #[cube(launch, address_type = "dynamic")]
 fn cross_entropy_of_told(
     scores: &mut [f32],
@@ -256,7 +258,7 @@ fn cross_entropy_of_told(
     }
 }
 
-/// Kernel: computes the mean of the cross-entropies, and the number of hits. One cube.
+/// Kernel: computes the mean of all cross-entropies in `found`, and the number of hits. One cube.
 #[cube(launch, address_type = "dynamic")]
 fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comptime] units: usize) {
     let unit = UNIT_POS as usize;
@@ -276,7 +278,7 @@ fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comp
     }
 }
 
-/// Kernel: `values *= d[0] * factor`
+/// Kernel: scales a gradient, `values *= d[0] * factor`.
 #[cube(launch, address_type = "dynamic")]
 fn scale(values: &mut [f32], d: &[f32], factor: f32) {
     if ABSOLUTE_POS < values.len() {

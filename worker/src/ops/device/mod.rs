@@ -4,6 +4,7 @@
 //! Values are f32. An operation without a kernel here is the composition in `reference`.
 // Launches never fail: their errors appear when the results are read.
 
+mod adamw;
 mod attention;
 pub(super) mod collective;
 mod embedding;
@@ -12,7 +13,6 @@ mod linear;
 mod loss;
 pub(crate) mod matmul;
 mod norm;
-mod optimizer_step;
 mod pointwise;
 
 use super::custom_autograd::{self, INPUTS, OpArgument, input};
@@ -27,15 +27,15 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::{AddressType, BufferArg, CubeCount, CubeDim};
 use dtrain_recipes::Precision;
 
-pub(crate) use optimizer_step::adamw;
+pub(crate) use adamw::adamw;
 
-/// A tensor on a device.
+/// The values of a tensor on a device.
 type CubeValues = FloatTensor<Cube>;
 
-/// A backward function: returns the requested gradients of the inputs from that of the output.
+/// A backward function on a device: returns the requested gradients of the inputs from that of the output.
 type CubeBackwardFn = Box<dyn FnOnce(CubeValues, [bool; INPUTS]) -> Vec<Option<CubeValues>> + Send>;
 
-/// The operations with custom kernels.
+/// The operations that have custom kernels for devices.
 pub(super) struct AcceleratorOps;
 
 impl Ops for AcceleratorOps {
@@ -105,7 +105,7 @@ impl Ops for AcceleratorOps {
         loss::cross_entropy_of_part(logits, targets, share, peers)
     }
 
-    /// Rows with an even stride are not copied.
+    /// Joins the rows of all samples, without a copy if their stride is even.
     fn rows(&self, x: Tensor<3>) -> Tensor<2> {
         record(vec![input(x)], |inputs| {
             let [x] = <[_; 1]>::try_from(inputs).expect("rows have one input");
@@ -125,7 +125,7 @@ impl Ops for AcceleratorOps {
     }
 }
 
-/// Records an operation on a device, see [`custom_autograd::record_on`].
+/// Computes and records an operation on a device, see [`custom_autograd::record_on`].
 fn record<const D: usize>(
     inputs: Vec<OpArgument>,
     run: impl FnOnce(Vec<CubeValues>) -> (CubeValues, CubeBackwardFn),
@@ -133,23 +133,23 @@ fn record<const D: usize>(
     custom_autograd::record_on::<Cube, D>(inputs, run)
 }
 
-/// Returns the values of a tensor that is not tracked.
+/// Returns the values of a tensor that autodiff does not track.
 fn values<const D: usize>(tensor: Tensor<D>) -> CubeValues {
     tensor.try_into_primitive::<Cube>().expect("the tensors of a device live there")
 }
 
-/// Returns the tensor with contiguous values, copied if they are not.
+/// Returns `tensor` with contiguous values, copied if they are not.
 fn dense(tensor: CubeValues) -> CubeValues {
     burn_cubecl::kernel::into_contiguous(tensor)
 }
 
-/// Returns the tensor dense and unshared, so that a kernel may change it.
+/// Returns `tensor` dense and unshared, so that a kernel may change it.
 fn owned(tensor: CubeValues) -> CubeValues {
     let tensor = dense(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
 }
 
-/// Returns the tensor, and the stride of the rows of its last dimension; copied if the stride is uneven.
+/// Returns `tensor` and the stride of the rows of its last dimension; copied if the stride is uneven.
 ///
 /// If a device is fastest with aligned rows, those of a result are padded.
 fn rows(tensor: CubeValues) -> (CubeValues, usize) {
@@ -163,13 +163,14 @@ fn rows(tensor: CubeValues) -> (CubeValues, usize) {
     (tensor, width)
 }
 
-/// Returns the tensor and the stride of its rows like [`rows`], unshared, so that a kernel may change it.
+/// Returns `tensor` and the stride of its rows like [`rows`], unshared, so that a kernel may change it.
 fn owned_rows(tensor: CubeValues) -> (CubeValues, usize) {
     let (tensor, stride) = rows(tensor);
     if tensor.can_mut() { (tensor, stride) } else { rows(tensor.copy()) }
 }
 
-/// Returns the stride of rows; `None` if the values of a row are not contiguous, or the stride is uneven.
+/// Returns the stride of a tensor's rows; `None` if the values of a row are not contiguous, or the stride is
+/// uneven.
 fn stride_of_rows(shape: &[usize], strides: &[usize]) -> Option<usize> {
     let ((width, outer), (step, outer_strides)) = (shape.split_last()?, strides.split_last()?);
     if *step != 1 && *width != 1 {
@@ -186,8 +187,8 @@ fn stride_of_rows(shape: &[usize], strides: &[usize]) -> Option<usize> {
     (*stride >= *width && is_even).then_some(*stride)
 }
 
-/// Returns the memory of a tensor whose rows begin `stride` values after one another, up to the end of its
-/// last row, as an argument of a kernel.
+/// Returns a tensor as an argument of a kernel: its memory, in which rows start `stride` values after one
+/// another, up to the end of the last row.
 fn buffer(tensor: &CubeValues, stride: usize) -> BufferArg {
     let width = tensor.meta.shape().iter().copied().next_back().unwrap_or(1);
     let rows = tensor.meta.shape().iter().product::<usize>() / width.max(1);
@@ -206,7 +207,7 @@ fn flat_rows(tensor: CubeValues) -> Tensor<2> {
     Tensor::from_primitive::<Cube>(tensor)
 }
 
-/// Allocates uninitialized values of this shape on the device of `near`.
+/// Allocates uninitialized values of shape `shape` on the device of `near`.
 fn empty<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     empty_of(near, shape, DType::F32)
 }
@@ -216,7 +217,7 @@ fn empty_of<const D: usize>(near: &CubeValues, shape: [usize; D], dtype: DType) 
     CubeValues::new_contiguous(near.client.clone(), near.device.clone(), shape.into(), handle, dtype)
 }
 
-/// Allocates zeros of this shape on the device of `near`.
+/// Allocates zeros of shape `shape` on the device of `near`.
 fn zeros<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     let zeros = Cube::float_zeros([shape.iter().product::<usize>()].into(), &near.device, FloatDType::F32);
     CubeValues::new_contiguous(
@@ -241,7 +242,7 @@ fn numbers(near: &CubeValues, numbers: &[u32]) -> CubeValues {
     CubeValues::new_contiguous(client, device, [numbers.len()].into(), handle, DType::U32)
 }
 
-/// Units of a cube if each computes one value.
+/// Number of units in a cube if each computes one value.
 const UNITS: usize = 256;
 
 /// Returns a launch with one unit for each of `count` values, and the index type of a kernel that uses
@@ -278,7 +279,7 @@ fn grid<const N: usize>(
     (count, cube, indices(launched, tensors))
 }
 
-/// Returns the index type of a kernel of this many units that uses `tensors`: 64 bits if 32 are not enough.
+/// Returns the index type of a kernel of `units` units that uses `tensors`: 64 bits if 32 are not enough.
 fn indices<const N: usize>(units: usize, tensors: [&CubeValues; N]) -> AddressType {
     let types = tensors.map(CubeValues::required_address_type);
     types.into_iter().fold(AddressType::from_len(units.saturating_sub(1)), Ord::max)

@@ -1,4 +1,4 @@
-//! Normalisation over the last dimension, on a device. A layer norm subtracts the mean first; an RMS norm
+//! Normalization over the last dimension, on a device. A layer norm subtracts the mean first; an RMS norm
 //! does not.
 //!
 //! Gradients of weights are sums over all rows: first over groups of rows, then over those sums, in a fixed
@@ -66,8 +66,8 @@ fn forward(
     (y, Box::new(gradient))
 }
 
-/// The operands of the gradients: input, statistics and gradient of the output, with the strides of their
-/// rows.
+/// The operands of a norm's gradients: input, statistics and gradient of the output, with the strides of
+/// their rows.
 struct NormOperands {
     x: CubeValues,
     d: CubeValues,
@@ -77,7 +77,7 @@ struct NormOperands {
 }
 
 impl NormOperands {
-    /// Returns the gradient of `x`.
+    /// Returns the gradient of the input `x`.
     fn of_input(&self, weight: &CubeValues, is_centred: bool) -> CubeValues {
         let Self { x, d, statistics, stride, d_stride } = self;
         let [b, t, width] = shape(x);
@@ -103,7 +103,7 @@ impl NormOperands {
         d_x
     }
 
-    /// Returns the gradient of the weight.
+    /// Returns the gradient of the norm's weight.
     fn of_weight(&self) -> CubeValues {
         let Self { x, d, statistics, stride, d_stride } = self;
         let [b, t, width] = shape(x);
@@ -130,7 +130,7 @@ impl NormOperands {
     }
 }
 
-/// Sums all rows. `[.., width]` → `[width]`
+/// Sums the rows of `values`, on a device. `[.., width]` → `[width]`
 pub(super) fn columns(values: CubeValues) -> CubeValues {
     let width = values.meta.shape().iter().copied().next_back().unwrap_or(1);
     let count = values.meta.shape().iter().product::<usize>() / width.max(1);
@@ -143,12 +143,12 @@ pub(super) fn columns(values: CubeValues) -> CubeValues {
     sums(sums(values, [count, width], stride, height), [parts, width], width, parts)
 }
 
-/// Returns the rows that one unit sums: about the root of all, so that the second sum is as long.
+/// Returns the number of rows that one unit sums: about the root of all, so that the second sum is as long.
 fn height(rows: usize) -> usize {
     HEIGHT.max(rows.isqrt())
 }
 
-/// Sums the columns of each `height` rows, which begin `stride` values after one another.
+/// Sums the columns of each `height` rows; rows start `stride` values after one another.
 fn sums(values: CubeValues, [rows, width]: [usize; 2], stride: usize, height: usize) -> CubeValues {
     let parts = rows.div_ceil(height);
     let sums = if parts == 1 { empty(&values, [width]) } else { empty(&values, [parts, width]) };
@@ -158,7 +158,7 @@ fn sums(values: CubeValues, [rows, width]: [usize; 2], stride: usize, height: us
     sums
 }
 
-/// Kernel: normalises each row; `statistics: [rows, 2]` receives the mean and `1 / sqrt(variance + epsilon)`.
+/// Kernel: normalizes each row; `statistics: [rows, 2]` receives the mean and `1 / sqrt(variance + epsilon)`.
 /// One cube for each row; rows of `x` begin `stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn normalise(
@@ -212,8 +212,8 @@ fn normalise(
     }
 }
 
-/// Kernel: computes the gradient of `x`. One cube for each row; rows of `x` and `d` begin `stride` and
-/// `d_stride` values after one another.
+/// Kernel: computes the gradient of a norm's input `x`. One cube for each row; rows of `x` and `d` begin
+/// `stride` and `d_stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn normalise_back(
     x: &[f32],

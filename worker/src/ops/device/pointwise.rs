@@ -68,7 +68,7 @@ pub(super) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -
     })
 }
 
-/// Rotates the query and key heads of a packed tensor; backwards if `sign` is -1.
+/// Rotates the query and key heads of a packed tensor by their positions; backwards if `sign` is -1.
 fn rotate_heads(
     packed: CubeValues,
     heads: AttentionHeads,
@@ -103,14 +103,14 @@ fn rotate_heads(
     out
 }
 
-/// Returns the probability that a normal variable is below `x`.
+/// Returns the probability that a standard normal variable is below `x`.
 #[cube]
 fn normal_below(x: f32) -> f32 {
     0.5f32 * (1.0f32 + Erf::erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// Kernel: GELU. One unit for each value of `y: [.., width]`; rows of `x` begin `stride` values after one
-/// another.
+/// Kernel: computes GELU. One unit for each value of `y: [.., width]`; rows of `x` begin `stride` values
+/// after one another.
 #[cube(launch, address_type = "dynamic")]
 fn gelu_forward(x: &[f32], y: &mut [f32], width: usize, stride: usize, #[comptime] is_tanh: bool) {
     if ABSOLUTE_POS < y.len() {
@@ -123,8 +123,8 @@ fn gelu_forward(x: &[f32], y: &mut [f32], width: usize, stride: usize, #[comptim
     }
 }
 
-/// Kernel: gradient of GELU. One unit for each value of `d_x: [.., width]`; rows of `x` and `d` begin
-/// `stride` and `d_stride` values after one another.
+/// Kernel: computes the gradient of GELU. One unit for each value of `d_x: [.., width]`; rows of `x` and `d`
+/// begin `stride` and `d_stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn gelu_back(
     x: &[f32],
@@ -156,8 +156,8 @@ fn sigmoid(x: f32) -> f32 {
     1.0f32 / (1.0f32 + (0.0f32 - x).exp())
 }
 
-/// Kernel: SwiGLU. One unit for each value of `y: [.., width]`; rows of `packed` begin `stride` values
-/// after one another.
+/// Kernel: computes SwiGLU. One unit for each value of `y: [.., width]`; rows of `packed` begin `stride`
+/// values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn swiglu_forward(packed: &[f32], y: &mut [f32], width: usize, stride: usize) {
     if ABSOLUTE_POS < y.len() {
@@ -167,8 +167,8 @@ fn swiglu_forward(packed: &[f32], y: &mut [f32], width: usize, stride: usize) {
     }
 }
 
-/// Kernel: gradient of SwiGLU. One unit for each of the `count` values of `d`; rows of `packed` and `d`
-/// begin `stride` and `d_stride` values after one another.
+/// Kernel: computes the gradient of SwiGLU. One unit for each of the `count` values of `d`; rows of `packed`
+/// and `d` begin `stride` and `d_stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn swiglu_back(
     packed: &[f32],
@@ -189,9 +189,9 @@ fn swiglu_back(
     }
 }
 
-/// Kernel: rotates pairs. One unit for each value of `y: [.., tokens, all]`, of which the first `columns`
-/// of a row rotate. Rows of `x` begin `stride` values after one another; those of `cos` and `sin`, one for
-/// each token with a value for each pair, `by_place`.
+/// Kernel: rotates pairs of values by their positions. One unit for each value of `y: [.., tokens, all]`, of
+/// which the first `columns` of a row rotate. Rows of `x` begin `stride` values after one another; those of
+/// `cos` and `sin`, one for each token with a value for each pair, `by_place`.
 #[cube(launch, address_type = "dynamic")]
 fn rotate_pairs(
     x: &[f32],

@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use dtrain_recipes::Activation;
 use std::ops::Range;
 
-/// Computes [`super::feed`] on the host.
+/// Computes [`super::feed`] on the host, with one matrix product for each expert and matrix.
 pub(in crate::ops) fn feed(
     rows: Tensor<3>,
     matrices: ExpertMatrices,
@@ -34,10 +34,10 @@ pub(in crate::ops) fn feed(
     })
 }
 
-/// The matrices of the experts, and the group of rows of each.
+/// The matrices of this rank's experts, and the group of rows of each expert.
 struct GroupedFeedForward {
     groups: Vec<Range<usize>>,
-    /// Matrices of the first layer: with a gate two, whose outputs are side by side in a wide row.
+    /// Matrices of the first layer: two with a gate, whose outputs are side by side in a wide row.
     ups: Vec<FlexTensor>,
     down: FlexTensor,
     activation: Activation,
@@ -46,12 +46,12 @@ struct GroupedFeedForward {
 }
 
 impl GroupedFeedForward {
-    /// Returns the values of a wide row.
+    /// Returns the number of values in a wide row.
     fn wide(&self) -> usize {
         self.ups.len() * self.inner
     }
 
-    /// Iterates over the groups that have rows, each with its expert.
+    /// Iterates over the groups that have rows, each with the index of its expert.
     fn busy(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         self.groups.iter().cloned().enumerate().filter(|(_, group)| !group.is_empty())
     }
@@ -60,7 +60,7 @@ impl GroupedFeedForward {
         self.groups.last().map_or(0, |group| group.end)
     }
 
-    /// Computes the first layer. `[rows, w]` → `[rows, gate | up]`
+    /// Computes the first layer of each row's expert. `[rows, w]` → `[rows, gate | up]`
     fn widen(&self, rows: &FlexTensor) -> Vec<f32> {
         let mut wide = vec![0.0; self.rows() * self.wide()];
         for (expert, group) in self.busy() {
@@ -74,7 +74,7 @@ impl GroupedFeedForward {
         wide
     }
 
-    /// Computes the activation. `[rows, gate | up]` → `[rows, f]`
+    /// Computes the activation between the two layers. `[rows, gate | up]` → `[rows, f]`
     fn activate(&self, wide: &[f32]) -> Vec<f32> {
         let mut active = vec![0.0; self.rows() * self.inner];
         let rows = chunks::rows(self.wide());
@@ -87,7 +87,7 @@ impl GroupedFeedForward {
         active
     }
 
-    /// Computes the second layer. `[rows, f]` → `[1, rows, w]`
+    /// Computes the second layer of each row's expert. `[rows, f]` → `[1, rows, w]`
     fn narrow(&self, active: &[f32]) -> FlexTensor {
         let mut y = vec![0.0; self.rows() * self.width];
         for (expert, group) in self.busy() {
@@ -105,7 +105,7 @@ impl GroupedFeedForward {
         vector(y, [1, self.rows(), self.width])
     }
 
-    /// Returns the gradients of the rows and of all matrices. That of an expert without rows is zero.
+    /// Returns the gradients of the rows and of all matrices. The gradient of an expert without rows is zero.
     fn back(
         &self,
         rows: &FlexTensor,
@@ -145,7 +145,7 @@ impl GroupedFeedForward {
         found
     }
 
-    /// Returns the gradient of the wide rows from that of the active ones.
+    /// Returns the gradient of the wide rows from that of the activation's output.
     fn activate_back(&self, wide: &mut Vec<f32>, mut d: Vec<f32>) -> Vec<f32> {
         let rows = chunks::rows(self.wide());
         let parts = wide.chunks_mut(rows * self.wide()).zip(d.chunks_mut(rows * self.inner));
@@ -162,23 +162,23 @@ impl GroupedFeedForward {
     }
 }
 
-/// Returns the range of the values of rows of `width` values.
+/// Returns the range of the values that `rows` have, with `width` values each.
 fn values(rows: &Range<usize>, width: usize) -> Range<usize> {
     rows.start * width..rows.end * width
 }
 
-/// Returns a matrix of some rows of `width` values.
+/// Returns the rows `rows` of `all`, with `width` values each, as a matrix.
 fn part<'a>(all: &'a [f32], rows: &Range<usize>, width: usize) -> Matrix<'a> {
     Matrix::dense(&all[values(rows, width)], [rows.len(), width])
 }
 
-/// Returns the matrix of one expert.
+/// Returns the matrix of expert `expert`.
 fn matrix(all: &FlexTensor, expert: usize) -> Matrix<'_> {
     let [_, rows, columns] = shape(all);
     Matrix::dense(&slice(all)[expert * rows * columns..][..rows * columns], [rows, columns])
 }
 
-/// Adds a product to the matrix of one expert.
+/// Adds the product of `left` and `right` to the matrix of expert `expert`.
 fn add_product(all: &mut [f32], expert: usize, left: Matrix<'_>, right: Matrix<'_>, size: [usize; 2]) {
     let length = size[0] * size[1];
     let out = MatrixMut::dense(&mut all[expert * length..][..length], size);

@@ -4,7 +4,7 @@ use super::scalar::{erf, exp, sigmoid};
 use crate::ops::{CUBIC, SLOPE};
 
 simd! {
-    /// Computes GELU: `out = x · Φ(x)`
+    /// Computes GELU into `out`: `out = x · Φ(x)`
     fn gelu(x: &[f32], out: &mut [f32]) {
         for (out, x) in out.iter_mut().zip(x) {
             let bell = exp(-0.5 * *x * *x);

@@ -1,8 +1,8 @@
-//! Matrix products of strided matrices in slices.
+//! Products of matrices with any strides, which lie in slices.
 
 use super::scale;
 
-/// A read-only view of a matrix.
+/// A read-only view of a matrix in a slice.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],
@@ -12,13 +12,13 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Creates the `rows × columns` matrix that begins at the first of `values`; panics if it does not fit.
+    /// Creates the `rows × columns` matrix that starts at the first of `values`; panics if it does not fit.
     pub(crate) fn new(values: &'a [f32], [rows, columns]: [usize; 2], strides: [usize; 2]) -> Self {
         assert!(extent([rows, columns], strides) <= values.len(), "a matrix lies inside its values");
         Self { values, rows, columns, strides }
     }
 
-    /// Creates a matrix of contiguous rows.
+    /// Creates a matrix of `values` whose rows are contiguous.
     pub(crate) fn dense(values: &'a [f32], [rows, columns]: [usize; 2]) -> Self {
         Self::new(values, [rows, columns], [columns, 1])
     }
@@ -32,14 +32,14 @@ impl<'a> Matrix<'a> {
         Self { values, rows: columns, columns: rows, strides: [column, row] }
     }
 
-    /// Returns the part of `size` whose first value is at `row`, `column`.
+    /// Returns the part of shape `size` whose first value is at `row`, `column`.
     pub(crate) fn part(self, [row, column]: [usize; 2], size: [usize; 2]) -> Self {
         let offset = row * self.strides[0] + column * self.strides[1];
         Self::new(&self.values[offset.min(self.values.len())..], size, self.strides)
     }
 }
 
-/// A writable view of a matrix; several may interleave in one slice, column beside column.
+/// A writable view of a matrix; several may share one slice, column beside column.
 pub(crate) struct MatrixMut<'a> {
     first: *mut f32,
     rows: usize,
@@ -63,7 +63,7 @@ impl<'a> MatrixMut<'a> {
         Self::new(values, [rows, columns], [columns, 1])
     }
 
-    /// Splits dense rows into matrices of these widths, side by side.
+    /// Splits dense rows into matrices that lie side by side, each as wide as `widths` says.
     pub(crate) fn columns(values: &'a mut [f32], rows: usize, widths: &[usize]) -> Vec<Self> {
         let row = widths.iter().sum();
         assert_eq!(values.len(), rows * row, "the widths fill a row");
@@ -79,7 +79,7 @@ impl<'a> MatrixMut<'a> {
         matrices.collect()
     }
 
-    /// Multiplies each row by its factor. Panics unless the values of a row are contiguous.
+    /// Multiplies each row by its factor of `factors`. Panics unless the values of a row are contiguous.
     pub(crate) fn scale_rows(&mut self, factors: &[f32]) {
         assert_eq!((factors.len(), self.strides[1]), (self.rows, 1), "a factor for each dense row");
         for (row, factor) in factors.iter().enumerate() {
@@ -91,7 +91,7 @@ impl<'a> MatrixMut<'a> {
         }
     }
 
-    /// Borrows the part of `size` whose first value is at `row`, `column`.
+    /// Borrows the part of the given size whose first value is at `row`, `column`.
     pub(crate) fn part(&mut self, [row, column]: [usize; 2], [rows, columns]: [usize; 2]) -> MatrixMut<'_> {
         assert!(row + rows <= self.rows && column + columns <= self.columns, "a part lies inside its matrix");
         let offset = row * self.strides[0] + column * self.strides[1];
@@ -101,7 +101,7 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// Returns the number of values from the first to the last of a matrix.
+/// Returns the number of values in memory from the first to the last of a matrix.
 fn extent([rows, columns]: [usize; 2], strides: [usize; 2]) -> usize {
     if rows * columns == 0 { 0 } else { (rows - 1) * strides[0] + (columns - 1) * strides[1] + 1 }
 }
@@ -113,7 +113,7 @@ pub(crate) enum Accumulate {
     Add,
 }
 
-/// The threads that a product may use. The result has the same bits with any.
+/// The threads that a product may use. The result has the same bits with either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadUse {
     One,

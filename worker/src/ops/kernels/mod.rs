@@ -7,7 +7,8 @@
     reason = "calls of functions compiled for a detected processor feature, and raw products"
 )]
 
-/// Compiles each function three times and calls the best that this processor can run.
+/// Defines functions that are each compiled three times, of which a call runs the best one for this
+/// processor.
 macro_rules! simd {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => { $(
         $(#[$doc])*
@@ -44,6 +45,7 @@ macro_rules! simd {
 }
 
 mod activation;
+mod adamw;
 mod matmul;
 mod norm;
 mod optimizer_step;
@@ -52,9 +54,10 @@ mod softmax;
 mod vector;
 
 pub(crate) use activation::{gelu, gelu_back, gelu_tanh, gelu_tanh_back, rotate, swiglu, swiglu_back};
+pub(crate) use adamw::adamw;
 pub(crate) use matmul::{Accumulate, Matrix, MatrixMut, ThreadUse, matmul, matmul_to_vec};
 pub(crate) use norm::{layer_norm, layer_norm_back, rms_norm, rms_norm_back};
-pub(crate) use optimizer_step::{UpdateCoefficients, adamw, lamb_direction, lion, sgd};
+pub(crate) use optimizer_step::{UpdateCoefficients, lamb_direction, lion, sgd};
 pub(crate) use softmax::{
     causal_softmax, cross_entropy_row, exp_row, head_dots, largest, softmax_back, softmax_on,
 };

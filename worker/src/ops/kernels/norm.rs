@@ -3,7 +3,8 @@
 use super::scalar::sum16;
 
 simd! {
-    /// Computes LayerNorm of rows as long as `weight`; `stats` receives mean and inverse deviation of each.
+    /// Computes LayerNorm of rows as long as `weight`; `stats` receives the mean and the inverse deviation of
+    /// each row.
     fn layer_norm(x: &[f32], out: &mut [f32], stats: &mut [f32], weight: &[f32], bias: &[f32], epsilon: f32) {
         let n = weight.len();
         let rows = x.chunks_exact(n).zip(out.chunks_exact_mut(n)).zip(stats.chunks_exact_mut(2));
@@ -19,7 +20,7 @@ simd! {
         }
     }
 
-    /// Computes the gradient of [`layer_norm`], in place in `d`; adds to those of weight and bias.
+    /// Computes the gradient of [`layer_norm`], in place in `d`; adds to the gradients of weight and bias.
     fn layer_norm_back(
         x: &[f32],
         d: &mut [f32],
@@ -45,7 +46,8 @@ simd! {
         }
     }
 
-    /// Computes RMSNorm of rows as long as `weight`; `stats` receives the inverse root mean square of each.
+    /// Computes RMSNorm of rows as long as `weight`; `stats` receives the inverse root mean square of each
+    /// row.
     fn rms_norm(x: &[f32], out: &mut [f32], stats: &mut [f32], weight: &[f32], epsilon: f32) {
         let n = weight.len();
         for ((x, out), inverse) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)).zip(stats) {
@@ -56,7 +58,7 @@ simd! {
         }
     }
 
-    /// Computes the gradient of [`rms_norm`], in place in `d`; adds to that of the weight.
+    /// Computes the gradient of [`rms_norm`], in place in `d`; adds to the gradient of the weight.
     fn rms_norm_back(x: &[f32], d: &mut [f32], stats: &[f32], weight: &[f32], d_weight: &mut [f32]) {
         let n = weight.len();
         let d_weight = &mut d_weight[..n];

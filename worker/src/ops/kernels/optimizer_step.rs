@@ -1,4 +1,4 @@
-//! Optimizer steps on slices, value by value.
+//! Steps of SGD, Lion and LAMB on slices, value by value, and the coefficients of every optimizer.
 
 /// The coefficients of one optimizer step, for one parameter.
 #[derive(Clone, Copy, Debug)]
@@ -8,28 +8,18 @@ pub(crate) struct UpdateCoefficients {
     pub(crate) epsilon: f32,
     /// Learning rate.
     pub(crate) rate: f32,
-    /// Decoupled weight decay.
+    /// Coefficient of decoupled weight decay.
     pub(crate) decay: f32,
-    /// Clip factor of the gradient.
+    /// Factor of every gradient, from clipping and the loss scale.
     pub(crate) scale: f32,
-    /// Bias correction `1 / (1 - beta^t)`, for moments that started at zero.
+    /// Bias correction of the first moment, `1 / (1 - beta1^t)`, because it starts at zero; then that of the
+    /// second.
     pub(crate) correction1: f32,
     pub(crate) correction2: f32,
 }
 
 simd! {
-    /// Steps Adam with decoupled weight decay (Loshchilov and Hutter 2019).
-    fn adamw(values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], n: &UpdateCoefficients) {
-        let keep = 1.0 - n.rate * n.decay;
-        for (((p, g), m), v) in values.iter_mut().zip(gradient).zip(first).zip(second) {
-            let g = *g * n.scale;
-            *m = n.beta1 * *m + (1.0 - n.beta1) * g;
-            *v = n.beta2 * *v + (1.0 - n.beta2) * g * g;
-            *p = *p * keep - n.rate * (*m * n.correction1) / ((*v * n.correction2).sqrt() + n.epsilon);
-        }
-    }
-
-    /// Steps SGD with heavy-ball momentum.
+    /// Performs an SGD step with heavy-ball momentum.
     fn sgd(values: &mut [f32], gradient: &[f32], first: &mut [f32], n: &UpdateCoefficients) {
         let keep = 1.0 - n.rate * n.decay;
         for ((p, g), m) in values.iter_mut().zip(gradient).zip(first) {
@@ -38,7 +28,7 @@ simd! {
         }
     }
 
-    /// Steps Lion: the sign of an interpolated momentum (Chen et al. 2023).
+    /// Performs a Lion step: the sign of an interpolated momentum (Chen et al. 2023).
     fn lion(values: &mut [f32], gradient: &[f32], first: &mut [f32], n: &UpdateCoefficients) {
         let keep = 1.0 - n.rate * n.decay;
         for ((p, g), m) in values.iter_mut().zip(gradient).zip(first) {
@@ -50,7 +40,8 @@ simd! {
         }
     }
 
-    /// Computes LAMB's direction: Adam's step of unit rate plus weight decay, before the trust ratio.
+    /// Computes the direction of a LAMB step: Adam's step of unit rate plus weight decay, before the trust
+    /// ratio.
     fn lamb_direction(
         direction: &mut [f32],
         values: &[f32],

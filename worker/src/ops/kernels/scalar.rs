@@ -17,7 +17,7 @@ pub(super) fn sum16(n: usize, f: impl Fn(usize) -> f32) -> f32 {
     total
 }
 
-/// Returns the largest value; `f32::MIN` if there is none.
+/// Returns the largest of `values`; `f32::MIN` if there is none.
 #[inline(always)]
 pub(super) fn max16(values: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };

@@ -3,8 +3,8 @@
 use super::scalar::{exp, max16, sum16};
 
 simd! {
-    /// Computes the softmax of row `i`'s first `first + i + 1` values, at most its length `n`; the rest
-    /// becomes 0. `log_sums` receives the logarithm of each row's sum of exponentials.
+    /// Computes causal softmax in place: of the first `first + i + 1` values of row `i`, at most its length
+    /// `n`; the rest becomes 0. `log_sums` receives the logarithm of each row's sum of exponentials.
     fn causal_softmax(rows: &mut [f32], n: usize, first: usize, log_sums: &mut [f32]) {
         for (i, (row, log_sum)) in rows.chunks_exact_mut(n).zip(log_sums).enumerate() {
             let (seen, ahead) = row.split_at_mut((first + i + 1).min(n));
@@ -97,7 +97,7 @@ simd! {
         (sum.ln() + largest - wanted, wanted >= largest)
     }
 
-    /// Returns the largest score of a row.
+    /// Returns the largest score of `row`.
     fn largest(row: &[f32]) -> f32 {
         max16(row)
     }

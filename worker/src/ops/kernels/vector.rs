@@ -10,7 +10,7 @@ simd! {
         }
     }
 
-    /// Adds each row of `rows`, as long as `sum`, to `sum`.
+    /// Adds each row of `rows` to `sum`, which is as long as a row.
     fn add_rows(sum: &mut [f32], rows: &[f32]) {
         for row in rows.chunks_exact(sum.len()) {
             for (s, v) in sum.iter_mut().zip(row) {
@@ -42,7 +42,7 @@ simd! {
         }
     }
 
-    /// Returns the sum of squares, in f64 over blocks of 256.
+    /// Returns the sum of the squares of `values`, in f64 over blocks of 256.
     fn square_sum(values: &[f32]) -> f64 {
         values.chunks(256).map(|block| f64::from(sum16(block.len(), |i| block[i] * block[i]))).sum()
     }

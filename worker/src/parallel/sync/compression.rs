@@ -1,23 +1,23 @@
-//! Compression of gradient buckets.
+//! Compression of gradient buckets on their way to the other replicas.
 
 use super::TopKCompressor;
 use crate::mesh::{CommQueue, HalfFormat};
 use dtrain_recipes::Compression;
 use std::ops::Range;
 
-/// The compression of the buckets of one vector.
+/// The compression of the buckets of one vector, and its state.
 #[derive(Debug)]
 pub enum VectorCompressor {
     /// No compression.
     Exact,
     /// Values rounded to 16 bits.
     Half(HalfFormat),
-    /// Top-k: the largest values only.
+    /// Only the largest values (top-k).
     Largest(TopKCompressor),
 }
 
 impl VectorCompressor {
-    /// Creates the compressor for `compress` and a vector of `length` values.
+    /// Creates the compressor that `compress` asks for, for a vector of `length` values.
     pub fn of(compress: Compression, length: usize) -> Self {
         match (compress, HalfFormat::of(compress)) {
             (_, Some(half)) => Self::Half(half),
@@ -26,7 +26,9 @@ impl VectorCompressor {
         }
     }
 
-    /// Starts to sum `values`, which are the `range` of the vector.
+    /// Starts to sum `values`, which are the elements `range` of the vector, over the ranks.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `buckets`.
     pub fn send(&mut self, range: Range<usize>, values: Vec<f32>, queue: &CommQueue) {
         match self {
             Self::Exact => queue.start_all_reduce(values),
@@ -39,7 +41,7 @@ impl VectorCompressor {
         }
     }
 
-    /// Returns the sum of `length` values from the message that arrived, among `ranks` ranks.
+    /// Returns the sum of `length` values over `ranks` ranks, decoded from the message that arrived.
     pub fn receive(&self, arrived: Vec<f32>, ranks: u32, length: usize) -> Vec<f32> {
         match self {
             Self::Exact | Self::Half(_) => arrived,
@@ -51,7 +53,7 @@ impl VectorCompressor {
         }
     }
 
-    /// Returns the top-k compressor, which stores the residual, if it is used.
+    /// Returns the top-k compressor, which stores the residual; `None` for other compressions.
     pub fn largest(&self) -> Option<&TopKCompressor> {
         match self {
             Self::Largest(largest) => Some(largest),
@@ -59,7 +61,7 @@ impl VectorCompressor {
         }
     }
 
-    /// Returns the top-k compressor for modification, if it is used.
+    /// Returns the top-k compressor for modification; `None` for other compressions.
     pub fn largest_mut(&mut self) -> Option<&mut TopKCompressor> {
         match self {
             Self::Largest(largest) => Some(largest),

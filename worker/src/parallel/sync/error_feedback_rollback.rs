@@ -8,12 +8,12 @@
 
 use std::collections::VecDeque;
 
-/// The residuals of one rank before each batch whose sums are not known to be finite.
+/// The residuals of one rank before each batch of which it is not known yet if its sums are finite.
 #[derive(Debug, Default)]
 pub(super) struct ErrorFeedbackRollback {
     /// Saved residuals, oldest first.
     before: VecDeque<Vec<f32>>,
-    /// Memory of a settled batch, for reuse.
+    /// Memory of a settled batch's residual, for reuse.
     spare: Vec<f32>,
 }
 
@@ -26,13 +26,13 @@ impl ErrorFeedbackRollback {
         self.before.push_back(before);
     }
 
-    /// Returns the residual before the newest batch.
+    /// Returns the residual before the newest batch; `None` if no batch is unsettled.
     pub(super) fn newest(&self) -> Option<&[f32]> {
         self.before.back().map(Vec::as_slice)
     }
 
-    /// Settles the oldest batch. Unless its sums are `finite`, removes its additions from `residual`;
-    /// returns whether it did.
+    /// Settles the oldest batch. Unless its sums are `finite`, removes its additions from `residual` and
+    /// returns `true`.
     ///
     /// Without later batches `residual` is restored to the last bit. Later batches sent some of the removed
     /// additions; that is subtracted here, so a later batch makes up for it.
@@ -55,7 +55,7 @@ impl ErrorFeedbackRollback {
         !finite
     }
 
-    /// Returns the bytes that it stores.
+    /// Returns the bytes of the saved residuals.
     pub(super) fn bytes(&self) -> u64 {
         let values: usize = self.before.iter().map(Vec::len).sum();
         4 * (values + self.spare.len()) as u64

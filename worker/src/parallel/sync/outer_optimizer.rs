@@ -12,14 +12,14 @@ use crate::stage::Stage;
 use dtrain_protocol::{Arrangement, Failure, StepId};
 use dtrain_recipes::DiLoCo;
 
-/// The state that local replicas share.
+/// The state that local replicas share: the weights and the momentum of the last outer step.
 #[derive(Debug)]
 pub struct OuterOptimizer {
     local: DiLoCo,
     /// Weights after the last outer step, in flat order.
     anchor: Vec<f32>,
     velocity: Vec<f32>,
-    /// True if this replica has updated its weights since.
+    /// True if this replica has updated its weights since the last outer step.
     apart: bool,
 }
 
@@ -45,32 +45,32 @@ impl OuterOptimizer {
         &self.anchor
     }
 
-    /// Returns the outer momentum, in flat order.
+    /// Returns the momentum of outer steps, in flat order.
     pub fn velocity(&self) -> &[f32] {
         &self.velocity
     }
 
-    /// Returns the outer momentum, to be replaced by that of a checkpoint.
+    /// Returns the momentum of outer steps, to be replaced by that of a checkpoint.
     pub fn velocity_mut(&mut self) -> &mut [f32] {
         &mut self.velocity
     }
 
-    /// Returns `true` if this replica has weights of its own.
+    /// Returns `true` if this replica has updated its weights since the last outer step.
     pub fn has_diverged(&self) -> bool {
         self.apart
     }
 
-    /// Records that this replica updated its weights.
+    /// Records that this replica has updated its weights.
     pub fn mark_diverged(&mut self) {
         self.apart = true;
     }
 
-    /// Returns `true` if an outer step follows `step`.
+    /// Returns `true` if an outer step follows step `step`.
     pub fn is_due(&self, step: StepId) -> bool {
         step.0.is_multiple_of(self.local.every)
     }
 
-    /// Returns the bytes that it stores.
+    /// Returns the bytes of the weights and the momentum that it stores.
     pub fn bytes(&self) -> u64 {
         4 * (self.anchor.len() + self.velocity.len()) as u64
     }
@@ -117,7 +117,7 @@ pub fn put(stage: &mut Stage, values: &[f32]) {
     ranges.into_iter().enumerate().for_each(|(index, range)| stage.set_values(index, values[range].to_vec()));
 }
 
-/// Returns squared L2 norms of the gradients: of this replica, and the mean over all replicas.
+/// Returns squared L2 norms of the gradients: that of this replica, and the mean over all replicas.
 pub fn norms_squared(stage: &mut Stage, mesh: &Mesh) -> Result<(f64, f64), Failure> {
     let own = stage.gradients().norm_squared();
     step_totals::send(&StepTotals { square: own, ..StepTotals::default() }, mesh.world());

@@ -1,6 +1,6 @@
 //! PowerSGD: sends a matrix as two factors of low rank (Vogels et al. 2019).
 //!
-//! One step of the power method: the sum of `M Q` over the ranks is orthogonalised to `P`, the sum of `Mᵀ P`
+//! One step of the power method: the sum of `M Q` over the ranks is orthogonalized to `P`, the sum of `Mᵀ P`
 //! is the next `Q`, and `P Qᵀ` approximates the sum of the `M`. Beginning with the last `Q` follows the
 //! matrix from step to step. The error of a rank's own `P Qᵀ` is added to its next `M` (error feedback).
 //! Vectors and small matrices are sent whole. Factors and residuals are unscaled.
@@ -13,7 +13,7 @@ use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Failure, communication_volume};
 use std::ops::Range;
 
-/// Relative length below which an orthogonalised column counts as zero.
+/// Relative length below which an orthogonalized column counts as zero.
 const NOTHING: f64 = 1e-6;
 
 /// The low-rank compressor of one stage's gradients.
@@ -27,7 +27,7 @@ pub struct PowerSgdCompressor {
     whole: Vec<Range<usize>>,
     /// Residual of error feedback, for all values.
     residual: Vec<f32>,
-    /// Factor of the gradients of the current batch.
+    /// Factor by which the gradients of the current batch are multiplied.
     scale: f32,
     undo: ErrorFeedbackRollback,
 }
@@ -35,7 +35,7 @@ pub struct PowerSgdCompressor {
 /// A parameter that is sent in two factors.
 #[derive(Debug)]
 struct LowRankParameter {
-    /// Index of the parameter.
+    /// Index of the parameter among all parameters.
     parameter: usize,
     range: Range<usize>,
     rows: usize,
@@ -75,14 +75,14 @@ impl PowerSgdCompressor {
         Self { rank, parameters, factored, whole, residual, scale: 1.0, undo }
     }
 
-    /// Records the begin of a batch whose gradients are multiplied by `scale`, a power of two.
+    /// Records the start of a batch whose gradients are multiplied by `scale`, a power of two.
     pub fn begin(&mut self, scale: f32) {
         self.scale = scale;
         self.undo.begin(&self.residual);
         self.factored.iter_mut().for_each(|one| one.before.clone_from(&one.query));
     }
 
-    /// Settles the batch that began; unless its sums are `finite`, restores the state before it.
+    /// Settles the batch in progress; unless its sums are `finite`, restores the state before it.
     pub fn resolve(&mut self, finite: bool) {
         if self.undo.resolve(&mut self.residual, finite) {
             self.factored.iter_mut().for_each(|one| one.query.clone_from(&one.before));
@@ -99,7 +99,7 @@ impl PowerSgdCompressor {
         }
     }
 
-    /// Returns the number of all parameters.
+    /// Returns the number of all parameters, sent in factors or whole.
     pub fn parameters(&self) -> usize {
         self.parameters
     }
@@ -114,7 +114,8 @@ impl PowerSgdCompressor {
         &mut self.residual
     }
 
-    /// Iterates over the parameters with factors: index, shape and values of the factor, for modification.
+    /// Iterates over the parameters sent in factors: index, shape and values of the factor `Q`, for
+    /// modification.
     pub fn factors_mut(&mut self) -> impl Iterator<Item = (usize, [usize; 2], &mut [f32])> {
         let rank = self.rank;
         self.factored
@@ -122,18 +123,20 @@ impl PowerSgdCompressor {
             .map(move |one| (one.parameter, [one.columns, rank], one.query.as_mut_slice()))
     }
 
-    /// Iterates over the parameters with factors: index, shape and values of the factor.
+    /// Iterates over the parameters sent in factors: index, shape and values of the factor `Q`.
     pub fn factors(&self) -> impl Iterator<Item = (usize, [usize; 2], &[f32])> {
         self.factored.iter().map(|one| (one.parameter, [one.columns, self.rank], one.query.as_slice()))
     }
 
-    /// Returns the bytes that it stores.
+    /// Returns the bytes of the residuals and factors that it stores.
     pub fn bytes(&self) -> u64 {
         let queries = self.factored.iter().map(|one| one.query.len() + one.before.len()).sum::<usize>();
         4 * (self.residual.len() + queries) as u64 + self.undo.bytes()
     }
 
     /// Replaces `values` approximately by their sum over the ranks.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `factors`.
     pub fn sum(&mut self, values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, back) = (self.rank, self.scale.recip());
         let mut parcel = Vec::new();
@@ -165,7 +168,10 @@ impl PowerSgdCompressor {
         self.project(&bases, values, queue)
     }
 
-    /// Runs the second half: projects onto `bases`, each of which has `rank` columns.
+    /// Runs the second half of [`PowerSgdCompressor::sum`]: projects the matrices onto `bases`, each of which
+    /// has `rank` columns.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `factors`.
     fn project(&mut self, bases: &[&[f32]], values: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         let (rank, scale) = (self.rank, self.scale);
         let mut parcel = Vec::new();
@@ -199,7 +205,7 @@ impl PowerSgdCompressor {
     }
 }
 
-/// Fills one of `columns` columns with pseudo-random numbers that depend on `seed` and index alone.
+/// Fills column `column` of `columns` with pseudo-random numbers that depend on `seed` and their index alone.
 fn fill(values: &mut [f32], column: usize, columns: usize, seed: u64) {
     for (row, value) in values.iter_mut().skip(column).step_by(columns).enumerate() {
         let bits = splitmix64(splitmix64(seed, column as u64), row as u64);

@@ -13,7 +13,7 @@ use std::ops::Range;
 pub struct TopKCompressor {
     keep: f64,
     residual: Vec<f32>,
-    /// Factor of the values of the current batch.
+    /// Factor by which the values of the current batch are multiplied.
     scale: f32,
     undo: ErrorFeedbackRollback,
 }
@@ -24,18 +24,18 @@ impl TopKCompressor {
         Self { keep, residual: vec![0.0; length], scale: 1.0, undo: ErrorFeedbackRollback::default() }
     }
 
-    /// Records the begin of a batch whose values are multiplied by `scale`, a power of two.
+    /// Records the start of a batch whose values are multiplied by `scale`, a power of two.
     pub fn begin(&mut self, scale: f32) {
         self.scale = scale;
         self.undo.begin(&self.residual);
     }
 
-    /// Settles the oldest batch that began; unless its sums are `finite`, its additions are rolled back.
+    /// Settles the oldest batch in flight; unless its sums are `finite`, its additions are rolled back.
     pub fn resolve(&mut self, finite: bool) {
         self.undo.resolve(&mut self.residual, finite);
     }
 
-    /// Returns the residual of error feedback.
+    /// Returns the residual of error feedback: the values that were not sent yet.
     pub fn residual(&self) -> &[f32] {
         &self.residual
     }
@@ -45,8 +45,8 @@ impl TopKCompressor {
         &mut self.residual
     }
 
-    /// Fills this rank's row of `rows`, which has one for each of `ranks` ranks: indices, then values.
-    /// `values` are the `range` of the vector.
+    /// Fills this rank's row of `rows`, which has one row for each of `ranks` ranks: indices, then values.
+    /// `values` are the elements `range` of the vector.
     pub fn compress(
         &mut self,
         range: Range<usize>,

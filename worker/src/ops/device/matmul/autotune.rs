@@ -1,4 +1,4 @@
-//! Autotuning: finds the fastest kernel of each matrix product of a device.
+//! Autotuning: finds the fastest kernel for each matrix product on a device.
 
 use super::candidates::{CANDIDATES, DEFAULTS, MatmulKernel, named};
 use super::gemm_shape::GemmShape;
@@ -20,19 +20,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Timed launches of a candidate.
+/// Number of timed launches of a candidate.
 const LAUNCHES: usize = 3;
 
-/// A candidate this many times slower than the fastest is not launched again.
+/// Ratio to the fastest time from which a candidate is not launched again.
 const HOPELESS: f64 = 2.0;
 
-/// Rows at the end of a result that are compared with those of the first candidate.
+/// Number of rows at the end of a result that are compared with those of the first candidate.
 const ROWS: usize = 128;
 
 /// Tolerated relative difference of two results: bf16 has 8 bits, TF32 and f16 have 11.
 const APART: f64 = 2e-2;
 
-/// Products for which a candidate must fail before it is skipped for all.
+/// Number of products for which a candidate must fail before it is skipped for all.
 const FAILURES: usize = 2;
 
 #[derive(Default)]
@@ -43,9 +43,9 @@ pub(super) struct KernelTuner {
     kept: Option<KernelTableFile>,
     folder: Option<PathBuf>,
     chosen: HashMap<GemmShape, MatmulKernel>,
-    /// Products for which this process chose a kernel.
+    /// Number of products for which this process chose a kernel.
     tuned: u32,
-    /// Products that use the kernel of a similar one, because time was over.
+    /// Number of products that use the kernel of a similar product, because the time for tuning was over.
     untuned: u32,
     failures: HashMap<&'static str, usize>,
 }
@@ -105,18 +105,18 @@ impl KernelTuner {
         })
     }
 
-    /// Returns the number of products whose kernel an earlier process chose.
+    /// Returns the number of products whose kernel was chosen by an earlier process.
     fn known(&self) -> u32 {
         let chosen = u32::try_from(self.chosen.len()).unwrap_or(u32::MAX);
         chosen.saturating_sub(self.tuned + self.untuned)
     }
 
-    /// Returns `true` if candidates were skipped for lack of time, and there is more time now.
+    /// Returns `true` if candidates for `choice` were skipped for lack of time, and there is more time now.
     fn can_go_on(&self, choice: &ChosenKernel) -> bool {
         !choice.is_complete && self.limit.each.as_secs_f64() > 1.01 * choice.limit_seconds
     }
 
-    /// Returns the kernel of the most similar product.
+    /// Returns the kernel chosen for the product most similar to `problem`, if any was chosen.
     fn similar(&mut self, problem: &GemmShape) -> Option<MatmulKernel> {
         if self.limit.whole == Duration::ZERO {
             return None;
@@ -133,8 +133,9 @@ impl KernelTuner {
         near.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kernel)| kernel)
     }
 
-    /// Tries the remaining candidates until time is over. Returns the fastest, if any works, and whether
-    /// the choice is final: not for values that are not finite, with which no result can be compared.
+    /// Tries the remaining candidates for a product until time is over. Returns the fastest, if any works,
+    /// and `true` if the choice is final: it is not for values that are not finite, with which no result can
+    /// be compared.
     fn tune<const D: usize>(
         &mut self,
         problem: &GemmShape,
@@ -236,19 +237,19 @@ impl KernelTuner {
         (Some(candidate), true)
     }
 
-    /// Writes a line to the log of this rank.
+    /// Writes `words` as a line to the log of this rank.
     fn say(&self, words: &str) {
         drop(writeln!(std::io::stderr(), "dtrain {words}"));
     }
 }
 
-/// Seconds of a candidate's first launch, and of the fastest later one.
+/// The seconds of a candidate's first launch, and of its fastest later launch.
 struct KernelTimes {
     first: f64,
     fastest: f64,
 }
 
-/// Launches and times a candidate. `wanted` is the end of the first one's result.
+/// Launches and times a candidate. `wanted` is the end of the first candidate's result.
 fn try_candidate<const D: usize>(
     candidate: MatmulKernel,
     problem: &GemmShape,
@@ -297,7 +298,7 @@ fn try_candidate<const D: usize>(
     Ok(KernelTimes { first, fastest })
 }
 
-/// Returns the seconds of a launch, on the device.
+/// Returns the seconds that one launch takes on the device.
 fn timed(
     candidate: MatmulKernel,
     problem: &GemmShape,
@@ -312,7 +313,7 @@ fn timed(
     Ok(ticks.duration().as_secs_f64())
 }
 
-/// Returns the first of these kernels that the device accepts, and its product.
+/// Returns the first of some kernels that the device accepts, and the product that it computed.
 fn first_that_runs(
     candidates: impl Iterator<Item = MatmulKernel>,
     problem: &GemmShape,
@@ -330,7 +331,7 @@ fn first_that_runs(
     panic!("no kernel computes {problem}: {}", refusals.join("; "))
 }
 
-/// Queues a kernel. `Err` if the device cannot run it; a failed compilation appears when `out` is read.
+/// Queues a kernel. `Err` if the device cannot run it; a failed compilation shows only when `out` is read.
 fn launch(
     candidate: MatmulKernel,
     problem: &GemmShape,
@@ -347,12 +348,12 @@ fn launch(
         .map_err(|error| first_line(&format!("{error:?}")))
 }
 
-/// Allocates the product of two factors; its rows may be padded.
+/// Allocates memory for the product of two factors; its rows may be padded.
 fn room(lhs: &CubeValues, rhs: &CubeValues) -> CubeValues {
     burn_cubecl::kernel::matmul::init_matmul_output(lhs, rhs, lhs.dtype)
 }
 
-/// Returns the last rows of the last matrix, in f32.
+/// Returns the last rows of the last matrix of `out`, in f32.
 fn end<const D: usize>(out: &CubeValues) -> Tensor<1> {
     let out: Tensor<D> = Tensor::from_primitive::<Cube>(out.clone());
     let sides = out.dims();
@@ -364,13 +365,13 @@ fn end<const D: usize>(out: &CubeValues) -> Tensor<1> {
     part.cast(FloatDType::F32).flatten::<1>(0, D - 1)
 }
 
-/// Returns `true` if all values are finite, and the sum of their squares too.
+/// Returns `true` if all `values` are finite, and the sum of their squares too.
 fn is_finite(values: &Tensor<1>) -> bool {
     let squares = (values.clone() * values.clone()).sum();
     squares.into_scalar::<f32>().is_finite()
 }
 
-/// Returns the difference of values relative to the norm of the wanted ones; 0 if that is not finite.
+/// Returns the norm of `found - wanted` relative to that of `wanted`; 0 if the latter is not finite.
 fn apart(found: Tensor<1>, wanted: Tensor<1>) -> f64 {
     let squares = |values: Tensor<1>| (values.clone() * values).sum();
     let both = Tensor::cat(vec![squares(found - wanted.clone()), squares(wanted)], 0);

@@ -19,9 +19,9 @@ use cubek::matmul::routine::BlueprintStrategy::Inferred;
 /// The instructions by which a kernel uses the tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TensorCoreTile {
-    /// `wmma`: whole matrices in fragments.
+    /// `wmma` instructions, on whole matrices in fragments.
     Cmma,
-    /// `mma.sync`: registers.
+    /// `mma.sync` instructions, on registers.
     Mma,
 }
 
@@ -34,35 +34,35 @@ impl TensorCoreTile {
     }
 }
 
-/// The algorithm of a kernel.
+/// The algorithm of a matrix product kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// One stage of shared memory; each unit group has one row of tiles, or several.
+    /// One stage of shared memory; each group of units has one row of tiles, or several.
     Simple { tile: TensorCoreTile, has_rows: bool },
-    /// Two stages: one is filled while the other is used.
+    /// Two stages of shared memory: one is filled while the other is used.
     Double { tile: TensorCoreTile, is_specialized: bool },
-    /// Two stages, with the left factor loaded in order.
+    /// Two stages of shared memory, with the left factor loaded in order.
     Ordered { tile: TensorCoreTile, rows: u32 },
-    /// Specialized: some units only load.
+    /// Some units only load from memory, while the others compute.
     Specialized { tile: TensorCoreTile },
-    /// [`Kind::Simple`], loaded by the tensor memory accelerator.
+    /// [`Kind::Simple`], with factors loaded by the tensor memory accelerator.
     SimpleTma { tile: TensorCoreTile, has_rows: bool },
-    /// [`Kind::Specialized`], loaded by the tensor memory accelerator.
+    /// [`Kind::Specialized`], with factors loaded by the tensor memory accelerator.
     SpecializedTma { tile: TensorCoreTile },
-    /// Without tensor cores: one stage of shared memory.
+    /// No tensor cores, and one stage of shared memory.
     Unit { has_large_tiles: bool },
-    /// Without tensor cores: two stages.
+    /// No tensor cores, and two stages of shared memory.
     DoubleUnit { has_large_tiles: bool },
-    /// Without tensor cores and without shared memory.
+    /// Neither tensor cores nor shared memory.
     Direct,
-    /// One unit for each value of the result: always works.
+    /// One unit for each value of the result, which works on every device.
     Naive,
 }
 
 /// A kernel that may compute a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MatmulKernel {
-    /// Name in the table of chosen kernels.
+    /// Name of the kernel in the table of chosen kernels.
     pub(super) name: &'static str,
     kind: Kind,
 }
@@ -76,8 +76,8 @@ const fn candidate(name: &'static str, kind: Kind) -> MatmulKernel {
     MatmulKernel { name, kind }
 }
 
-/// All kernels in the order in which they are tried: the one that works everywhere comes first, because
-/// other results are compared with its result; then from the fastest on, measured on an H100 with the
+/// All candidate kernels in the order in which they are tried: the one that works everywhere comes first,
+/// because other results are compared with its result; then from the fastest on, measured on an H100 with the
 /// matrices of GPT-2 and of a Llama of 1.1 billion parameters in bf16.
 pub(super) const CANDIDATES: [MatmulKernel; 26] = [
     candidate("simple-cmma", Simple { tile: Cmma, has_rows: false }),
@@ -108,16 +108,17 @@ pub(super) const CANDIDATES: [MatmulKernel; 26] = [
     candidate("naive", Naive),
 ];
 
-/// Kernels without tuning: the first one that the device can run is used.
+/// Names of the kernels that are used without tuning: the first one that the device can run.
 pub(super) const DEFAULTS: [&str; 3] = ["simple-cmma", "unit", "naive"];
 
-/// Returns the candidate of this name.
+/// Returns the candidate kernel called `name`.
 pub(super) fn named(name: &str) -> Option<MatmulKernel> {
     CANDIDATES.iter().copied().find(|candidate| candidate.name == name)
 }
 
 impl MatmulKernel {
-    /// Returns `true` if the device has the features that the kernel needs, and it may be fast.
+    /// Returns `true` if the device has the features that the kernel needs, and the kernel may be fast for
+    /// `problem`.
     pub(super) fn is_possible(self, client: &Client, problem: &GemmShape) -> bool {
         let has_tma = || client.properties().features.tma.contains(Tma::Base);
         match self.kind {

@@ -6,7 +6,7 @@ use cubecl::ir::{ElemType, FloatKind};
 use cubek::matmul::definition::MatmulGlobalElems;
 use std::fmt;
 
-/// The shape of products of a matrix `[rows, inner]` and a matrix `[inner, columns]`, `batch` at once.
+/// The shape of a matrix product, `[rows, inner]` by `[inner, columns]`, `batch` of them at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GemmShape {
     pub(super) batch: usize,
@@ -18,11 +18,11 @@ pub(super) struct GemmShape {
     pub(super) rhs: OperandLayout,
 }
 
-/// The memory layout of a factor.
+/// The memory layout of one factor of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OperandLayout {
     order: MemoryOrder,
-    /// True if each row, or column, begins at a multiple of 16 bytes.
+    /// True if each row, or column, starts at a multiple of 16 bytes.
     is_aligned: bool,
 }
 
@@ -56,7 +56,7 @@ impl GemmShape {
         }
     }
 
-    /// Returns `true` if there is nothing to compute.
+    /// Returns `true` if the product has nothing to compute.
     pub(super) fn is_empty(&self) -> bool {
         [self.batch, self.rows, self.inner, self.columns].contains(&0)
     }
@@ -72,7 +72,7 @@ impl GemmShape {
         self.rows.min(self.columns).min(self.inner) < 16 || self.operations() < 2e7
     }
 
-    /// Returns the number of multiplications and additions.
+    /// Returns the number of multiplications and additions of the product.
     pub(super) fn operations(&self) -> f64 {
         2.0 * [self.batch, self.rows, self.inner, self.columns]
             .map(|side| side as f64)
@@ -89,7 +89,7 @@ impl GemmShape {
         is_alike.then(|| apart.sum())
     }
 
-    /// Returns the types of the factors and of the result.
+    /// Returns the types of the product's factors and of its result.
     pub(super) fn elements(&self) -> MatmulGlobalElems {
         let kind = match self.dtype {
             DType::BF16 => FloatKind::BF16,

@@ -12,38 +12,39 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Version of the table. It changes with the candidates or their names: older choices are dropped.
+/// Version of the table's format. It changes with the candidates or their names: older choices are dropped.
 const FORMAT: &str = "dtrain.products/1";
 
-/// Prefix of the names of files that name a kernel in its first run.
+/// Prefix of the names of files that each name a kernel in its first run.
 const RUNNING: &str = "running-";
 
-/// Products after whose crashes a kernel is skipped for all others. A process killed during a trial looks
-/// like a crash, so one is not enough.
+/// Number of products whose computation a kernel must crash before it is skipped for all others. A process
+/// killed during a trial looks like a crash, so one is not enough.
 const CRASHES: usize = 3;
 
-/// Chosen and crashed kernels for one kind of device.
+/// The chosen and the crashed kernels for one kind of device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct KernelTable {
     format: String,
-    /// Version of CubeCL's kernels.
+    /// Version of CubeCL that compiled the kernels.
     cubecl: String,
-    /// Chosen kernels by the name of the product.
+    /// Chosen kernels, by the name of the product.
     pub(super) products: BTreeMap<String, ChosenKernel>,
     /// Products whose computation crashed the process, by the name of the kernel.
     crashes: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The chosen kernel of one product.
+/// The kernel chosen for one product, and the trials that led to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct ChosenKernel {
-    /// Name of the kernel.
+    /// Name of the chosen kernel.
     pub(super) kernel: String,
-    /// True if all candidates were tried; false if time was over.
+    /// True if all candidates were tried; false if the time was over.
     pub(super) is_complete: bool,
-    /// Time limit of the trials, in seconds. With more, the other candidates are tried as well.
+    /// Time limit of the trials, in seconds. If the limit is larger later, the other candidates are tried as
+    /// well.
     pub(super) limit_seconds: f64,
-    /// Tried kernels, in order.
+    /// Kernels that were tried, in order.
     pub(super) tried: Vec<KernelTrial>,
 }
 
@@ -53,10 +54,10 @@ pub(super) struct KernelTrial {
     pub(super) kernel: String,
     /// Seconds of the first launch, which compiles the kernel, until the device was idle.
     pub(super) first_seconds: f64,
-    /// Seconds of the fastest later launch.
+    /// Seconds of the fastest later launch; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) seconds: Option<f64>,
-    /// Reason for skipping the kernel.
+    /// Reason for skipping the kernel; `None` if it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
 }
@@ -66,13 +67,13 @@ impl KernelTable {
         Self { format: FORMAT.to_owned(), cubecl: cubecl.to_owned(), ..Self::default() }
     }
 
-    /// Returns `true` if a kernel is skipped for a product, because it crashed a process.
+    /// Returns `true` if `kernel` is skipped for `product`, because it crashed a process.
     pub(super) fn is_left_out(&self, kernel: &str, product: &str) -> bool {
         let crashed = self.crashes.get(kernel);
         crashed.is_some_and(|products| products.contains(product) || products.len() >= CRASHES)
     }
 
-    /// Adds the entries of another table that this one lacks.
+    /// Adds the entries of another table that this table lacks.
     fn merge(&mut self, other: Self) {
         for (product, choice) in other.products {
             let own = self.products.entry(product).or_default();
@@ -86,7 +87,7 @@ impl KernelTable {
     }
 }
 
-/// The file of a table in a folder, and the file that names the kernel in its first run.
+/// The file of a kernel table, and the file that names a kernel during its first run.
 #[derive(Debug)]
 pub(super) struct KernelTableFile {
     path: PathBuf,
@@ -95,8 +96,8 @@ pub(super) struct KernelTableFile {
 }
 
 impl KernelTableFile {
-    /// Opens the table of devices of this name in `folder`, and returns its content. An unreadable table
-    /// counts as empty.
+    /// Opens the table of the devices called `device` in `folder`, and returns its content. An unreadable
+    /// table counts as empty.
     pub(super) fn open(folder: &Path, device: &str, cubecl: &str) -> (Self, KernelTable) {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let name: String = device.chars().map(plain).collect();
@@ -159,8 +160,8 @@ impl KernelTableFile {
         self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("products")
     }
 
-    /// Returns the kernels that ran when a process crashed, each with its product. Their files are removed
-    /// once the table is written.
+    /// Returns the kernels that were running when a process crashed, each with its product. Their files are
+    /// removed once the table is written.
     fn crashed(&self) -> Vec<(String, String)> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! Matrix products, each by the fastest of several kernels.
+//! Matrix products on a device, each by the fastest of several kernels.
 //!
 //! The fastest one depends on the device and on the sizes. For a product of new sizes, candidates run on
 //! its own factors until all were tried or time is over; the best one is used from then on, and stored in a
@@ -17,7 +17,7 @@ use burn::tensor::{DType, Device, Tensor};
 use cubecl::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Returns `lhs · rhs`, in the type of both.
+/// Returns the matrix product `lhs · rhs`, in the type of both factors.
 ///
 /// The last two dimensions are those of the matrices, all others are equal in both.
 pub(crate) fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
@@ -38,7 +38,7 @@ fn of_device(device: &Device) -> Arc<Mutex<KernelTuner>> {
     tuning
 }
 
-/// Fills a result with values that no product has.
+/// Fills a result with values that no product has, so that a kernel that writes nothing is noticed.
 fn spoil(out: &CubeValues) {
     let (out, stride) = super::rows(out.clone());
     let all = super::buffer(&out, stride);

@@ -1,4 +1,4 @@
-//! Optimizer step on a device, value by value.
+//! AdamW step on a device, value by value.
 
 use super::{CubeValues, dense, of_each, owned, values};
 use crate::ops::kernels::UpdateCoefficients;
@@ -6,7 +6,8 @@ use burn::backend::Cube;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
-/// Computes the new value and moments of one parameter, in place if they are not shared.
+/// Performs an AdamW step on a device: returns the new value and moments of one parameter, in place if not
+/// shared.
 pub(crate) fn adamw(
     n: UpdateCoefficients,
     value: Tensor<1>,
@@ -43,7 +44,7 @@ pub(crate) fn adamw(
     (value, first, second)
 }
 
-/// Kernel: Adam with decoupled weight decay; `keep` is the factor that the decay leaves of a value.
+/// Kernel: an Adam step with decoupled weight decay; `keep` is the factor that the decay leaves of a value.
 #[cube(launch, address_type = "dynamic")]
 fn adamw_step(
     gradient: &[f32],

@@ -1,4 +1,4 @@
-//! Gradient buckets: sums gradients over the replicas in pieces, while backward still computes others.
+//! All-reduce of gradients over the replicas in buckets, while backward still computes other gradients.
 //!
 //! Backward finishes the units of a model from the last to the first, and the gradients are one vector in
 //! the order of the units: so the vector becomes final from its end. It is cut into buckets from the end,
@@ -9,22 +9,23 @@
 //! vector of their own, with buckets of its own.
 
 use super::sync::VectorCompressor;
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::CommQueue;
 use crate::network::ModelParameter;
 use dtrain_protocol::Failure;
 use dtrain_recipes::Compression;
 use std::ops::Range;
 
-/// Elements of a bucket: 1 MiB of `f32`. Smaller ones cost more latencies, larger ones are sent later.
+/// Number of elements in a bucket: 1 MiB of `f32`. Smaller ones cost more latencies, larger ones are sent
+/// later.
 pub const ELEMENTS: usize = 256 << 10;
 
-/// The gradients that are reduced over the ranks that hold the same parameters.
+/// The buckets of gradients that are all-reduced over the ranks that hold the same parameters.
 #[derive(Debug)]
 pub struct GradientBuckets {
     /// Buckets in the order in which they are sent: from the end of the vector to its beginning.
     ranges: Vec<Range<usize>>,
-    /// Parameters in the order of the vector.
+    /// Parameters whose gradients are reduced, in the order of the vector.
     parts: Vec<BucketParameter>,
     /// Units of this step that are final, while units behind them may not be.
     finished: Vec<usize>,
@@ -32,24 +33,24 @@ pub struct GradientBuckets {
     sent: usize,
     /// Number of buckets of all steps in flight.
     travelling: usize,
-    /// Returned buffers, for reuse.
+    /// Buffers of collected buckets, for reuse.
     spare: Vec<Vec<f32>>,
     wire: VectorCompressor,
 }
 
-/// A parameter whose gradient is reduced.
+/// A parameter whose gradient is in the buckets.
 #[derive(Clone, Debug)]
 struct BucketParameter {
     index: usize,
     unit: usize,
-    /// First element in the vector that is cut into buckets.
+    /// Index of its first element in the vector that is cut into buckets.
     begin: usize,
-    /// Range among the gradients of all parameters.
+    /// Range of its elements among the gradients of all parameters.
     flat: Range<usize>,
 }
 
 impl GradientBuckets {
-    /// Creates buckets of the parameters whose names are `wanted`, compressed as `compress` says.
+    /// Creates buckets for the parameters whose names are `wanted`, compressed as `compress` says.
     pub fn new(parameters: &[ModelParameter], compress: Compression, wanted: impl Fn(&str) -> bool) -> Self {
         let mut length = 0;
         let wanted = parameters.iter().enumerate().filter(|(_, parameter)| wanted(&parameter.name));
@@ -62,7 +63,7 @@ impl GradientBuckets {
         Self { ranges, parts, finished: Vec::new(), sent: 0, travelling: 0, spare: Vec::new(), wire }
     }
 
-    /// Records that the gradients of `unit` are final, and sends every bucket that is now complete.
+    /// Records that the gradients of unit `unit` are final, and sends every bucket that is now complete.
     pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, queue: &CommQueue) {
         for part in self.parts.iter().filter(|part| part.unit == unit) {
             gradients.to_host(part.index..part.index + 1);
@@ -103,7 +104,8 @@ impl GradientBuckets {
         self.send(open.map_or(0, |open| open.begin + open.flat.len()), gradients, queue);
     }
 
-    /// Waits for the sums of the oldest step in flight, and stores them in any vector of the same length.
+    /// Waits for the sums of the oldest step in flight, and stores them in `gradients`, any vector of the
+    /// same length.
     pub fn collect_flat(&mut self, gradients: &mut [f32], queue: &CommQueue) -> Result<(), Failure> {
         for range in &self.ranges {
             let sum = self.wire.receive(queue.wait()?, queue.ranks(), range.len());
@@ -126,7 +128,9 @@ impl GradientBuckets {
         4 * (values + self.wire.largest().map_or(0, |largest| largest.residual().len())) as u64
     }
 
-    /// Sends every bucket that begins at or behind element `begin`.
+    /// Sends every bucket that starts at or behind element `begin`.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `buckets`.
     fn send(&mut self, begin: usize, gradients: &[f32], queue: &CommQueue) {
         while let Some(range) = self.ranges.get(self.sent).filter(|range| range.start >= begin) {
             let mut buffer = self.spare.pop().unwrap_or_default();
@@ -139,7 +143,7 @@ impl GradientBuckets {
     }
 }
 
-/// Returns the ranges among all gradients of the elements `range` of the vector of `parts`, in order.
+/// Returns the ranges of elements `range` of the vector of `parts` among all gradients, in order.
 fn pieces<'p>(
     parts: &'p [BucketParameter],
     range: &'p Range<usize>,
@@ -153,8 +157,8 @@ fn pieces<'p>(
     })
 }
 
-/// Cuts a vector of `length` into ranges of `elements`, from its end to its beginning; the last may be
-/// shorter.
+/// Cuts a vector of `length` elements into ranges of `elements` elements, from its end to its start; the last
+/// range may be shorter.
 fn cut(length: usize, elements: usize) -> Vec<Range<usize>> {
     let count = length.div_ceil(elements);
     (1..=count).map(|n| length.saturating_sub(n * elements)..length - (n - 1) * elements).collect()

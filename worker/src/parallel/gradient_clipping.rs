@@ -1,4 +1,4 @@
-//! Gradient norm of the whole model, for gradient clipping.
+//! Gradient clipping: the global norm of the gradient, and the factor that limits it.
 
 use super::{StepTotals, step_totals};
 use crate::mesh::Mesh;
@@ -22,4 +22,22 @@ pub fn grad_norm_squared(stage: &mut Stage, mesh: &Mesh) -> Result<f64, Failure>
     let mine = stage.gradients().norm_squared_of_all(counted.into_iter());
     step_totals::send(&StepTotals { square: mine, ..StepTotals::default() }, mesh.world());
     Ok(step_totals::collect(mesh.world())?.square)
+}
+
+/// Returns the clip factor: it scales a gradient of norm `norm` down to the norm `largest`, and is 1 if the
+/// norm is smaller or `largest` is `None`.
+pub fn clip_factor(norm: f64, largest: Option<f64>) -> f64 {
+    largest.map_or(1.0, |largest| (largest / norm).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_larger_norm_is_clipped() {
+        let of = |norm| clip_factor(norm, Some(1.0));
+        assert_eq!([of(4.0), of(1.0), of(0.5), of(0.0)], [0.25, 1.0, 1.0, 1.0]);
+        assert_eq!(clip_factor(4.0, None), 1.0);
+    }
 }

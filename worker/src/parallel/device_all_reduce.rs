@@ -1,10 +1,10 @@
-//! Gradient buckets on a device: sums gradients over the replicas, while backward still computes others.
+//! All-reduce of gradients over the replicas in buckets on a device, while backward still computes others.
 //!
 //! They resemble [`super::GradientBuckets`], but nothing is copied to the host if the devices are
 //! connected: a bucket is whole parameters, joined into one tensor on the device. Kernels and collectives
 //! have a fixed cost there, so buckets are larger.
 
-use crate::gradients::Gradients;
+use crate::gradient_accumulation::Gradients;
 use crate::mesh::CommQueue;
 use crate::network::ModelParameter;
 use burn::tensor::Tensor;
@@ -12,26 +12,26 @@ use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Fewest elements of a bucket, except the last: 25 MiB of `f32`, as in PyTorch's
+/// Fewest elements of a bucket, except for the last one: 25 MiB of `f32`, as in PyTorch's
 /// `DistributedDataParallel`.
 const ELEMENTS: usize = 25 << 18;
 
-/// The gradients of one step, reduced on a device over the ranks that hold the same parameters.
+/// The buckets of one step's gradients, all-reduced on a device over the ranks that hold the same parameters.
 #[derive(Debug)]
 pub struct DeviceGradientBuckets {
     /// Reduced parameters, in the order in which backward finishes them.
     parameters: Vec<InFlightGradient>,
-    /// Ranges of parameters, in the order in which they are sent.
+    /// Ranges of `parameters` that form a bucket each, in the order in which they are sent.
     buckets: Vec<Range<usize>>,
     /// Units of this step whose gradients are final.
     finished: Vec<usize>,
     /// Number of buckets of this step that were sent.
     sent: usize,
-    /// Buckets in flight.
+    /// Indices of the buckets in flight, oldest first.
     on_the_way: VecDeque<usize>,
 }
 
-/// A parameter whose gradient is reduced.
+/// A parameter whose gradient is in the buckets.
 #[derive(Clone, Copy, Debug)]
 struct InFlightGradient {
     index: usize,
@@ -40,7 +40,7 @@ struct InFlightGradient {
 }
 
 impl DeviceGradientBuckets {
-    /// Creates buckets of the parameters whose names are `wanted`.
+    /// Creates buckets for the parameters whose names are `wanted`.
     pub fn new(parameters: &[ModelParameter], wanted: impl Fn(&str) -> bool) -> Self {
         Self::with_size(parameters, wanted, ELEMENTS)
     }
@@ -64,7 +64,7 @@ impl DeviceGradientBuckets {
         Self { parameters, buckets, finished: Vec::new(), sent: 0, on_the_way: VecDeque::new() }
     }
 
-    /// Records that the gradients of `unit` are final, and sends every bucket that is now complete.
+    /// Records that the gradients of unit `unit` are final, and sends every bucket that is now complete.
     pub fn finish(&mut self, unit: usize, gradients: &Gradients, queue: &CommQueue) {
         self.finished.push(unit);
         while let Some(bucket) = self.buckets.get(self.sent) {
@@ -76,7 +76,7 @@ impl DeviceGradientBuckets {
         }
     }
 
-    /// Sends the remaining buckets: the gradients of a step are complete.
+    /// Sends the remaining buckets, because the gradients of a step are complete.
     pub fn start_remaining(&mut self, gradients: &Gradients, queue: &CommQueue) {
         while self.sent < self.buckets.len() {
             self.send(gradients, queue);
@@ -85,7 +85,7 @@ impl DeviceGradientBuckets {
         self.finished.clear();
     }
 
-    /// Waits for the sums, and stores them in `gradients`.
+    /// Waits for the sums of all buckets in flight, and stores them in `gradients`.
     pub fn collect(&mut self, gradients: &mut Gradients, queue: &CommQueue) -> Result<(), Failure> {
         while let Some(bucket) = self.on_the_way.pop_front() {
             let sum = queue.wait_for_tensor()?;
@@ -99,14 +99,16 @@ impl DeviceGradientBuckets {
         Ok(())
     }
 
-    /// Returns the bytes in flight.
+    /// Returns the bytes of the buckets in flight.
     pub fn bytes(&self) -> u64 {
         let buckets =
             self.on_the_way.iter().flat_map(|bucket| &self.parameters[self.buckets[*bucket].clone()]);
         4 * buckets.map(|parameter| parameter.length as u64).sum::<u64>()
     }
 
-    /// Sends the next bucket.
+    /// Sends the next bucket of this step.
+    ///
+    /// Counted in `planner/src/step/traffic/data_parallel.rs`, `buckets`.
     fn send(&mut self, gradients: &Gradients, queue: &CommQueue) {
         let parameters = &self.parameters[self.buckets[self.sent].clone()];
         let tensors = parameters.iter().map(|parameter| gradients.tensor_or_zeros(parameter.index));

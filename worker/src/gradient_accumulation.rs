@@ -1,4 +1,4 @@
-//! Gradients of one stage, accumulated over micro-batches.
+//! Gradient accumulation: the gradients of one stage, summed over the micro-batches of a step.
 //!
 //! On the host they are one flat vector in the order of [`ModelParameter::range`], so that a bucket of an
 //! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] copies into
@@ -18,11 +18,11 @@ use dtrain_recipes::ZeroStage;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The gradients of one stage, accumulated over micro-batches.
+/// The gradients of one stage, accumulated over the micro-batches of a step.
 pub struct Gradients {
-    /// Flat gradients; empty if sums are tensors, until they are copied to the host.
+    /// Flat gradients; if the sums are tensors, empty until they are copied to the host.
     flat: Vec<f32>,
-    /// Length of `flat` once it is allocated.
+    /// Length that `flat` has once it is allocated.
     length: usize,
     ranges: Vec<Range<usize>>,
     shards: Arc<ZeroShards>,
@@ -30,21 +30,21 @@ pub struct Gradients {
     fresh: Option<PendingGradients>,
 }
 
-/// Gradient sums on another device; `None` for a parameter without a gradient so far.
+/// The gradient sums of a stage on another device than the host.
 struct DeviceGradients {
     device: Device,
     sums: Vec<Option<Tensor<1>>>,
 }
 
-/// Gradients of a backward pass that are not reduced yet, by shard bucket.
+/// Gradients of a backward pass that are not reduced yet, by bucket.
 struct PendingGradients {
     packs: Vec<Option<Vec<f32>>>,
-    /// Returned buckets, for reuse.
+    /// Buffers of reduced buckets, for reuse.
     spare: Vec<Vec<f32>>,
 }
 
 impl Gradients {
-    /// Creates the gradients of `parameters`, whose weights are on `device`.
+    /// Creates zero gradients for `parameters`, whose weights are on `device`.
     pub(crate) fn new(
         parameters: &[ModelParameter],
         shards: Arc<ZeroShards>,
@@ -98,7 +98,7 @@ impl Gradients {
         &mut self.flat
     }
 
-    /// Allocates the flat vector if needed.
+    /// Allocates the flat vector, unless it is allocated.
     fn make_room(&mut self) {
         if self.flat.len() < self.length {
             self.flat = vec![0.0; self.length];
@@ -139,7 +139,7 @@ impl Gradients {
         self.from_host(index..index + 1);
     }
 
-    /// Returns the owned part of the gradient of parameter `index`, in host memory.
+    /// Returns the owned part of the gradient of parameter `index`, which must be in host memory.
     pub fn own(&self, index: usize) -> &[f32] {
         &self.flat[self.owned(index)]
     }
@@ -167,8 +167,8 @@ impl Gradients {
         square_sum(sums.filter_map(|(_, sum)| sum.clone()))
     }
 
-    /// Returns the squared L2 norm of the owned parts of these parameters' gradients; a device is read
-    /// once.
+    /// Returns the squared L2 norm of the owned parts of the gradients of the parameters `indices`; a device
+    /// is read once.
     pub fn norm_squared_of_all(&self, indices: impl Iterator<Item = usize>) -> f64 {
         if self.are_tensors() {
             return square_sum(indices.filter_map(|index| self.tensor(index)));
@@ -176,7 +176,7 @@ impl Gradients {
         indices.map(|index| self.norm_squared_own(index)).sum()
     }
 
-    /// Adds `gradient` to the sum of parameter `index`.
+    /// Adds `gradient` to the accumulated gradient of parameter `index`.
     pub(crate) fn add(&mut self, index: usize, gradient: Tensor<1>) {
         if let Some(fresh) = &mut self.fresh {
             let pack = self.shards.pack_of(index);
@@ -208,25 +208,27 @@ impl Gradients {
         }
     }
 
-    /// Returns the sum of parameter `index` on its device; `None` on the host or if nothing was added.
+    /// Returns the gradient sum of parameter `index` on its device; `None` on the host or if nothing was
+    /// added.
     pub(crate) fn tensor(&self, index: usize) -> Option<Tensor<1>> {
         self.remote.as_ref().and_then(|remote| remote.sums[index].clone())
     }
 
-    /// Returns the sum of parameter `index` on its device, zeros if nothing was added. Panics on the host.
+    /// Returns the gradient sum of parameter `index` on its device, zeros if nothing was added. Panics on the
+    /// host.
     pub(crate) fn tensor_or_zeros(&self, index: usize) -> Tensor<1> {
         let remote = self.remote.as_ref().expect("tensors are asked for where gradients are tensors");
         let zeros = || Tensor::zeros([self.ranges[index].len()], &remote.device);
         remote.sums[index].clone().unwrap_or_else(zeros)
     }
 
-    /// Replaces the sum of parameter `index` on its device. Panics on the host.
+    /// Replaces the gradient sum of parameter `index` on its device. Panics on the host.
     pub(crate) fn set_tensor(&mut self, index: usize, sum: Tensor<1>) {
         let remote = self.remote.as_mut().expect("tensors are given where gradients are tensors");
         remote.sums[index] = Some(sum);
     }
 
-    /// Returns `true` if the sums are tensors of a device.
+    /// Returns `true` if the gradient sums are tensors of a device.
     pub(crate) fn are_tensors(&self) -> bool {
         self.remote.is_some()
     }
@@ -271,7 +273,7 @@ impl Gradients {
         block
     }
 
-    /// Replaces the block that [`Gradients::block`] returned.
+    /// Replaces this rank's block of bucket `pack`, as [`Gradients::block`] returns it.
     pub(crate) fn replace(&mut self, pack: usize, block: &[f32]) {
         let shards = Arc::clone(&self.shards);
         let pack = &shards.packs()[pack];
@@ -281,8 +283,8 @@ impl Gradients {
         }
     }
 
-    /// Returns the values that this rank has allocated, for sums and for gradients that are not reduced
-    /// yet.
+    /// Returns the number of values that this rank has allocated, for sums and for gradients that are not
+    /// reduced yet.
     pub fn room(&self) -> usize {
         let fresh = self.fresh.iter().flat_map(|fresh| fresh.packs.iter().flatten().chain(&fresh.spare));
         self.flat.capacity() + fresh.map(Vec::capacity).sum::<usize>()
@@ -299,7 +301,7 @@ impl Gradients {
 }
 
 impl PendingGradients {
-    /// Returns zeros for a bucket of `length` values.
+    /// Returns a buffer of zeros for a bucket of `length` values.
     fn room(&mut self, length: usize) -> Vec<f32> {
         let mut room = self.spare.pop().unwrap_or_default();
         room.clear();
@@ -309,13 +311,14 @@ impl PendingGradients {
     }
 }
 
-/// Returns the sum of the squares of all values, computed as one tensor, so that the device is read once.
+/// Returns the sum of the squares of all values of `sums`, computed as one tensor, so that the device is read
+/// once.
 fn square_sum(sums: impl Iterator<Item = Tensor<1>>) -> f64 {
     let squares = sums.map(|sum| (sum.clone() * sum).sum());
     squares.reduce(|a, b| a + b).map_or(0.0, |sum| f64::from(sum.into_scalar::<f32>()))
 }
 
-/// Calls `show` with the values of `gradient` in host memory.
+/// Calls `show` with the values of `gradient`, copied to host memory if they are not there.
 fn with_values(gradient: Tensor<1>, show: impl FnOnce(&[f32])) {
     if device::is_host(&gradient.device()) {
         let gradient = gradient.try_into_primitive::<Flex>().expect("the gradient is on the host");
