@@ -4,14 +4,17 @@
 
 mod code;
 mod curve;
+mod diff;
 mod results;
 
 pub use code::{CodeVersions, Revision};
 pub use curve::{buckets, smoothed};
+pub use diff::{ComparedValue, ValuePerTrial};
 pub use results::{BaselineDelta, BetterDirection, ChangeAssessment, ResultPerTrial, ResultValue, ValueUnit};
 
 use crate::fact::LedgerError;
-use crate::ledger::{History, MetricSample, TrialDetails, TrialStatus, ValueSource};
+use crate::ledger::{History, MetricSample, TrialDetails, TrialStatus};
+use diff::diff;
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,37 +57,6 @@ pub struct ComparedTrial {
     pub status: TrialStatus,
     /// Creation time, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-}
-
-/// One parameter or property with its value in each trial.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ValuePerTrial {
-    /// Name, such as `train.batch`.
-    pub name: String,
-    /// Values; `None` for a trial without one.
-    pub values: Vec<Option<ComparedValue>>,
-    /// True if they are not all equal.
-    pub differs: bool,
-}
-
-/// A value for display.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ComparedValue {
-    /// The value as text.
-    pub text: String,
-    /// The value, if it is a number.
-    pub number: Option<f64>,
-    /// Origin of the value; parameters only.
-    pub source: Option<ValueSource>,
-}
-
-impl ValuePerTrial {
-    /// Returns the last value divided by the first, if both are numbers and the first is not 0.
-    pub fn ratio(&self) -> Option<f64> {
-        let number = |cell: Option<&Option<ComparedValue>>| cell?.as_ref()?.number;
-        let (first, last) = (number(self.values.first())?, number(self.values.last())?);
-        (first != 0.0).then_some(last / first)
-    }
 }
 
 /// Trial with the series that its results are computed from.
@@ -140,10 +112,10 @@ fn compare_loaded(seen: &[TrialWithSeries], levels: &[f64]) -> TrialComparison {
     TrialComparison {
         version: VERSION,
         trials: seen.iter().map(|seen| compared_trial(&seen.trial)).collect(),
-        params: differences(seen.iter().map(|seen| parameters(&seen.trial)).collect()),
+        params: diff(seen.iter().map(|seen| parameters(&seen.trial)).collect()),
         results: results::results(seen, levels),
         code: code::code(seen.iter().map(|seen| &seen.trial.provenance)),
-        environment: differences(seen.iter().map(|seen| environment(&seen.trial)).collect()),
+        environment: diff(seen.iter().map(|seen| environment(&seen.trial)).collect()),
         curves: losses.iter().map(|samples| buckets(samples, curve_steps, CURVE)).collect(),
         curve_steps,
     }
@@ -173,19 +145,5 @@ fn environment(trial: &TrialDetails) -> BTreeMap<String, ComparedValue> {
     all.insert("program".to_owned(), made.program.clone());
     all.into_iter()
         .map(|(name, text)| (name, ComparedValue { number: text.parse().ok(), text, source: None }))
-        .collect()
-}
-
-/// Merges the values of all trials into one row per name, sorted by name.
-fn differences(sides: Vec<BTreeMap<String, ComparedValue>>) -> Vec<ValuePerTrial> {
-    let names: BTreeSet<_> = sides.iter().flat_map(BTreeMap::keys).cloned().collect();
-    names
-        .into_iter()
-        .map(|name| {
-            let values: Vec<_> = sides.iter().map(|side| side.get(&name).cloned()).collect();
-            let text = |cell: &Option<ComparedValue>| cell.as_ref().map(|cell| cell.text.clone());
-            let differs = values.windows(2).any(|pair| text(&pair[0]) != text(&pair[1]));
-            ValuePerTrial { name, values, differs }
-        })
         .collect()
 }
