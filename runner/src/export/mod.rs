@@ -4,6 +4,8 @@
 //! when it is complete; until then its name begins with a dot and ends with `.partial`.
 
 mod atomic_output;
+mod csv;
+mod json_lines;
 mod mlflow;
 mod names;
 mod parquet;
@@ -13,7 +15,7 @@ mod row_writer;
 mod runs;
 mod tables;
 mod tensorboard;
-mod text;
+mod trial_metadata;
 mod wandb;
 
 use crate::fact::LedgerError;

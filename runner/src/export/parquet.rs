@@ -9,7 +9,7 @@ mod metadata;
 mod thrift;
 
 use super::row_writer::RowWriter;
-use super::text::{brief_metadata, trial_metadata};
+use super::trial_metadata::{brief_metadata, trial_metadata};
 use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank};
 use metadata::TrialMetadata;

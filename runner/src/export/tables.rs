@@ -2,10 +2,11 @@
 //! trial, key, rank, attempt and step.
 
 use super::atomic_output::{self, write_error};
+use super::csv::Csv;
+use super::json_lines::JsonLines;
 use super::parquet::ParquetWriter;
 use super::row_writer::RowWriter;
 use super::runs::ProgressCounter;
-use super::text::{Csv, JsonLines};
 use super::{ExportError, OutputFormat, TrialSelection, WriteProgress, WrittenRun, as_u64};
 use std::io::Write;
 use std::path::Path;
