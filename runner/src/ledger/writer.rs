@@ -4,7 +4,9 @@ use super::lookup::row_of;
 use super::point_log::{PointLog, RecordHeader};
 use super::relocate::relocated;
 use super::state::State;
-use super::{BoxError, Corruption, History, figures, hosts, now_ms, open_points, points, stored, unstored};
+use super::{
+    BoxError, Corruption, History, figures, hosts, now_ms, open_points, points, stored, throughput, unstored,
+};
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Ledger, LedgerError, TrialUpdate};
 use crate::strikes::Strike;
@@ -311,7 +313,7 @@ pub(super) fn add_fact(
                 params![trial, stored(attempt.0), now, serde_json::to_string(ended)?],
             )?;
             open_points::seal(transaction, trial)?;
-            figures::update_speed(transaction, trial)?;
+            throughput::update_throughput(transaction, trial)?;
         }
         Fact::CheckpointCommitted { attempt, step, folder } => {
             transaction.execute(
