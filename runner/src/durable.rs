@@ -1,4 +1,4 @@
-//! Durable file writes, which survive a power cut once the call returned.
+//! Durable writes (fsync): files and names that survive a power cut once the call has returned.
 
 use crate::files;
 use std::fs::{self, File};
@@ -13,8 +13,9 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Replaces a file atomically: a reader sees either all of the old content or all of the new.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes or replaces a file atomically and durably: a reader, also after a power cut, finds either all of the
+/// old content or all of the new.
+pub(crate) fn atomic_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     write(&beside, bytes)?;
     fs::rename(&beside, path)?;
