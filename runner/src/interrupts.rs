@@ -10,7 +10,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Counts another interrupt.
+    /// Counts another interrupt by the user.
     pub fn add(&self) {
         self.added.fetch_add(1, Ordering::SeqCst);
     }

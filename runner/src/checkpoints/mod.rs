@@ -1,4 +1,4 @@
-//! Checkpoints on disk: commit, inventory, verification and copies.
+//! Checkpoints on disk: commit, inventory, verification, retention and copies.
 
 mod adopt;
 pub mod commit;
@@ -27,16 +27,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// File name of the manifest, a checkpoint's table of contents.
+/// Name of the file with a checkpoint's manifest, its table of contents.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Name of the file that marks a checkpoint as committed: the blake3 of the manifest, in hex.
+/// Name of the file that marks a checkpoint as committed and contains the blake3 of the manifest, in hex.
 pub const COMMIT: &str = "COMMIT";
 
-/// Suffix of a folder's name until the checkpoint is committed.
+/// Suffix of the name of a checkpoint's folder until the checkpoint is committed.
 const PARTIAL: &str = ".partial";
 
-/// Returns `true` if a folder of this name holds an uncommitted checkpoint.
+/// Returns `true` if `name` is that of the folder of an uncommitted checkpoint.
 pub(crate) fn is_partial(name: &str) -> bool {
     name.ends_with(PARTIAL) && parse_folder_name(name).is_some()
 }

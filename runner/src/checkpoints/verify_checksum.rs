@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Reads the manifest of a committed checkpoint; checks that it is the committed one and that every file has
-/// its full length. The contents of files are checked when they are read.
+/// Verifies the lengths of a committed checkpoint: its manifest must be the committed one, and every file
+/// must have its full length. The contents of files are checked when they are read.
 ///
 /// `Err` names the file and the fault.
 pub fn verify(folder: &Path) -> Result<Manifest, String> {
@@ -28,7 +28,7 @@ pub fn verify(folder: &Path) -> Result<Manifest, String> {
 }
 
 /// Like [`verify`], but also compares every file with its checksums, which reads the whole checkpoint. `read`
-/// gets the bytes read so far and the bytes of all files.
+/// is called with the bytes read so far and the bytes of all files.
 ///
 /// `Err` names the file, the offset and the fault.
 pub fn verify_checksums(folder: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Manifest, String> {
@@ -44,7 +44,7 @@ pub fn verify_checksums(folder: &Path, read: &mut dyn FnMut(u64, u64)) -> Result
     Ok(manifest)
 }
 
-/// Compares one file of a checkpoint with its checksums; `read` gets the bytes of each chunk.
+/// Compares one file of a checkpoint with its checksums; calls `read` with the size of each chunk.
 fn verify_file(
     folder: &Path,
     file: &FileEntry,

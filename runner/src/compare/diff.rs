@@ -9,20 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct ValuePerTrial {
     /// Name, such as `train.batch`.
     pub name: String,
-    /// Values; `None` for a trial without one.
+    /// Value of each trial; `None` for a trial without one.
     pub values: Vec<Option<ComparedValue>>,
-    /// True if they are not all equal.
+    /// True if the trials do not all have the same value.
     pub differs: bool,
 }
 
-/// A value for display.
+/// Value of a parameter or property of one trial, for display.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedValue {
     /// The value as text.
     pub text: String,
     /// The value, if it is a number.
     pub number: Option<f64>,
-    /// Origin of the value; parameters only.
+    /// Origin of the value of a parameter; `None` for properties.
     pub source: Option<ValueSource>,
 }
 
@@ -35,7 +35,7 @@ impl ValuePerTrial {
     }
 }
 
-/// Merges the values of all trials into one row per name, sorted by name.
+/// Merges the named values of several trials into one row per name, sorted by name.
 pub(super) fn diff(sides: Vec<BTreeMap<String, ComparedValue>>) -> Vec<ValuePerTrial> {
     let names: BTreeSet<_> = sides.iter().flat_map(BTreeMap::keys).cloned().collect();
     names

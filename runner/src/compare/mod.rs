@@ -22,60 +22,60 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Version of the JSON format of [`TrialComparison`].
 pub const VERSION: u32 = 1;
 
-/// Points of a small curve.
+/// Number of points of the loss curve of one trial.
 const CURVE: usize = 60;
 
 /// Trials side by side. Every list of values has one entry per trial, in the order of `trials`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrialComparison {
-    /// Format version, [`VERSION`].
+    /// Version of the JSON format, [`VERSION`].
     pub version: u32,
     /// Compared trials; the first is the baseline.
     pub trials: Vec<ComparedTrial>,
-    /// All parameters, sorted by path.
+    /// All parameters of recipes and plans, sorted by path.
     pub params: Vec<ValuePerTrial>,
     /// All results that at least one trial has.
     pub results: Vec<ResultPerTrial>,
-    /// Code and program versions.
+    /// Versions of the trained code.
     pub code: CodeVersions,
-    /// Machines and environment variables.
+    /// Machines, environment variables and versions of dtrain.
     pub environment: Vec<ValuePerTrial>,
     /// Training loss over a common range of steps, in equally many buckets per trial.
     pub curves: Vec<Vec<Option<f64>>>,
-    /// First and last step of the curves.
+    /// First and last step of the range that the curves cover.
     pub curve_steps: (u64, u64),
 }
 
-/// One compared trial.
+/// One of the compared trials.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedTrial {
-    /// Unique id.
+    /// Globally unique id of the trial.
     pub id: TrialId,
-    /// Label `<recipe>-<n>`.
+    /// Label of the trial, `<recipe>-<n>`.
     pub label: String,
-    /// Current status.
+    /// Current status of the trial.
     pub status: TrialStatus,
-    /// Creation time, in milliseconds since the Unix epoch.
+    /// Creation time of the trial, in milliseconds since the Unix epoch.
     pub created_ms: u64,
 }
 
 /// Trial with the series that its results are computed from.
 pub(crate) struct TrialWithSeries {
-    /// Everything about the trial but its points.
+    /// Everything about the trial except its points.
     pub(crate) trial: TrialDetails,
-    /// Points of the series named in [`results::SERIES`], and of its objective.
+    /// Points by series: those named in [`results::SERIES`], and the trial's objective.
     series: BTreeMap<String, Vec<MetricSample>>,
 }
 
 impl TrialWithSeries {
-    /// Returns the points of a series; empty if it was not measured.
+    /// Returns the points of the series `key`; empty if it was not measured.
     fn points(&self, key: &str) -> &[MetricSample] {
         self.series.get(key).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Compares trials. `levels` are objective values for which the time to reach them is reported; by default
-/// the best value that every trial reached.
+/// Compares trials with the first of them. `levels` are objective values for which the time to reach them is
+/// reported; by default the best value that every trial reached.
 pub fn compare(
     history: &History,
     trials: &[TrialId],

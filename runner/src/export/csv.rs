@@ -1,12 +1,12 @@
-//! CSV writer.
+//! Export as CSV: a header line, then one line per point.
 
 use super::row_writer::RowWriter;
 use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use std::io::{self, Write};
 
-/// CSV writer (RFC 4180). Numbers have the fewest digits that identify them; others are `NaN`, `inf` and
-/// `-inf`.
+/// CSV writer (RFC 4180). Finite numbers have the fewest digits that identify them; others are `NaN`, `inf`
+/// and `-inf`.
 pub(super) struct Csv<W> {
     to: W,
     trial: Option<TrialId>,
@@ -39,7 +39,7 @@ impl<W: Write> RowWriter for Csv<W> {
     }
 }
 
-/// Quotes a CSV field if needed.
+/// Quotes a CSV field if it contains a comma, a quote or a line break.
 fn field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

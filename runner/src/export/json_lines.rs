@@ -1,4 +1,4 @@
-//! JSON Lines writer.
+//! Export as JSON Lines: an object for each trial, then one for each of its points.
 
 use super::row_writer::RowWriter;
 use super::trial_metadata::{about_trial, number};
@@ -7,7 +7,7 @@ use dtrain_protocol::{AttemptId, Rank, TrialId};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
-/// JSON Lines writer.
+/// JSON Lines writer: one JSON object per line.
 pub(super) struct JsonLines<W> {
     to: W,
     trial: TrialId,

@@ -1,10 +1,10 @@
-//! Writers of tables, one for each format.
+//! Interface of the writers of exported tables: CSV, JSON Lines and Parquet.
 
 use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank};
 use std::io;
 
-/// Writer of rows in one format.
+/// Writer of the rows of an exported table in one format.
 pub(super) trait RowWriter {
     /// Begins the rows of a trial.
     fn begin(&mut self, trial: &TrialOutline) -> io::Result<()>;

@@ -11,7 +11,7 @@ use super::{ExportError, OutputFormat, TrialSelection, WriteProgress, WrittenRun
 use std::io::Write;
 use std::path::Path;
 
-/// Writes the rows to the file `to`.
+/// Exports the selected points as a table to the file `to`.
 pub(super) fn file(
     request: &TrialSelection<'_>,
     format: OutputFormat,
@@ -27,7 +27,7 @@ pub(super) fn file(
     })
 }
 
-/// Writes the rows to a stream.
+/// Writes the selected points as text to a stream.
 pub(super) fn lines(
     request: &TrialSelection<'_>,
     format: OutputFormat,

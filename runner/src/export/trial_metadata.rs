@@ -1,9 +1,9 @@
-//! Properties of a trial as JSON.
+//! Properties of a trial as JSON, for exports.
 
 use crate::ledger::TrialOutline;
 use serde_json::{Map, Value, json};
 
-/// Returns a number as JSON; one that is not finite becomes a string.
+/// Returns a number as a JSON value; a number that is not finite becomes a string.
 pub(super) fn number(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { json!(value.to_string()) }
 }
@@ -13,7 +13,7 @@ pub(super) fn trial_metadata(trial: &TrialOutline) -> Value {
     Value::Object(about_trial(trial))
 }
 
-/// Returns the names and the result of a trial.
+/// Returns the names and the result of a trial, for metadata that must be short.
 pub(super) fn brief_metadata(trial: &TrialOutline) -> Value {
     let row = &trial.row;
     json!({

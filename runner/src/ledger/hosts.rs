@@ -34,7 +34,7 @@ impl History {
     }
 }
 
-/// Returns all strikes that still count, oldest first. Causes that only a newer dtrain knows are skipped.
+/// Returns all unexpired strikes, oldest first. Causes that only a newer dtrain knows are skipped.
 pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT host, partner, cause, at_ms, detail FROM strike WHERE at_ms >= ?1 ORDER BY at_ms, id",

@@ -6,25 +6,25 @@ use dtrain_protocol::TrialId;
 use rusqlite::{Connection, Transaction, params};
 use serde::{Deserialize, Serialize};
 
-/// Typical value with its spread.
+/// Typical value of a series, with its spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MedianWithSpread {
-    /// Median, or mean of the values next to it.
+    /// Median of the values, or mean of the values next to it.
     pub typical: f64,
-    /// Median absolute deviation.
+    /// Median absolute deviation of the values.
     pub spread: f64,
 }
 
 impl MedianWithSpread {
-    /// Computes it over the finite `values`; `None` if there are none.
+    /// Returns the median and the spread of the finite `values`; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<_> = values.into_iter().filter(|value| value.is_finite()).collect();
         let median = median_or_mean(values.clone())?;
         Self::with_spread(median, values)
     }
 
-    /// Computes it for a series: the mean of its typical points, which [`TypicalStep`](super::TypicalStep)
-    /// uses too.
+    /// Returns the typical value and the spread of a series: the mean of its typical points, which
+    /// [`TypicalStep`](super::TypicalStep) uses too.
     pub fn steady(samples: &[MetricSample]) -> Option<Self> {
         let values = |samples: &[MetricSample]| -> Vec<f64> {
             samples.iter().map(|sample| sample.value).filter(|value| value.is_finite()).collect()
@@ -39,7 +39,7 @@ impl MedianWithSpread {
     }
 }
 
-/// Returns the median; of an even number the mean of the two in the middle.
+/// Returns the median of the values; of an even number the mean of the two in the middle.
 fn median_or_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -47,7 +47,7 @@ fn median_or_mean(mut values: Vec<f64>) -> Option<f64> {
     Some(if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], upper) } else { upper })
 }
 
-/// Updates the speed in the trial's row from its steps so far.
+/// Updates the step time and the throughput in the row of a trial from its steps so far.
 pub(super) fn update_throughput(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxError> {
     let step = steady(transaction, trial, "step_seconds")?;
     let speed = steady(transaction, trial, "tokens_per_second")?;
@@ -59,13 +59,14 @@ pub(super) fn update_throughput(transaction: &Transaction<'_>, trial: i64) -> Re
     Ok(())
 }
 
-/// Returns the typical value of a series of the lowest rank that reports it.
+/// Returns the typical value of the series `key`, from the lowest rank that reports it.
 fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<MedianWithSpread>, BoxError> {
     Ok(MedianWithSpread::steady(&points::curve(database, trial, key)?))
 }
 
 impl History {
-    /// Returns the typical value of a series of the lowest rank that reports it, without warm-up steps.
+    /// Returns the typical value of the series `key` without warm-up steps, from the lowest rank that reports
+    /// it.
     pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<MedianWithSpread>, LedgerError> {
         self.read("read figures from", |database| steady(database, lookup::row_of(database, trial)?, key))
     }

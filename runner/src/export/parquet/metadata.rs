@@ -9,9 +9,9 @@ use std::io::{self, BufWriter, Seek, Write, copy};
 pub(super) struct TrialMetadata {
     whole: BufWriter<File>,
     length: u64,
-    /// Most bytes that it may have.
+    /// Most bytes that the list may have.
     most: u64,
-    /// Short list with names and results only, used if the full list is too long.
+    /// Shorter list with only the names and results of trials, used if the full list is too long.
     brief: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ impl TrialMetadata {
         Ok(if self.length <= self.most { self.length } else { self.brief.len() as u64 })
     }
 
-    /// Writes the closed list.
+    /// Copies the closed list to `to`.
     pub(super) fn copy_to(&mut self, to: &mut impl Write) -> io::Result<()> {
         if self.length > self.most {
             return to.write_all(&self.brief);
