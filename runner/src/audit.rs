@@ -46,9 +46,9 @@ pub struct AuditedHost {
 /// Trial, program and hosts that a recorded action concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedTrial {
-    /// Id of the trial.
+    /// Id of the trial that the action concerns.
     pub trial: TrialId,
-    /// blake3 of the program, in hexadecimal.
+    /// blake3 of the dtrain program, in hexadecimal.
     pub program: String,
     /// Arguments of the user's own training command, with secrets removed; empty for dtrain's own models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

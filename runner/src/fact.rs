@@ -101,8 +101,8 @@ pub struct TrialUpdate {
     pub facts: Vec<Fact>,
     /// Events whose figures are stored as points, in order.
     pub events: Vec<StampedEvent>,
-    /// Figures from the controller, such as the load of the host. Points at or before the newest stored one
-    /// of their series are ignored.
+    /// Points from the controller, such as the load of the host. A point at or before the newest stored one
+    /// of its series is ignored.
     pub points: Vec<MetricPoint>,
     /// Attempt, and the number of bytes of its spool that are in the history once this batch is stored.
     pub offset: Option<(AttemptId, u64)>,
@@ -110,7 +110,7 @@ pub struct TrialUpdate {
     pub hosts: HostUpdate,
 }
 
-/// Changes to hosts; they belong to no trial, and stay when trials are deleted.
+/// Changes to hosts. They belong to no trial, and stay when trials are deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostUpdate {
     /// Names of the hosts that answered just now.
@@ -119,7 +119,7 @@ pub struct HostUpdate {
     pub strikes: Vec<Strike>,
 }
 
-/// Point of a series: one figure at one step.
+/// Point of a series: the value of one figure at one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricPoint {
     /// Number of the attempt that measured the point.
@@ -154,10 +154,10 @@ pub trait Ledger {
     /// Returns all records of a trial, in order.
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError>;
 
-    /// Returns the milliseconds that each attempt trained, as far as its step figures show.
+    /// Returns the milliseconds that each attempt of a trial trained, as far as its step figures show.
     fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError>;
 
-    /// Returns how many bytes of an attempt's spool are stored; 0 if none.
+    /// Returns the number of bytes of an attempt's spool that are stored; 0 if none.
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError>;
 
     /// Returns the unexpired strikes against hosts, by any trial, oldest first.

@@ -114,7 +114,7 @@ fn check_facts(path: &Path, found: &Metadata) -> io::Result<()> {
     check_mode(path, found)
 }
 
-/// Rejects symbolic links; `open_as` rejects devices, pipes and folders.
+/// Rejects a path that is a symbolic link; `open_as` rejects devices, pipes and folders.
 fn check_kind(path: &Path, found: &Metadata) -> io::Result<()> {
     let shown = path.display();
     if found.is_symlink() {

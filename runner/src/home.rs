@@ -61,7 +61,7 @@ impl Home {
         self.0.join("hosts")
     }
 
-    /// Returns the folder of `trial`.
+    /// Returns the folder of `trial` in this state folder.
     pub fn trial(&self, trial: &TrialId) -> TrialFolder {
         TrialFolder(self.0.join("trials").join(&trial.0))
     }
@@ -83,7 +83,7 @@ impl TrialFolder {
         self.0.join("plan.json")
     }
 
-    /// Returns the folder of committed and partial checkpoints.
+    /// Returns the folder of the trial's checkpoints, committed and partial ones.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoints")
     }
@@ -114,7 +114,7 @@ impl TrialFolder {
         self.0.join("spool").join(format!("attempt-{attempt}.mirror"))
     }
 
-    /// Lists the existing spools, in the order of their attempts.
+    /// Lists the spools that exist, in the order of their attempts.
     pub fn spools(&self) -> Vec<(AttemptId, PathBuf)> {
         let entries = fs::read_dir(self.0.join("spool")).into_iter().flatten().flatten();
         let spool = |entry: fs::DirEntry| {
@@ -127,17 +127,17 @@ impl TrialFolder {
         spools
     }
 
-    /// Returns the folder of all logs.
+    /// Returns the folder of all logs of the trial.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
     }
 
-    /// Returns the path of the standard error of `rank` in `attempt`.
+    /// Returns the path of the log with the standard error of `rank` in `attempt`.
     pub fn rank_log(&self, attempt: AttemptId, rank: Rank) -> PathBuf {
         self.logs().join(format!("attempt-{attempt}.rank-{rank}.log"))
     }
 
-    /// Returns the path of the standard error of this trial's agents.
+    /// Returns the path of the log with the standard error of the trial's agents.
     pub fn agent_log(&self) -> PathBuf {
         self.logs().join("agent.log")
     }
@@ -179,8 +179,8 @@ impl TrialFolder {
         self.0.join("controller.lock")
     }
 
-    /// Creates the folder and its subfolders, accessible to the user only. `Err` if one is a link or belongs
-    /// to another user.
+    /// Creates the trial's folder and its subfolders, accessible to the user only. `Err` if one is a link or
+    /// belongs to another user.
     pub fn create(&self) -> io::Result<()> {
         files::check_trial(&self.0)?;
         for folder in [self.0.clone(), self.0.join("spool"), self.logs(), self.checkpoints()] {

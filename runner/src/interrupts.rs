@@ -20,7 +20,7 @@ impl Interrupts {
         self.added.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if an interrupt has not been acknowledged.
+    /// Returns `true` if any interrupt has not been acknowledged.
     pub fn is_pending(&self) -> bool {
         self.count() > self.heeded.load(Ordering::SeqCst)
     }

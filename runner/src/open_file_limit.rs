@@ -1,4 +1,4 @@
-//! Limit of open files: an attempt on many hosts needs more than the usual 1024.
+//! Limit on open files: an attempt on many hosts needs more than the usual 1024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -25,7 +25,7 @@ pub struct Provenance {
 /// State of a git repository: its commit, and the changes since (a dirty tree).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitState {
-    /// Hash of the commit.
+    /// Hash of the commit that is checked out.
     pub revision: String,
     /// Branch that is checked out; `None` if none is.
     pub branch: Option<String>,

@@ -113,8 +113,8 @@ pub(crate) fn redacted(text: &str) -> String {
     text.split_inclusive('\n').map(line).collect()
 }
 
-/// Returns `true` if a line is of a private key whose beginning is not in the text: a full line of base64 and
-/// nothing else.
+/// Returns `true` if a line belongs to a private key whose first line is not in the text: a full line of
+/// base64 and nothing else.
 fn is_private_key_line(line: &str) -> bool {
     let word = line.get(1..).unwrap_or("").trim();
     let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
@@ -185,7 +185,7 @@ fn password_of(address: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Returns `true` if a value refers to a secret, or is a placeholder for it.
+/// Returns `true` if a value only refers to a secret, or is a placeholder for one.
 fn is_reference(value: &str) -> bool {
     value.starts_with(['$', '{', '<', '[', '*', '%', '…']) || value.starts_with("...")
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One parameter or property with its value in each trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValuePerTrial {
-    /// Name, such as `train.batch`.
+    /// Name of the parameter or property, such as `train.batch`.
     pub name: String,
     /// Value of each trial; `None` for a trial without one.
     pub values: Vec<Option<ComparedValue>>,

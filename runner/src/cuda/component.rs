@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub struct Release(Vec<u32>);
 
 impl Release {
-    /// Parses the first `most` numbers of a text such as `12.4.127`; `None` if it does not begin with a
+    /// Parses the first `most` numbers of a text such as `12.4.127`; `None` if the text does not begin with a
     /// number.
     pub fn of(text: &str, most: usize) -> Option<Self> {
         let numbers: Vec<u32> = text.split('.').map_while(|number| number.parse().ok()).take(most).collect();
@@ -83,9 +83,9 @@ impl Serialize for InstallOrigin {
 /// CUDA component on a host: a library, or a folder of headers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ToolkitComponent {
-    /// Path of the file or folder.
+    /// Path of the component: a file or a folder.
     pub path: PathBuf,
-    /// Release; `None` if neither a file name nor a header shows it.
+    /// Release of the component; `None` if neither a file name nor a header shows it.
     pub release: Option<Release>,
     /// Origin of the component.
     pub from: InstallOrigin,

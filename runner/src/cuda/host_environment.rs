@@ -1,5 +1,5 @@
-//! The host as the search for CUDA sees it: files below a root, an environment, and the dynamic loader. Tests
-//! replace root and environment.
+//! The host as the search for CUDA sees it: files below a root, environment variables, and the dynamic
+//! loader. Tests replace root and variables.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -66,7 +66,7 @@ impl HostEnvironment {
         std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.exists())
     }
 
-    /// Finds the library that the dynamic loader would open for the first of `names` that it has.
+    /// Finds the library that the dynamic loader would open for the first of `names` that it can find.
     pub fn library(&self, names: &[&str]) -> Option<PathBuf> {
         let (folders, cached) = (self.loader_folders(), self.loader_cache());
         names.iter().find_map(|name| {

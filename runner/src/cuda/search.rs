@@ -128,8 +128,8 @@ pub(super) fn is_nvrtc(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"))
 }
 
-/// Lists site-packages folders with NVIDIA packages: those around known folders, of the Pythons in
-/// `VIRTUAL_ENV`, `CONDA_PREFIX` and `PATH`, those of `PYTHONPATH`, and the user's own.
+/// Lists the site-packages folders with NVIDIA packages: around the folders `known`, of the Pythons in
+/// `VIRTUAL_ENV`, `CONDA_PREFIX` and `PATH`, in `PYTHONPATH`, and the user's own.
 fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| place.folder(name));
     let pythons = environments.map(|prefix| prefix.join("bin/python3")).chain(place.program("python3"));
@@ -159,8 +159,8 @@ fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<P
         .collect()
 }
 
-/// Returns the prefix of a Python environment, and that of the Python it was made from if its packages count
-/// as well. A pyenv shim stands for each of its Pythons, as it is unknown which one it starts.
+/// Returns the prefix of a Python environment, and that of the Python it was made from if packages of that
+/// count as well. A pyenv shim stands for each of its Pythons, as it is unknown which one it starts.
 fn prefixes(python: &Path) -> Vec<PathBuf> {
     if python.parent().and_then(Path::file_name).is_some_and(|name| name == "shims") {
         let versions = prefix(python).map(|pyenv| pyenv.join("versions")).unwrap_or_default();

@@ -108,7 +108,7 @@ impl HeaderFolders {
     }
 }
 
-/// Returns `true` if a worker finds these headers by itself: by `CUDA_PATH`, or in the usual folders.
+/// Returns `true` if a worker finds `headers` by itself: by `CUDA_PATH`, or in the usual folders.
 fn is_found_by_default(headers: &HeaderFolders, place: &HostEnvironment) -> bool {
     let usual =
         || ["/usr/local/cuda", "/opt/cuda"].map(|path| place.at(path)).into_iter().find(|path| path.exists());

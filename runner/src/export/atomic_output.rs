@@ -110,7 +110,7 @@ fn foreign(path: &Path, is_ours: fn(&str) -> bool) -> io::Result<Option<PathBuf>
     Ok(None)
 }
 
-/// Returns a temporary file beside `path` without a name, which vanishes when closed.
+/// Returns a nameless temporary file in the folder of `path`; it vanishes when closed.
 pub(super) fn scratch(path: &Path) -> Result<File, ExportError> {
     let beside = partial(&partial(path));
     let make = || {
@@ -122,7 +122,7 @@ pub(super) fn scratch(path: &Path) -> Result<File, ExportError> {
     make().map_err(write_error(&beside))
 }
 
-/// Writes a new file in a folder that is being filled; durable when this returns.
+/// Writes a new file in a folder that is being filled; the file is durable when this returns.
 pub(super) fn write_inside(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,

@@ -91,7 +91,7 @@ pub(super) fn database(
     written
 }
 
-/// Adds the trials to the database at `path`, which is or will be `to`.
+/// Adds the trials to the database file `path`, which is `to` or will be renamed to it.
 fn fill(
     request: &TrialSelection<'_>,
     path: &Path,

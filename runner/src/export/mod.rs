@@ -49,7 +49,7 @@ pub enum OutputFormat {
 pub enum AttemptSelection {
     /// All points of every attempt, overlaps included.
     All,
-    /// One point per step: if attempts overlap, that of the last attempt.
+    /// One point per step: where attempts overlap, the point of the last attempt.
     Last,
 }
 
@@ -81,9 +81,9 @@ pub struct WrittenFiles {
 pub struct WrittenRun {
     /// Id of the exported trial.
     pub trial: TrialId,
-    /// Name of the run in the other tool.
+    /// Name of the run in the tool that it is exported for.
     pub name: String,
-    /// Path or identifier of the run in the output.
+    /// Path or identifier of the run within the output.
     pub place: String,
     /// Number of series exported.
     pub series: u64,
@@ -91,7 +91,7 @@ pub struct WrittenRun {
     pub points: u64,
 }
 
-/// Progress of an export.
+/// Progress of an export: series and points written so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteProgress {
     /// Number of series written so far.
@@ -137,7 +137,7 @@ pub enum ExportError {
         #[source]
         source: rusqlite::Error,
     },
-    /// The file is no MLflow tracking store.
+    /// The file is not an MLflow tracking store.
     #[error("{} has no table `{table}`, so it is not a tracking store of MLflow", path.display())]
     NoStore {
         /// Path of the file.

@@ -198,7 +198,7 @@ const FAMILIES: [MetricFamily; 14] = [
 /// Smallest number that is taken as a time in seconds since the Unix epoch: no training has so many steps.
 const EPOCH: u64 = 1_000_000_000;
 
-/// Returns the summary of a series of the lowest rank that reports it.
+/// Returns the summary of the series `key`, from the lowest rank that reports it.
 fn figure<'a>(trial: &'a TrialDetails, key: &str) -> Option<&'a Summary> {
     trial.figure(key)
 }

@@ -8,7 +8,7 @@ pub(super) fn number(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { json!(value.to_string()) }
 }
 
-/// Returns the metadata of a trial: names, status, settings, tags, notes, times.
+/// Returns the full metadata of a trial: names, status, settings, tags, notes, times.
 pub(super) fn trial_metadata(trial: &TrialOutline) -> Value {
     Value::Object(about_trial(trial))
 }

@@ -60,7 +60,7 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("run-") && (name.ends_with(".wandb") || name.ends_with(".wandb.synced"))
 }
 
-/// Returns the id of a run: that of the trial in lower case, with the attempt if each is a run.
+/// Returns the id of a run: the trial's id in lower case, followed by the attempt if each attempt is a run.
 fn id(run: &TrackedRun<'_>) -> String {
     let id = file_name(&run.trial.row.id.0.to_lowercase());
     run.attempt.map_or(id.clone(), |attempt| format!("{id}-{attempt}"))
@@ -163,7 +163,7 @@ fn item(name: &str, json: &str) -> MessageBuilder {
     MessageBuilder::new().text(2, name).text(16, json)
 }
 
-/// Formats a number like W&B: JSON with `NaN`, `Infinity` and `-Infinity`.
+/// Formats a number as W&B does: JSON with `NaN`, `Infinity` and `-Infinity`.
 fn number(value: f64) -> String {
     if value.is_finite() {
         return Value::from(value).to_string();

@@ -31,8 +31,8 @@ pub enum WriteBundleError {
 }
 
 impl History {
-    /// Returns the id of this history in bundles. A history that has none and cannot be written uses the id
-    /// of its oldest trial.
+    /// Returns the id by which bundles name this history. A history that has none and cannot be written uses
+    /// the id of its oldest trial.
     pub fn machine(&self) -> Result<String, LedgerError> {
         let id = "SELECT coalesce((SELECT id FROM history_id),
             (SELECT uid FROM trial WHERE NOT EXISTS (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id) ORDER BY id LIMIT 1))";

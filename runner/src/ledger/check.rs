@@ -20,7 +20,7 @@ impl History {
     }
 }
 
-/// Checks the pages of the file, the constraints of the tables, and the indices.
+/// Checks the pages of the history file, the constraints of the tables, and the indices.
 fn pages(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let mut select = database.prepare("PRAGMA integrity_check(3)")?;
     let found: Vec<String> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;

@@ -5,7 +5,7 @@ use super::columns::{COLUMNS, WORDS};
 /// Error of parsing a condition or a sort order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// The text is no comparison.
+    /// The text is not a comparison.
     #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
     NoCondition(String),
     /// The name in the condition is unknown.

@@ -30,17 +30,17 @@ pub struct NewTrial {
     pub learning_rate: f64,
     /// Performance that the planner expects.
     pub predicted: ExpectedPerformance,
-    /// Digest of the host whose rates were used: [`super::host_digest`].
+    /// Digest of the host whose rates the planner used: [`super::host_digest`].
     pub host_digest: String,
-    /// Digest of the model whose rates were used: `Rates::model_digest`.
+    /// Digest of the model whose rates the planner used: `Rates::model_digest`.
     pub model_digest: String,
     /// Name of the study that the trial belongs to; `None` outside of studies.
     pub study: Option<String>,
     /// Checkpoint of another trial that the trial begins with; `None` if it starts anew.
     pub parent: Option<Parent>,
-    /// Origins of parameters, by path such as `train.batch`; all others came from the recipe.
+    /// Origins of parameters, by path such as `train.batch`; parameters not listed came from the recipe.
     pub sources: BTreeMap<String, ValueSource>,
-    /// Code, program and environment that produced it.
+    /// Code, program and environment that produced the trial.
     pub provenance: Provenance,
 }
 
@@ -58,15 +58,15 @@ pub struct ExpectedPerformance {
 /// Checkpoint of another trial that a new trial begins with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parent {
-    /// Id of the other trial.
+    /// Id of the trial that wrote the checkpoint.
     pub trial: TrialId,
-    /// Label of the other trial.
+    /// Label of the trial that wrote the checkpoint.
     pub label: String,
     /// Training steps completed in the checkpoint.
     pub step: StepId,
     /// Folder of the checkpoint.
     pub folder: PathBuf,
-    /// True if training begins at step 0 with the weights only, and does not continue the run.
+    /// True if training begins at step 0 with the weights only, and does not continue the other trial's run.
     pub weights_only: bool,
     /// Settings that differ from the other trial's, as the user gave them; changed data; and adjustments of
     /// the learning rate.
@@ -103,7 +103,7 @@ pub struct TrialParameter {
     pub source: ValueSource,
 }
 
-/// Id and label of a new trial.
+/// Id and label given to a new trial when it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialName {
     /// Globally unique id of the trial.

@@ -1,4 +1,4 @@
-//! Figures of events, stored as points, and the summary of a series.
+//! Figures of events, which are stored as points, and the summary of a series.
 
 use super::{BoxError, History, MetricSample, lookup, noise_scale, open_points, points, unstored};
 use crate::fact::{LedgerError, MetricPoint, training_ms_between};
@@ -177,7 +177,7 @@ pub(super) struct LowestRanks {
 }
 
 impl LowestRanks {
-    /// Returns the filter for a trial.
+    /// Returns the filter for the trial in the row `trial`.
     pub(super) fn of(trial: i64) -> Self {
         Self { trial, known: BTreeMap::new() }
     }

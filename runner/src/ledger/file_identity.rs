@@ -47,7 +47,8 @@ impl OpenedFiles {
         Ok(Self { files, frozen: None })
     }
 
-    /// Like `of`, for a history that is read without locks and so must not change; `found` is its metadata.
+    /// Like `of`, for a history that is read without locks and so must not change; `found` is the metadata of
+    /// its file.
     pub(super) fn frozen(path: &Path, found: &Metadata) -> Self {
         let files = vec![(path.to_path_buf(), identity(found))];
         Self { files, frozen: Some(state(found)) }

@@ -44,7 +44,7 @@ impl FileSystemKind {
         KNOWN.iter().find(|(known, _)| *known == number).map_or(Self::Local, |(_, ground)| *ground)
     }
 
-    /// Returns the journal mode for a history at `path`; `Err` if none is safe.
+    /// Returns the journal mode for a history at `path` on this kind of file system; `Err` if none is safe.
     pub(super) fn journal_mode(self, path: &Path) -> Result<&'static str, String> {
         match self {
             Self::Local => Ok("WAL"),

@@ -54,9 +54,9 @@ pub struct Condition {
     /// `tokens_per_second`), path of a parameter, or name of a metric: the best value of the objective, the
     /// newest of others.
     pub key: String,
-    /// Comparison operator.
+    /// Operator that compares the value of the key with the number.
     pub relation: Relation,
-    /// Number on the right-hand side.
+    /// Number that the value is compared with.
     pub value: f64,
 }
 

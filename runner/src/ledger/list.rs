@@ -45,13 +45,13 @@ pub struct TrialRow {
     pub step_seconds: Option<f64>,
     /// Step time in seconds that the planner predicted.
     pub predicted_step_seconds: Option<f64>,
-    /// Creation time, in milliseconds since the Unix epoch.
+    /// Creation time of the trial, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Time of the first launch, in milliseconds since the Unix epoch; `None` before it.
+    /// Time of the first launch, in milliseconds since the Unix epoch; `None` before that.
     pub started_ms: Option<u64>,
     /// Time when the trial ended, in milliseconds since the Unix epoch; `None` before that.
     pub ended_ms: Option<u64>,
-    /// Hash of the git commit; `None` outside a repository.
+    /// Hash of the git commit that was checked out; `None` outside a repository.
     pub git_revision: Option<String>,
     /// True if tracked files differed from the git commit.
     pub is_dirty: bool,

@@ -13,7 +13,7 @@ pub enum LookupError {
     Unknown {
         /// Name that was looked up.
         name: String,
-        /// Labels that resemble it, the most similar first.
+        /// Labels that resemble the name, the most similar first.
         near: Vec<String>,
     },
     /// Several ids or labels begin with the name.
@@ -57,7 +57,7 @@ enum Lookup {
 impl History {
     /// Finds the trial that `name` identifies: a label, an id, `last` for the one recorded last, or an
     /// unambiguous beginning of a label or of an id. Labels take precedence; of an id at least eight
-    /// characters are needed. Ids may be in either case.
+    /// characters are needed. Ids may be in upper or lower case.
     pub fn find(&self, name: &str) -> Result<TrialId, LookupError> {
         let found = self.read("look up a trial in", |database| find(database, name))?;
         match found {

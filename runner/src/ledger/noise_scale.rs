@@ -29,7 +29,7 @@ pub struct NoiseScale {
     pub steps: u64,
 }
 
-/// Returns the noise scale of a trial; `None` if it measured too little, or there is only noise.
+/// Returns the noise scale of a trial; `None` if the trial measured too little, or there is only noise.
 pub(super) fn of_trial(database: &Connection, trial: i64) -> Result<Option<NoiseScale>, BoxError> {
     let signal = points::joined_attempts(database, trial, SIGNAL, Rank(0))?;
     let noise = points::joined_attempts(database, trial, NOISE, Rank(0))?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Longest wait of a writer for other processes: longer than a backup or an inspection of the file takes.
 pub(super) const BUSY: Duration = Duration::from_secs(60);
 
-/// Open database of a history.
+/// Open database of a history, with the access that it allows.
 pub(super) struct OpenDatabase {
     pub(super) database: Connection,
     pub(super) access: Access,

@@ -31,7 +31,7 @@ struct SeriesKey {
 
 const DAMAGE: Corruption = Corruption("a log of open points");
 
-/// Reads the log of a trial; `None` if it has no open points.
+/// Reads the log of open points of a trial; `None` if the trial has none.
 pub(super) fn read(database: &Connection, trial: i64) -> Result<Option<PointLog>, BoxError> {
     let bytes: Option<Vec<u8>> = database
         .prepare_cached("SELECT data FROM open_points WHERE trial = ?1")?

@@ -22,7 +22,7 @@ const HEADER: usize = 8;
 /// Points by series, each given by its row number.
 pub(super) type PointsBySeries = Vec<(i64, Vec<MetricSample>)>;
 
-/// Header of a record: everything but its points.
+/// Header of a record: everything but the record's points.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordHeader {
     /// Attempt, and the number of bytes of its spool that are stored.

@@ -33,12 +33,12 @@ impl History {
         })
     }
 
-    /// Returns the points of one series by step, of the lowest rank that reports it.
+    /// Returns the points of one series by step, from the lowest rank that reports it.
     pub fn curve(&self, trial: &TrialId, key: &str) -> Result<Vec<MetricSample>, LedgerError> {
         self.read("read a series from", |database| curve(database, lookup::row_of(database, trial)?, key))
     }
 
-    /// Returns the points of one series by attempt, overlaps included, of the lowest rank that reports it.
+    /// Returns the points of one series by attempt, overlaps included, from the lowest rank that reports it.
     pub fn curve_by_attempt(
         &self,
         trial: &TrialId,
@@ -86,7 +86,7 @@ pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Returns the points of one series by step, of the lowest rank that reports it.
+/// Returns the points of one series by step, from the lowest rank that reports it.
 pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<MetricSample>, BoxError> {
     let rank = lowest_rank(database, trial, key)?;
     rank.map_or_else(|| Ok(Vec::new()), |rank| joined_attempts(database, trial, key, rank))
@@ -140,7 +140,7 @@ pub(super) fn of_attempt(
     all_points(database, &SealedSeries { series, last_step }, open_points::read(database, trial)?.as_ref())
 }
 
-/// Row number of a series, and its last sealed step; -1 if there is none.
+/// Row number of a series, and the last step of its sealed points; -1 if it has none.
 struct SealedSeries {
     series: i64,
     last_step: i64,
@@ -230,7 +230,7 @@ impl NewestSteps {
     }
 }
 
-/// Finds a series: its id and its last sealed step, -1 if there is none.
+/// Finds a series: returns its row number and the last step of its sealed points, -1 if it has none.
 fn find(
     database: &Connection,
     trial: i64,

@@ -29,7 +29,7 @@ pub fn host_digest(host: &HostFacts) -> String {
 }
 
 impl History {
-    /// Returns the newest rates of this host for this model; `None` if they were never measured.
+    /// Returns the newest rates of a host for a model; `None` if they were never measured.
     pub fn rates(&self, host: &HostFacts, model_digest: &str) -> Result<Option<Rates>, LedgerError> {
         self.read("read rates from", |database| {
             let json: Option<String> = database
@@ -44,7 +44,7 @@ impl History {
         })
     }
 
-    /// Stores rates; replaces older ones of the same host and model.
+    /// Stores rates, replacing older ones of the same host and model.
     pub fn save_rates(&mut self, rates: &Rates) -> Result<(), LedgerError> {
         self.write("write rates to", |transaction| {
             transaction.execute(
@@ -60,7 +60,7 @@ impl History {
         })
     }
 
-    /// Lists all rates, newest first.
+    /// Lists the stored rates of all hosts and models, newest first.
     pub fn all_rates(&self) -> Result<Vec<Rates>, LedgerError> {
         self.read("read rates from", |database| {
             let mut select = database.prepare("SELECT json FROM rates ORDER BY measured_ms DESC")?;

@@ -74,7 +74,7 @@ impl TrialDetails {
     }
 }
 
-/// One attempt of a trial: a launch of its ranks.
+/// One attempt of a trial: a launch of the trial's ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Number of the attempt, from 1.

@@ -18,9 +18,9 @@ pub enum TrialStatus {
     Completed,
     /// A search ended the trial early.
     Pruned,
-    /// Memory ran out.
+    /// The trial ran out of memory.
     OutOfMemory,
-    /// Loss or gradient became infinite or NaN.
+    /// The loss or the gradient became infinite or NaN.
     Diverged,
     /// The trial failed more often than allowed.
     Failed,
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Returns the state after the record `fact`.
+    /// Returns the state of a trial after the record `fact`.
     pub(super) fn after(self, fact: &Fact) -> Self {
         match fact {
             Fact::AttemptStarted { .. } | Fact::Resumed => Self::Open,

@@ -41,7 +41,7 @@ impl History {
         })
     }
 
-    /// Returns an unused name for a study of a recipe: `<recipe>-tune-<n>`.
+    /// Returns an unused name for a study of the recipe `recipe`: `<recipe>-tune-<n>`.
     pub fn free_study_name(&self, recipe: &str) -> Result<String, LedgerError> {
         self.read("look up a study in", |database| {
             let mut names = (1u64..).map(|number| format!("{recipe}-tune-{number}"));
@@ -92,7 +92,7 @@ impl History {
 }
 
 impl History {
-    /// Marks a stopped trial as pruned: its study will not continue it.
+    /// Marks a stopped trial as pruned: its study will not continue the trial.
     pub fn end_as_pruned(&mut self, trial: &TrialId) -> Result<(), LedgerError> {
         // A trial ends only once, so it is resumed first.
         let facts = vec![Fact::Resumed, Fact::TrialEnded { verdict: Verdict::Pruned }];

@@ -31,7 +31,7 @@ pub(super) fn documents(database: &Connection) -> Result<(), BoxError> {
     keys(database)
 }
 
-/// Applies `rename` to a JSON text; `None` if nothing changes, or it is no JSON.
+/// Applies `rename` to a JSON text; `None` if nothing changes, or the text is not JSON.
 fn renamed(json: &str, rename: impl Fn(&mut Value)) -> Option<String> {
     let before: Value = serde_json::from_str(json).ok()?;
     let mut after = before.clone();

@@ -74,7 +74,7 @@ impl Ledger for History {
 }
 
 impl History {
-    /// Marks open attempts as lost whose trials have no living agent or controller; returns these trials.
+    /// Marks the open attempts of trials without a living agent or controller as lost; returns these trials.
     ///
     /// Call it after the spools of dead agents have been read: a result in there takes precedence over the
     /// loss.
@@ -106,8 +106,8 @@ impl History {
     }
 }
 
-/// Returns the records of a trial after the first `known`. `Err` if one is missing: they are numbered without
-/// gaps.
+/// Returns the records of a trial after the first `known` ones. `Err` if one is missing: records are numbered
+/// without gaps.
 fn facts(database: &Connection, trial: i64, known: usize) -> Result<Vec<Fact>, BoxError> {
     let mut select = database
         .prepare_cached("SELECT seq, json FROM record WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
@@ -207,7 +207,7 @@ impl LatestRankEvents {
         Self { trial, newest }
     }
 
-    /// Returns `true` if an event is new; remembers it.
+    /// Returns `true` if an event is new; remembers the event.
     fn is_new(&mut self, database: &Connection, stamped: &StampedEvent) -> Result<bool, BoxError> {
         let of = (stamped.attempt, stamped.rank);
         let known = match self.newest.get(&of) {

@@ -176,7 +176,7 @@ fn resolve_git_path(from: &Path, path: &str) -> PathBuf {
     from.join(path.trim())
 }
 
-/// Reads a short file; `None` if there is none.
+/// Reads a short file; `None` if there is no such regular file.
 fn read_short_file(path: &Path) -> Option<String> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
@@ -191,8 +191,8 @@ fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file())
 }
 
-/// Returns the output of a command, and whether it was cut at `limit` bytes; `None` if it fails, is not
-/// installed, or still runs at `until`.
+/// Returns the output of a command, and whether it was cut at `limit` bytes; `None` if the command fails, is
+/// not installed, or still runs at `until`.
 fn capture_output(command: &mut Command, limit: usize, until: Instant) -> Option<(String, bool)> {
     let mut child = command.stderr(Stdio::null()).spawn().ok()?;
     let mut output = child.stdout.take()?.take(limit as u64 + 1);

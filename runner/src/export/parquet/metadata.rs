@@ -1,5 +1,5 @@
-//! Trial metadata as a JSON list: too long for memory, so it is buffered in a file until all rows are
-//! written.
+//! Trial metadata as a JSON list, which may be too long for memory and so is buffered in a file until all
+//! rows are written.
 
 use serde_json::Value;
 use std::fs::File;
@@ -21,7 +21,7 @@ impl TrialMetadata {
         Self { whole: BufWriter::new(scratch), length: 0, most, brief: Vec::new() }
     }
 
-    /// Adds the full metadata of a trial, and the brief version for a list that grows too long.
+    /// Adds the full metadata of a trial, and the brief metadata, used if the list grows too long.
     pub(super) fn add(&mut self, whole: &Value, brief: &Value) -> io::Result<()> {
         let separator = if self.brief.is_empty() { b'[' } else { b',' };
         self.brief.push(separator);

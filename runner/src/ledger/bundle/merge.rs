@@ -13,7 +13,7 @@ use rusqlite::{ErrorCode, OptionalExtension, Transaction, params};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 
-/// Changes made by a merge.
+/// Changes that a merge made to a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MergeReport {
     /// Number of trials that were new to the history.
@@ -58,7 +58,7 @@ impl History {
         Ok(reader.head().clone())
     }
 
-    /// Merges bundles in one transaction: all of them, or none. `watch` is called with each trial.
+    /// Merges bundles in one transaction: all of them, or none. `watch` is called for each trial.
     pub fn merge_bundles<R: Read>(
         &mut self,
         bundles: impl IntoIterator<Item = io::Result<R>>,
