@@ -30,29 +30,30 @@ pub enum AuditedAction {
     Fence,
 }
 
-/// Host that may be used, with the proof of its identity.
+/// Host that a trial may run on, with the transport and the source of trust in its identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedHost {
-    /// Name in the recipe; for this machine, its host name.
+    /// Name of the host in the recipe; for this machine, its host name.
     pub host: String,
-    /// Transport that reaches it: `here`, `ssh2`, `openssh` or `slurm`.
+    /// Transport by which the host is reached: `here`, `ssh2`, `openssh` or `slurm`.
     pub transport: String,
-    /// Source of the trusted SSH key: `known_hosts`, for `openssh` also certificates; `None` without SSH.
+    /// Source of trust in the SSH host key: `known_hosts`, for `openssh` also certificates; `None` without
+    /// SSH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<String>,
 }
 
-/// Trial, program and hosts that an action concerns.
+/// Trial, program and hosts that a recorded action concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditedTrial {
-    /// Id of the trial.
+    /// Id of the trial that the action concerns.
     pub trial: TrialId,
-    /// blake3 of the program, in hexadecimal.
+    /// blake3 of the dtrain program, in hexadecimal.
     pub program: String,
-    /// Words of the user's own command, without secrets; empty for dtrain's own models.
+    /// Arguments of the user's own training command, with secrets removed; empty for dtrain's own models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<String>,
-    /// Hosts that may be used.
+    /// Hosts that the trial may run on.
     pub hosts: Vec<AuditedHost>,
     /// Origin of the recipe: the user's own, or packages with their commits and digests.
     pub recipe: String,
@@ -61,15 +62,15 @@ pub struct AuditedTrial {
 /// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditRecord {
-    /// Milliseconds since the Unix epoch.
+    /// Time of the action, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// User id.
+    /// Numeric id of the user who performed the action.
     pub uid: u32,
-    /// User name; empty when it is not known.
+    /// Name of the user who performed the action; empty if unknown.
     pub user: String,
-    /// Host name of the machine whose user did it.
+    /// Host name of the machine on which the user performed the action.
     pub controller: String,
-    /// Recorded action.
+    /// Action that was performed, or is about to be.
     pub action: AuditedAction,
     /// Attempt that the action concerns, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,24 +88,24 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Returns a writer to the log of a state folder.
+    /// Returns a writer of records about `subject` to the audit log of the state folder `home`.
     pub fn new(home: &Home, subject: AuditedTrial) -> Self {
         let argv = subject.argv.iter().map(|word| secrets::redacted(word)).collect();
         Self { path: path(home), subject: AuditedTrial { argv, ..subject } }
     }
 
-    /// Restricts the records to one host.
+    /// Restricts the hosts in the following records to the one named `host`.
     pub fn for_host(mut self, host: &str) -> Self {
         self.subject.hosts.retain(|place| place.host == host);
         self
     }
 
-    /// Returns the path of the log.
+    /// Returns the path of the audit log.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Appends a record and waits until it is on disk.
+    /// Appends a record of `action` to the audit log and waits until it is on disk.
     pub fn write(&self, action: AuditedAction, attempt: Option<AttemptId>) -> io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let entry = AuditRecord {
@@ -125,7 +126,7 @@ pub fn this_host() -> String {
     sysinfo::System::host_name().unwrap_or_default()
 }
 
-/// Returns the path of the log in a state folder.
+/// Returns the path of the audit log in the state folder `home`.
 pub fn path(home: &Home) -> PathBuf {
     home.path().join("audit.jsonl")
 }
@@ -144,7 +145,7 @@ fn append(path: &Path, entry: &AuditRecord) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns `true` if the last line is incomplete.
+/// Returns `true` if `file` does not end with a newline, so that its last line is incomplete.
 fn ends_in_partial_line(file: &mut File) -> io::Result<bool> {
     if file.metadata()?.len() == 0 {
         return Ok(false);
@@ -155,7 +156,8 @@ fn ends_in_partial_line(file: &mut File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// Reads all records, oldest first, and counts the lines that cannot be parsed. A missing log is empty.
+/// Reads all records of the audit log, oldest first, and counts the lines that cannot be parsed. A missing
+/// log is empty.
 pub fn read(home: &Home) -> io::Result<(Vec<AuditRecord>, u64)> {
     let bytes = match files::read(&path(home)) {
         Ok(bytes) => bytes,

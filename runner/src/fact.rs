@@ -5,7 +5,7 @@ use dtrain_protocol::{AttemptId, Failure, Rank, StampedEvent, StepId, StopReason
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
-/// Record: something true about a trial. The records of a trial, in order, are enough to resume it.
+/// Record of a fact about a trial. The records of a trial, in order, are enough to resume it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
@@ -13,23 +13,23 @@ pub enum Fact {
     AttemptStarted {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Step of the checkpoint that it resumes from.
+        /// Step of the checkpoint that the attempt resumes from; `None` if it starts anew.
         from: Option<StepId>,
     },
     /// Every rank of the attempt saved, and the agent committed the checkpoint.
     CheckpointCommitted {
-        /// Attempt that wrote it.
+        /// Attempt that wrote the checkpoint.
         attempt: AttemptId,
-        /// Steps completed in it.
+        /// Training steps completed in the checkpoint.
         step: StepId,
-        /// Path of the committed folder.
+        /// Path of the checkpoint's folder.
         folder: PathBuf,
     },
     /// A committed checkpoint turned out to be unreadable and no longer counts.
     CheckpointRefused {
-        /// Steps completed in it.
+        /// Training steps completed in the checkpoint.
         step: StepId,
-        /// Path of its folder.
+        /// Path of the checkpoint's folder.
         folder: PathBuf,
         /// Tensor, file and offset of the damage.
         reason: String,
@@ -54,11 +54,11 @@ pub enum Fact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptEnd {
-    /// All ranks ended as planned.
+    /// All ranks of the attempt ended as planned.
     Finished(StopReason),
-    /// A rank, an agent or the connection to it was lost.
+    /// The attempt lost a rank, an agent or the connection to it.
     Lost(Failure),
-    /// The launch failed.
+    /// The launch of the attempt failed.
     NotLaunched(#[serde(deserialize_with = "failure_or_reason")] Failure),
 }
 
@@ -82,15 +82,15 @@ fn failure_or_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Failure, D::E
 pub enum Verdict {
     /// Training reached its limit of steps or time, or its target.
     Completed(StopReason),
-    /// A search ended it early.
+    /// A search ended the trial early.
     Pruned,
     /// Memory ran out.
     OutOfMemory,
     /// Loss or gradient became infinite or not a number.
     Diverged,
-    /// It failed more often than allowed.
+    /// The trial failed more often than allowed.
     Failed(Failure),
-    /// The user stopped it; it can be resumed.
+    /// The user stopped the trial; it can be resumed.
     Stopped,
 }
 
@@ -101,38 +101,38 @@ pub struct TrialUpdate {
     pub facts: Vec<Fact>,
     /// Events whose figures are stored as points, in order.
     pub events: Vec<StampedEvent>,
-    /// Figures from the controller, such as the load of the host. Points at or before the newest stored one
-    /// of their series are ignored.
+    /// Points from the controller, such as the load of the host. A point at or before the newest stored one
+    /// of its series is ignored.
     pub points: Vec<MetricPoint>,
-    /// Attempt, and bytes of its spool that are stored with this batch.
+    /// Attempt, and the number of bytes of its spool that are in the history once this batch is stored.
     pub offset: Option<(AttemptId, u64)>,
-    /// Changes to hosts.
+    /// Changes to hosts that are stored with this batch.
     pub hosts: HostUpdate,
 }
 
-/// Changes to hosts; they belong to no trial, and stay when trials are deleted.
+/// Changes to hosts. They belong to no trial, and stay when trials are deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostUpdate {
-    /// Names of hosts that answered just now.
+    /// Names of the hosts that answered just now.
     pub answered: Vec<String>,
     /// New strikes against hosts.
     pub strikes: Vec<Strike>,
 }
 
-/// Point of a series: one figure at one step.
+/// Point of a series: the value of one figure at one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricPoint {
-    /// Number of the attempt.
+    /// Number of the attempt that measured the point.
     pub attempt: AttemptId,
-    /// Rank that it belongs to; 0 for figures of the host.
+    /// Rank that the point belongs to; 0 for figures of the host.
     pub rank: Rank,
     /// Key of the series, such as `valid.loss`.
     pub key: String,
-    /// Steps completed; for figures of the host, seconds since the Unix epoch.
+    /// Steps completed at the point; for figures of the host, seconds since the Unix epoch.
     pub step: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the point, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Value; may be infinite or NaN.
+    /// Value of the figure; may be infinite or NaN.
     pub value: f64,
 }
 
@@ -146,21 +146,21 @@ pub(crate) fn training_ms_between(before: u64, after: u64) -> u64 {
     after.checked_sub(before).filter(|passed| *passed <= LONGEST).unwrap_or(0)
 }
 
-/// Store of records and points. Once a call returned `Ok`, the stored data survives a power cut.
+/// Store of records and points. Once a call has returned `Ok`, the stored data survives a power cut.
 pub trait Ledger {
-    /// Stores one batch atomically. Events and records that are already stored are ignored.
+    /// Stores one batch of changes atomically. Events and records that are already stored are ignored.
     fn record(&mut self, trial: &TrialId, news: &TrialUpdate) -> Result<(), LedgerError>;
 
     /// Returns all records of a trial, in order.
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError>;
 
-    /// Returns the milliseconds that each attempt trained, as far as its step figures show.
+    /// Returns the milliseconds that each attempt of a trial trained, as far as its step figures show.
     fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError>;
 
-    /// Returns how many bytes of an attempt's spool are stored; 0 if none.
+    /// Returns the number of bytes of an attempt's spool that are stored; 0 if none.
     fn offset(&self, trial: &TrialId, attempt: AttemptId) -> Result<u64, LedgerError>;
 
-    /// Returns the strikes against hosts that still count, by any trial, oldest first.
+    /// Returns the unexpired strikes against hosts, by any trial, oldest first.
     fn strikes(&self) -> Result<Vec<Strike>, LedgerError>;
 }
 
@@ -168,7 +168,7 @@ pub trait Ledger {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} the history at {}", path.display())]
 pub struct LedgerError {
-    /// Failed operation, such as `write to`.
+    /// Operation that failed, such as `write to`.
     pub doing: &'static str,
     /// Path of the database.
     pub path: PathBuf,

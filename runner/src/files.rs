@@ -71,7 +71,8 @@ pub fn check_trial(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns `true` if others may enter the two folders above a trial's: `trials`, and the state folder.
+/// Returns `true` if others may enter the two folders above the folder of a trial: `trials`, and the state
+/// folder.
 fn is_reachable_by_others(folder: &Path) -> bool {
     let mut above = folder.ancestors().skip(1).take(2);
     above.all(|path| fs::metadata(path).map_or(true, |found| found.mode() & 0o011 != 0))
@@ -95,7 +96,7 @@ pub fn check_own(path: &Path) -> io::Result<()> {
     check_facts(path, &found)
 }
 
-/// Like [`check_own`], but follows links that the user may have made, such as for settings.
+/// Like [`check_own`], but follows symbolic links that the user may have made, such as for settings.
 pub fn check_behind_links(path: &Path) -> io::Result<()> {
     let Some(found) = unless_missing(fs::metadata(path))? else { return Ok(()) };
     check_facts(path, &found)
@@ -113,7 +114,7 @@ fn check_facts(path: &Path, found: &Metadata) -> io::Result<()> {
     check_mode(path, found)
 }
 
-/// Rejects symbolic links; `open_as` rejects devices, pipes and folders.
+/// Rejects a path that is a symbolic link; `open_as` rejects devices, pipes and folders.
 fn check_kind(path: &Path, found: &Metadata) -> io::Result<()> {
     let shown = path.display();
     if found.is_symlink() {
@@ -128,7 +129,7 @@ fn check_kind(path: &Path, found: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that the user owns it. Files of root pass: root can do everything anyway.
+/// Checks that the file `path` belongs to the user. Files of root pass: root can do everything anyway.
 fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     if found.uid() == user || found.uid() == 0 {
@@ -144,7 +145,7 @@ fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     )))
 }
 
-/// Checks that no other user can write to it. The user's private group has no other members.
+/// Checks that no other user can write to the file `path`. The user's private group has no other members.
 fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
     let by_group = || found.mode() & 0o020 != 0 && !has_private_group(found);
     if found.is_symlink() || found.mode() & 0o002 == 0 && !by_group() {
@@ -169,7 +170,7 @@ fn permission_error(words: String) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, words)
 }
 
-/// Opens a file of the state folder with these options; a new one is readable by its user only.
+/// Opens a file of the state folder with `options`; a new one is readable by its user only.
 ///
 /// `Err` if the name leads to a link, a folder or anything but a regular file.
 pub fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
@@ -192,17 +193,17 @@ pub fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file for reading.
+/// Opens a file of the state folder for reading.
 pub fn open(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().read(true), path)
 }
 
-/// Opens a file for appending; creates it if it does not exist.
+/// Opens a file of the state folder for appending; creates it if it does not exist.
 pub fn append(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().read(true).append(true).create(true), path)
 }
 
-/// Creates or truncates a file.
+/// Creates or truncates a file of the state folder.
 pub fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -211,7 +212,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     open_as(OpenOptions::new().write(true).create_new(true), path)
 }
 
-/// Creates or replaces a file with these bytes.
+/// Creates a file of the state folder with the content `bytes`, or replaces its content.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
@@ -221,14 +222,14 @@ pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut File::open(from)?, &mut create(to)?).map(drop)
 }
 
-/// Reads a file as bytes.
+/// Reads a file of the state folder as bytes.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads a file as text.
+/// Reads a file of the state folder as text.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;

@@ -1,4 +1,4 @@
-//! Paths of the state folder and of one trial's folder.
+//! Paths in the state folder and in the folder of one trial.
 
 use crate::files;
 use dtrain_protocol::checkpoint::{FETCHED, folder_name};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home(PathBuf);
 
-/// Folder of one trial.
+/// Folder of one trial in a state folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialFolder(PathBuf);
 
@@ -26,7 +26,7 @@ impl Home {
         Self(root.into())
     }
 
-    /// Returns its path.
+    /// Returns the path of the state folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -42,13 +42,13 @@ impl Home {
         self.0.join("history.db")
     }
 
-    /// Returns the state folder of a host that shares this one.
+    /// Returns the state folder of the host `name`, below this one, which several hosts share.
     pub fn host(&self, name: &str) -> Self {
         Self(self.hosts().join(name))
     }
 
-    /// Returns the folder of this host below this state folder, which hosts may share: they often see the
-    /// same home folder. It is named after the host and the beginning of its machine id, which survives a
+    /// Returns the state folder of this host, below this one, which several hosts may share: they often see
+    /// the same home folder. It is named after the host and the beginning of its machine id, which survives a
     /// reboot.
     pub fn of_this_host(&self) -> Self {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -56,12 +56,12 @@ impl Home {
         self.host(&host_folder(&name, &id))
     }
 
-    /// Returns the parent of the state folders of hosts that share this one.
+    /// Returns the parent of the state folders of the hosts that share this one.
     pub fn hosts(&self) -> PathBuf {
         self.0.join("hosts")
     }
 
-    /// Returns the folder of `trial`.
+    /// Returns the folder of `trial` in this state folder.
     pub fn trial(&self, trial: &TrialId) -> TrialFolder {
         TrialFolder(self.0.join("trials").join(&trial.0))
     }
@@ -73,7 +73,7 @@ impl TrialFolder {
         Self(path.into())
     }
 
-    /// Returns its path.
+    /// Returns the path of the trial's folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -83,7 +83,7 @@ impl TrialFolder {
         self.0.join("plan.json")
     }
 
-    /// Returns the folder of committed and partial checkpoints.
+    /// Returns the folder of the trial's checkpoints, committed and partial ones.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoints")
     }
@@ -93,12 +93,12 @@ impl TrialFolder {
         self.checkpoints().join(folder_name(step, attempt))
     }
 
-    /// Returns the folder of that checkpoint before it is committed.
+    /// Returns the folder of the checkpoint that `attempt` writes after `step`, before it is committed.
     pub fn partial_checkpoint(&self, step: StepId, attempt: AttemptId) -> PathBuf {
         self.checkpoints().join(format!("{}.partial", folder_name(step, attempt)))
     }
 
-    /// Returns the folder for those files of the checkpoint `name` that the ranks of this host fetched from
+    /// Returns the folder for the files of the checkpoint `name` that the ranks of this host fetched from
     /// other hosts.
     pub fn fetched_checkpoint(&self, name: &str) -> PathBuf {
         self.checkpoints().join(format!("{name}{FETCHED}"))
@@ -109,12 +109,12 @@ impl TrialFolder {
         self.0.join("spool").join(format!("attempt-{attempt}.spool"))
     }
 
-    /// Returns the path of this host's mirror of the spool of `attempt`, if another host led it.
+    /// Returns the path of this host's mirror of the spool of `attempt`, if another host leads it.
     pub fn mirror(&self, attempt: AttemptId) -> PathBuf {
         self.0.join("spool").join(format!("attempt-{attempt}.mirror"))
     }
 
-    /// Lists the existing spools, in the order of their attempts.
+    /// Lists the spools that exist, in the order of their attempts.
     pub fn spools(&self) -> Vec<(AttemptId, PathBuf)> {
         let entries = fs::read_dir(self.0.join("spool")).into_iter().flatten().flatten();
         let spool = |entry: fs::DirEntry| {
@@ -127,17 +127,17 @@ impl TrialFolder {
         spools
     }
 
-    /// Returns the folder of all logs.
+    /// Returns the folder of all logs of the trial.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
     }
 
-    /// Returns the path of the standard error of `rank` in `attempt`.
+    /// Returns the path of the log with the standard error of `rank` in `attempt`.
     pub fn rank_log(&self, attempt: AttemptId, rank: Rank) -> PathBuf {
         self.logs().join(format!("attempt-{attempt}.rank-{rank}.log"))
     }
 
-    /// Returns the path of the standard error of this trial's agents.
+    /// Returns the path of the log with the standard error of the trial's agents.
     pub fn agent_log(&self) -> PathBuf {
         self.logs().join("agent.log")
     }
@@ -148,7 +148,7 @@ impl TrialFolder {
         self.0.join("agent.json")
     }
 
-    /// Returns the path of the agent's socket, used unless it is too long.
+    /// Returns the path of the agent's control socket, used unless the path is too long.
     pub fn socket(&self) -> PathBuf {
         self.0.join("agent.sock")
     }
@@ -158,7 +158,7 @@ impl TrialFolder {
         self.0.join("hosts")
     }
 
-    /// Returns `true` if the files of a trial were removed before the history could forget it.
+    /// Returns `true` if the files of the trial were removed before the history could forget it.
     pub(crate) fn is_emptied(&self) -> bool {
         self.0.join(EMPTIED).exists()
     }
@@ -179,8 +179,8 @@ impl TrialFolder {
         self.0.join("controller.lock")
     }
 
-    /// Creates the folder and its subfolders, accessible to the user only. `Err` if one is a link or belongs
-    /// to another user.
+    /// Creates the trial's folder and its subfolders, accessible to the user only. `Err` if one is a link or
+    /// belongs to another user.
     pub fn create(&self) -> io::Result<()> {
         files::check_trial(&self.0)?;
         for folder in [self.0.clone(), self.0.join("spool"), self.logs(), self.checkpoints()] {

@@ -87,7 +87,7 @@ impl HostMonitor {
     }
 }
 
-/// Returns the driver's figures of each GPU.
+/// Returns load, memory, power and temperature of each GPU by name, as the driver reports them.
 fn gpus(nvml: &Nvml) -> Vec<(String, f64)> {
     let mut figures = Vec::new();
     for index in 0..nvml.device_count().unwrap_or(0) {
@@ -103,7 +103,7 @@ fn gpus(nvml: &Nvml) -> Vec<(String, f64)> {
     figures
 }
 
-/// Thread that samples the load until this value is dropped.
+/// Thread that samples the load of the host until this value is dropped.
 #[derive(Debug)]
 pub struct LoadSampler {
     stop: Option<mpsc::Sender<()>>,
@@ -111,7 +111,7 @@ pub struct LoadSampler {
 }
 
 impl LoadSampler {
-    /// Passes the figures of `system` to `sink` after every `interval`.
+    /// Starts a thread that passes the figures of `system` to `sink` after every `interval`.
     pub fn start(
         mut system: HostMonitor,
         interval: Duration,

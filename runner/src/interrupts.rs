@@ -10,7 +10,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Counts another interrupt.
+    /// Counts another interrupt by the user.
     pub fn add(&self) {
         self.added.fetch_add(1, Ordering::SeqCst);
     }
@@ -20,7 +20,7 @@ impl Interrupts {
         self.added.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if an interrupt has not been acknowledged.
+    /// Returns `true` if any interrupt has not been acknowledged.
     pub fn is_pending(&self) -> bool {
         self.count() > self.heeded.load(Ordering::SeqCst)
     }

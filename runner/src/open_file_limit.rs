@@ -1,21 +1,23 @@
-//! Limit of open files: an attempt on many hosts needs more than the usual 1024.
+//! Limit on open files: an attempt on many hosts needs more than the usual 1024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that every agent opens: streams, logs, spool, sockets, pending connections.
+/// Number of files that every agent opens: streams, logs, spool, sockets, pending connections.
 const ALWAYS: u64 = 96;
 
-/// Files of an agent per local rank: its streams and its log.
+/// Number of files that an agent opens per local rank: its streams and its log.
 const EACH_RANK: u64 = 4;
 
-/// Files of an agent per other host: a connection, a wake-up handle for its thread, and a file being fetched.
+/// Number of files that an agent opens per other host: a connection, a wake-up handle for its thread, and a
+/// file being fetched.
 const EACH_HOST: u64 = 4;
 
-/// Files of a rank per other rank: a connection in every common group, and one for heartbeats.
+/// Number of files that a rank opens per other rank: a connection in every common group, and one for
+/// heartbeats.
 const EACH_PEER: u64 = 5;
 
-/// Raises the limit of this process and its children for an attempt with `ranks` local ranks and `hosts`
-/// other hosts, whose ranks are each connected to `peers` others.
+/// Raises the limit of open files for this process and its children, for an attempt with `ranks` local ranks
+/// and `hosts` other hosts, whose ranks are each connected to `peers` others.
 ///
 /// `Err` names the limit and says how to raise it.
 pub(crate) fn ensure_open_file_limit(ranks: usize, hosts: usize, peers: usize) -> Result<(), String> {
@@ -32,8 +34,8 @@ fn needed(ranks: u64, hosts: u64, peers: u64) -> u64 {
     agent.max(ALWAYS + EACH_PEER * peers)
 }
 
-/// Raises the soft limit to `needed` if it is lower. It is not raised further, as some programs rely on a low
-/// limit.
+/// Raises the soft limit of open files to `needed` if it is lower. It is not raised further, as some programs
+/// rely on a low limit.
 pub(crate) fn raise_open_file_limit(needed: u64, what: &str) -> Result<(), String> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= needed) {

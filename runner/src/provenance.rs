@@ -1,4 +1,5 @@
-//! Provenance of a trial: code, program, machine, settings. Secrets are never stored.
+//! Provenance of a trial: git commit and uncommitted changes, program, machine, settings. Secrets are never
+//! stored.
 
 mod repository;
 
@@ -21,14 +22,14 @@ pub struct Provenance {
     pub command: Vec<String>,
 }
 
-/// State of a git repository.
+/// State of a git repository: its commit, and the changes since (a dirty tree).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitState {
-    /// Hash of the commit.
+    /// Hash of the commit that is checked out.
     pub revision: String,
-    /// Branch; `None` if none is checked out.
+    /// Branch that is checked out; `None` if none is.
     pub branch: Option<String>,
-    /// Changes of tracked files since the commit, as a patch with secrets replaced by markers; `None` without
+    /// Uncommitted changes of tracked files, as a patch with secrets replaced by markers; `None` without
     /// changes.
     pub patch: Option<String>,
     /// True if the patch was cut at the size limit.
@@ -43,7 +44,7 @@ const PATCH_LIMIT: usize = 1 << 20;
 /// Most names of untracked files that are stored.
 const UNTRACKED_LIMIT: usize = 200;
 
-/// Files that may contain secrets: their changes are not stored.
+/// Patterns of files that may contain secrets: their changes are not stored.
 const PRIVATE: &[&str] = &[
     ":(top,exclude,glob)**/.env*",
     ":(top,exclude,glob)**/*.pem",
@@ -52,7 +53,7 @@ const PRIVATE: &[&str] = &[
     ":(top,exclude,glob)**/*credential*",
 ];
 
-/// Variables whose values are stored. None of them holds a secret, all of them affect training.
+/// Environment variables whose values are stored. None of them holds a secret, all of them affect training.
 pub(crate) const VALUES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -75,7 +76,7 @@ pub(crate) const VALUES: &[&str] = &[
     "SLURM_NTASKS",
 ];
 
-/// Prefixes of variables whose names are stored; their values only if [`VALUES`] has them.
+/// Prefixes of environment variables whose names are stored; their values only if [`VALUES`] has them.
 const NAMES: &[&str] = &["CUDA_", "DTRAIN_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "RAYON_", "SLURM_"];
 
 impl GitState {
@@ -86,7 +87,7 @@ impl GitState {
 }
 
 impl Provenance {
-    /// Collects the provenance of a trial started now, by a program with these features, from a recipe in
+    /// Collects the provenance of a trial that a program with these features starts now, from a recipe in
     /// `folder`.
     pub fn collect(folder: &Path, features: &[&str]) -> Self {
         let version = env!("CARGO_PKG_VERSION");
@@ -129,12 +130,12 @@ pub fn git(folder: &Path) -> Option<GitState> {
     })
 }
 
-/// Returns a patch without its last line if that was cut: a part of a secret does not look like one.
+/// Returns a patch, without its last line if that was cut: a part of a secret does not look like one.
 fn whole_lines(patch: &str, is_cut: bool) -> &str {
     if is_cut { patch.rfind('\n').map_or("", |end| &patch[..=end]) } else { patch }
 }
 
-/// Returns the properties of the machine and the variables.
+/// Returns the properties of the machine and its environment variables, by name.
 fn environment(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let mut found = machine();
     for (name, value) in variables {

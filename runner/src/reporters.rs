@@ -27,12 +27,13 @@ impl Reporters {
         }
     }
 
-    /// Notes the figures of a step; returns `true` if its loss counts.
+    /// Notes that `rank` reports the figures of a step; returns `true` if its loss counts.
     pub fn counts_step(&mut self, rank: Rank, figures: &StepFigures) -> bool {
         if figures.is_of_script() { self.counts("loss", rank) } else { rank == Rank(0) }
     }
 
-    /// Returns the results of an event that count, each under its series name, as in `objective.metric`.
+    /// Returns the results of an event that count, each with the name of its series, as in
+    /// `objective.metric`.
     pub fn results<'e>(&mut self, said: &'e StampedEvent) -> Vec<(Cow<'e, str>, f64)> {
         let mut results = results(&said.event);
         results.retain(|(name, _)| self.counts(name, said.rank));
@@ -40,7 +41,7 @@ impl Reporters {
     }
 }
 
-/// Returns all results in an event, each under its series name.
+/// Returns all results in an event, each with the name of its series.
 fn results(event: &Event) -> Vec<(Cow<'_, str>, f64)> {
     match event {
         Event::Step(figures) => {

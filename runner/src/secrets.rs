@@ -1,13 +1,13 @@
 //! Redacts secrets in a text before it is stored.
 //!
-//! Secrets are recognised by the form of services' tokens (`ghp_…`, `AKIA…`, the block of a private key),
+//! Secrets are recognized by the form of services' tokens (`ghp_…`, `AKIA…`, the block of a private key),
 //! otherwise by the name before the value (`password = …`). Each is replaced by `[removed: RULE]`, so that a
 //! reader knows its kind. A secret without a form or a name is not found.
 
 use std::collections::BTreeMap;
 
-/// Pattern of a kind of token: name of the rule, prefix, allowed characters after it, and their minimum
-/// number.
+/// Pattern of a kind of token: name of the rule, prefix of the token, characters allowed after it, and their
+/// least number.
 struct TokenPattern(&'static str, &'static str, fn(char) -> bool, usize);
 
 const FORMS: [TokenPattern; 19] = [
@@ -32,7 +32,7 @@ const FORMS: [TokenPattern; 19] = [
     TokenPattern("JSON web token", "eyJ", is_dotted, 30),
 ];
 
-/// Suffixes of names with secret values, in lower case and without `_` and `-`.
+/// Suffixes of names whose values are secret, in lower case and without `_` and `-`.
 const NAMES: [&str; 12] = [
     "password",
     "passwd",
@@ -48,10 +48,10 @@ const NAMES: [&str; 12] = [
     "credentials",
 ];
 
-/// Suffixes of names after which a long random word is secret.
+/// Suffixes of names whose values are secret if they are a long random word.
 const HINTS: [&str; 5] = ["key", "auth", "authorization", "bearer", "signature"];
 
-/// Values that are no secrets: types and constants of programs.
+/// Values after secret names that are no secrets: types and constants of programs.
 const HARMLESS: [&str; 16] = [
     "string",
     "str",
@@ -71,7 +71,7 @@ const HARMLESS: [&str; 16] = [
     "required",
 ];
 
-/// Minimum length of a random word.
+/// Fewest characters of a word that counts as random.
 const LONG: usize = 32;
 
 fn is_upper(c: char) -> bool {
@@ -113,8 +113,8 @@ pub(crate) fn redacted(text: &str) -> String {
     text.split_inclusive('\n').map(line).collect()
 }
 
-/// Returns `true` if a line is of a private key whose beginning is not in the text: a full line of base64 and
-/// nothing else.
+/// Returns `true` if a line belongs to a private key whose first line is not in the text: a full line of
+/// base64 and nothing else.
 fn is_private_key_line(line: &str) -> bool {
     let word = line.get(1..).unwrap_or("").trim();
     let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
@@ -129,7 +129,7 @@ fn marker(rule: &str) -> String {
     format!("[removed: {rule}]")
 }
 
-/// Returns the length of the leading characters of `text` that satisfy `is`.
+/// Returns the length in bytes of the beginning of `text` whose characters all satisfy `is`.
 fn run(text: &str, is: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is(c)).unwrap_or(text.len())
 }
@@ -156,7 +156,7 @@ fn redact_tokens(line: &str) -> String {
     out
 }
 
-/// Returns the rule and the length of a token at the beginning of `text`.
+/// Returns the rule and the length of the token that `text` begins with; `None` without one.
 fn match_token(form: &TokenPattern, text: &str) -> Option<(&'static str, usize)> {
     let &TokenPattern(rule, prefix, is, least) = form;
     let token = text.strip_prefix(prefix)?;
@@ -171,7 +171,8 @@ fn match_token(form: &TokenPattern, text: &str) -> Option<(&'static str, usize)>
     (length >= least && fits).then_some((rule, prefix.len() + length))
 }
 
-/// Returns begin and length of the password in a URL after `://`. A long user name without one is a token.
+/// Returns the start and the length of the password in a URL, in the text after `://`. A long user name
+/// without a password is a token.
 fn password_of(address: &str) -> Option<(usize, usize)> {
     let authority = &address[..run(address, |c| !c.is_whitespace() && !"/\"'`<>".contains(c))];
     let (user, _) = authority.rsplit_once('@')?;
@@ -184,7 +185,7 @@ fn password_of(address: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// Returns `true` if a value refers to a secret, or is a placeholder for it.
+/// Returns `true` if a value only refers to a secret, or is a placeholder for one.
 fn is_reference(value: &str) -> bool {
     value.starts_with(['$', '{', '<', '[', '*', '%', '…']) || value.starts_with("...")
 }
@@ -222,7 +223,7 @@ fn redact_named_values(line: &str) -> String {
     out
 }
 
-/// Returns begin and end of the value assigned to a name, in the text after the name.
+/// Returns the start and the end of the value assigned to a name, in the text after the name.
 fn value_after(text: &str, is_option: bool) -> Option<(usize, usize)> {
     let blank = |text: &str| run(text, |c| c == ' ' || c == '\t');
     let closing = run(text, |c| "\"'`]".contains(c));
@@ -249,7 +250,7 @@ fn value_after(text: &str, is_option: bool) -> Option<(usize, usize)> {
     Some((at, at + length))
 }
 
-/// Returns `true` if the value is the secret itself, and not code that gets it from somewhere.
+/// Returns `true` if the value from `from` to `to` is the secret itself, and not code that reads it elsewhere.
 fn is_literal_secret(name: &str, text: &str, from: usize, to: usize) -> bool {
     let value = &text[from..to];
     let is_quoted = text[..from].ends_with(['"', '\'', '`']);
@@ -265,13 +266,13 @@ fn is_literal_secret(name: &str, text: &str, from: usize, to: usize) -> bool {
     is_quoted || value.chars().all(|c| c.is_ascii_alphanumeric() || "_-+/=.@!%^*~#?".contains(c))
 }
 
-/// Returns `true` if a word is long, of letters and digits, and as mixed as a random one.
+/// Returns `true` if a word looks random: it is long, consists of letters and digits, and has a high entropy.
 fn is_random(word: &str) -> bool {
     let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
     word.len() >= LONG && has(char::is_ascii_digit) && has(char::is_ascii_alphabetic) && entropy(word) >= 3.0
 }
 
-/// Returns the entropy per character in bits, by its frequency in the word.
+/// Returns the entropy of a word in bits per character, from the frequencies of its characters.
 fn entropy(word: &str) -> f64 {
     let mut counts: BTreeMap<char, u32> = BTreeMap::new();
     word.chars().for_each(|c| *counts.entry(c).or_default() += 1);

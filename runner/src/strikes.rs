@@ -13,23 +13,23 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Milliseconds within which strikes add up.
+/// Milliseconds within which the strikes of a host add up.
 const WINDOW_MS: u64 = 60 * 60 * 1000;
 
-/// Milliseconds for which a host is excluded the first time.
+/// Duration of the first exclusion of a host, in milliseconds.
 const FIRST_MS: u64 = 10 * 60 * 1000;
 
-/// Most milliseconds for which a host is excluded.
+/// Longest duration of an exclusion, in milliseconds.
 const LONGEST_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Milliseconds after which a strike expires.
+/// Milliseconds after which a strike expires and is forgotten.
 pub const FORGOTTEN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
-/// Sum of weights that excludes a host: that of two full strikes.
+/// Sum of the weights of strikes that excludes a host: that of two full strikes.
 const LIMIT: u32 = 4;
 
-/// Hosts that must remain if a slow one is excluded. A slow rank takes 1.3 times as long as its peers: with
-/// fewer hosts training is faster with it than without.
+/// Number of hosts that must remain if a slow one is excluded. A slow rank takes 1.3 times as long as its
+/// peers: with fewer hosts training is faster with it than without.
 const FOR_A_SLOW_ONE: usize = 4;
 
 /// Cause of a strike.
@@ -40,20 +40,20 @@ pub enum StrikeCause {
     Lost,
     /// The host could not start its ranks.
     Launch,
-    /// The system or a user killed a rank there.
+    /// The system or a user killed a rank on the host.
     Killed,
-    /// A rank there failed by itself, which may be a fault of the program: counts half.
+    /// A rank on the host failed by itself, which may be a fault of the program: counts half.
     Rank,
-    /// The connection to another host broke: counts half for each.
+    /// The connection to another host broke: counts half for each of the two.
     Link,
-    /// The data could not be read there, while other hosts may be able to: one strike suffices.
+    /// The host could not read the data, while other hosts may be able to: one strike suffices.
     Data,
-    /// A rank there was slow for many steps: one strike suffices.
+    /// A rank on the host was slow for many steps: one strike suffices.
     Slow,
 }
 
 impl StrikeCause {
-    /// Returns the stored word for the cause.
+    /// Returns the word by which the cause is stored.
     pub fn word(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -66,7 +66,7 @@ impl StrikeCause {
         }
     }
 
-    /// Returns a description of the cause.
+    /// Returns a description of the cause, for users.
     pub fn words(self) -> &'static str {
         match self {
             Self::Lost => "the host was lost",
@@ -79,7 +79,7 @@ impl StrikeCause {
         }
     }
 
-    /// Parses the stored word.
+    /// Parses the word by which a cause is stored; `None` if it is unknown.
     pub fn parse(word: &str) -> Option<Self> {
         let all = [Self::Lost, Self::Launch, Self::Killed, Self::Rank, Self::Link, Self::Data, Self::Slow];
         all.into_iter().find(|cause| cause.word() == word)
@@ -97,37 +97,37 @@ impl StrikeCause {
 /// One strike against a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strike {
-    /// Name of the host for users.
+    /// Name of the host, as shown to users.
     pub host: String,
-    /// Other host of a pair that lost its connection.
+    /// Other host of a pair that lost its connection; `None` for other causes.
     pub partner: Option<String>,
     /// Cause of the strike.
     pub cause: StrikeCause,
-    /// Time in milliseconds since the Unix epoch, by the clock of the controller.
+    /// Time of the strike in milliseconds since the Unix epoch, by the clock of the controller.
     pub at_ms: u64,
-    /// Description of the failure.
+    /// Description of the failure that caused the strike.
     pub detail: String,
 }
 
 /// Host that is excluded for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExcludedHost {
-    /// Name of the host for users.
+    /// Name of the host, as shown to users.
     pub host: String,
     /// Cause of the exclusion.
     pub cause: StrikeCause,
     /// End of the exclusion, in milliseconds since the Unix epoch.
     pub until_ms: u64,
-    /// Description of the last failure.
+    /// Description of the failure that caused the last strike.
     pub detail: String,
 }
 
-/// Tally of the strikes for one host and one cause.
+/// Tally of the strikes against one host for one cause.
 #[derive(Clone, Debug, Default)]
 struct StrikeTally {
-    /// Weight, time and other host of each strike since the last exclusion.
+    /// Weight, time in milliseconds, and other host of each strike since the last exclusion.
     open: Vec<(u32, u64, Option<String>)>,
-    /// Number of exclusions.
+    /// Number of exclusions so far.
     times: u32,
     until_ms: u64,
     detail: String,
@@ -139,8 +139,8 @@ impl StrikeTally {
     }
 }
 
-/// Returns the hosts that `strikes` exclude at `now_ms`, the longest exclusion first. For each host its
-/// longest exclusion counts.
+/// Returns the hosts that `strikes` exclude at `now_ms`, the longest exclusion first. Of several exclusions
+/// of a host the longest counts.
 pub fn excluded_hosts(strikes: &[Strike], now_ms: u64) -> Vec<ExcludedHost> {
     let mut all: BTreeMap<String, ExcludedHost> = BTreeMap::new();
     for ((host, cause), account) in tally_strikes(strikes, now_ms) {
@@ -154,8 +154,8 @@ pub fn excluded_hosts(strikes: &[Strike], now_ms: u64) -> Vec<ExcludedHost> {
     all
 }
 
-/// Returns those of `left_out` that a launch on the hosts `usable` leaves out, the worst first. At least one
-/// host remains; a slow one is left out only if that makes training faster.
+/// Returns the hosts in `left_out` to exclude from a launch on the hosts `usable`, the worst first. At least
+/// one host remains; a slow one is excluded only if that makes training faster.
 pub fn hosts_to_exclude(left_out: &[ExcludedHost], usable: &[String]) -> Vec<ExcludedHost> {
     let mut gone: Vec<ExcludedHost> = Vec::new();
     let is_slow = |one: &&ExcludedHost| one.cause == StrikeCause::Slow;
@@ -203,7 +203,8 @@ fn tally_strikes(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, StrikeCau
     all
 }
 
-/// Excludes a host, and clears the strikes of its partners for broken connections to it.
+/// Excludes a host for `cause` from `at_ms` on, and clears the strikes of its partners for broken connections
+/// to it.
 fn exclude(
     all: &mut BTreeMap<(String, StrikeCause), StrikeTally>,
     host: &str,

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialEvent {
-    /// A new record; shown after it was stored.
+    /// A new record, shown once it is stored.
     Record(Fact),
-    /// An event of a rank; shown once, after it was stored.
+    /// An event of a rank, shown once it is stored.
     Event(StampedEvent),
     /// A status change of the controller.
     Status(ControllerStatus),
@@ -28,9 +28,9 @@ pub enum ControllerStatus {
     Launching {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Number of ranks.
+        /// Number of ranks in the attempt.
         ranks: u32,
-        /// Step of the checkpoint it resumes from; `None` without one.
+        /// Step of the checkpoint that the attempt resumes from; `None` if it starts anew.
         from: Option<StepId>,
     },
     /// The agent answers; its events from here on are live.
@@ -42,21 +42,21 @@ pub enum ControllerStatus {
     },
     /// Not all hosts answer; the attempt is launched on the others.
     HostsUnreachable {
-        /// Number of hosts that answer.
+        /// Number of the hosts that answer.
         hosts: u32,
         /// Unreachable hosts, each with the reason.
         unreachable: Vec<String>,
     },
     /// Hosts are left out of the attempt because of their strikes.
     HostsExcluded {
-        /// Excluded hosts with cause and end of the exclusion.
+        /// Excluded hosts, each with the cause and the end of its exclusion.
         hosts: Vec<ExcludedHost>,
     },
     /// The hosts of the attempt are unreachable. It may continue there; the controller keeps asking.
     Unreachable {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Error of the last try.
+        /// Error of the last try to reach the hosts.
         reason: String,
     },
     /// The hosts of the attempt were unreachable for too long: the leader is given up, and the attempt goes
@@ -64,16 +64,16 @@ pub enum ControllerStatus {
     HostLost {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Error of the last try.
+        /// Error of the last try to reach the hosts.
         reason: String,
-        /// Seconds without an answer.
+        /// Seconds that passed without an answer.
         seconds: f64,
     },
     /// A lost host came back, and its processes of an earlier attempt were ended (fencing).
     Fenced {
-        /// Name of the host.
+        /// Name of the host that came back.
         host: String,
-        /// Number of the attempt that still ran there.
+        /// Number of the earlier attempt, whose processes still ran on the host.
         attempt: AttemptId,
     },
     /// The user interrupted a wait: the operation is given up, or ended as soon as its hosts answer.
@@ -82,16 +82,16 @@ pub enum ControllerStatus {
     SpoolUnavailable {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Error of the last try.
+        /// Error of the last try to read the spool.
         reason: String,
-        /// Seconds after which its host is given up.
+        /// Seconds after which the host with the spool is given up.
         seconds: f64,
     },
     /// The host with the rest of the spool was given up; unread events are lost.
     SpoolLost {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Error of the last try.
+        /// Error of the last try to read the spool.
         reason: String,
     },
     /// The attempt was lost; the next one follows after a backoff.
@@ -100,11 +100,12 @@ pub enum ControllerStatus {
         attempt: AttemptId,
         /// Length of the backoff in seconds.
         seconds: f64,
-        /// Consecutive attempts without progress lost to failures of this kind, and the number allowed.
+        /// Number of consecutive attempts without progress lost to failures of this kind, and the number
+        /// allowed.
         failures: (u32, u32),
         /// Kind of the failure; each has a budget of its own.
         blame: Blame,
-        /// Failure by which it was lost.
+        /// Failure that lost the attempt.
         failure: Failure,
     },
     /// The ranks were asked to finish their step, save and stop.
@@ -129,41 +130,41 @@ pub enum ControllerStatus {
     },
     /// All ranks saved, but the checkpoint could not be committed; training continues.
     CommitFailed {
-        /// Steps completed in it.
+        /// Training steps completed in the checkpoint.
         step: StepId,
         /// Cause of the failure.
         reason: String,
     },
     /// Loss spike: several losses in a row far above the median of recent ones.
     LossSpike {
-        /// Steps completed.
+        /// Training steps completed when the loss was measured.
         step: StepId,
         /// Training loss at that step.
         loss: f64,
-        /// Median of the recent losses before.
+        /// Median of the recent losses before the spike.
         median: f64,
     },
     /// A rank computes longer than others with equal work, which wait for it.
     Straggler {
-        /// Rank that is slow.
+        /// Rank that is slower than the others.
         rank: Rank,
-        /// Seconds that it computes per step.
+        /// Seconds that the slow rank computes per step.
         seconds: f64,
         /// Seconds that the median rank of the group computes per step.
         median: f64,
     },
     /// A record in a spool was skipped because it is damaged or unknown.
     SpoolRecordSkipped {
-        /// Offset in the spool, in bytes.
+        /// Offset of the record in the spool, in bytes.
         offset: u64,
-        /// Reason for skipping it.
+        /// Reason why the record was skipped.
         reason: String,
     },
     /// A spool is damaged so that the next record cannot be found; the rest is not read.
     SpoolDamaged {
         /// Path of the spool.
         spool: PathBuf,
-        /// Offset of the damage, in bytes.
+        /// Offset of the damage in the spool, in bytes.
         offset: u64,
         /// Description of the damage.
         reason: String,
@@ -178,7 +179,8 @@ impl ControllerStatus {
 }
 
 impl TrialEvent {
-    /// Returns the attempt of the event; `None` if it names none, such as the end of the trial.
+    /// Returns the number of the attempt that the event is about; `None` if it names none, such as the end of
+    /// the trial.
     pub fn attempt(&self) -> Option<AttemptId> {
         match self {
             Self::Event(stamped) => Some(stamped.attempt),
@@ -214,7 +216,7 @@ impl TrialEvent {
         }
     }
 
-    /// Returns `true` if it concerns the last named attempt without naming it.
+    /// Returns `true` if the event concerns the attempt that was named last, without naming it.
     pub fn is_of_the_same_attempt(&self) -> bool {
         matches!(
             self,
@@ -231,7 +233,7 @@ impl TrialEvent {
 
 /// Observer of a running trial.
 pub trait Observer {
-    /// Handles one event. Called in the thread that drives the trial, so it should return soon.
+    /// Handles one event of the trial. Called in the thread that drives the trial, so it should return soon.
     fn observe(&mut self, seen: &TrialEvent);
 }
 

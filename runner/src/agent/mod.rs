@@ -137,7 +137,7 @@ fn termination_flag() -> io::Result<Arc<AtomicBool>> {
 }
 
 fn write_card(folder: &TrialFolder, card: &AgentCard) -> io::Result<()> {
-    durable::replace(&folder.agent_card(), &serde_json::to_vec(card)?)
+    durable::atomic_write(&folder.agent_card(), &serde_json::to_vec(card)?)
 }
 
 /// Returns the name of the checkpoint folder that the ranks resume from.

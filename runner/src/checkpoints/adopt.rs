@@ -15,15 +15,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Attempt that an adopted checkpoint is stored under; all attempts of the trial come after it.
+/// Attempt number under which an adopted checkpoint is stored; the attempts of the trial itself come after
+/// it.
 pub const ADOPTED: AttemptId = AttemptId(0);
 
 /// Parts of a checkpoint that another trial takes over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adoption {
-    /// The whole state; training continues after its step.
+    /// The whole training state; training continues after the checkpoint's step.
     State {
-        /// Data to continue training with, if it differs from that of the checkpoint.
+        /// Data to continue training with, if it differs from the data of the checkpoint.
         inputs: Option<InputManifest>,
     },
     /// Weights and tokenizer only; training begins at step 0.
@@ -127,7 +128,7 @@ fn keep_weights(manifest: &mut Manifest) {
     manifest.files.retain(|file| file.name == TOKENIZER || used.contains(&file.name));
 }
 
-/// Hard-links a file, or copies it if that is not possible.
+/// Hard-links the file `from` to the path `to`, or copies it if that is not possible.
 fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());

@@ -13,7 +13,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Checks that every file is in the folder with its full length; `Err` names the one that is not.
+/// Checks that all `files` are in the folder `partial` with their full length; `Err` names the first that is
+/// not.
 pub fn check(partial: &Path, files: &[SavedFile]) -> Result<(), String> {
     for SavedFile { file, .. } in files {
         let path = partial.join(&file.name);
@@ -25,7 +26,8 @@ pub fn check(partial: &Path, files: &[SavedFile]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the manifest of the files that all ranks saved; `Err` if a rank saved nothing.
+/// Returns the manifest, as JSON, of a checkpoint made of the files that all ranks saved; `Err` if any
+/// element of a tensor is not saved exactly once.
 pub fn manifest_contents(one: &Assignment, step: StepId, files: Vec<SavedFile>) -> Result<String, String> {
     let (tensors, files) = merge(files).map_err(|uncovered| uncovered.to_string())?;
     let manifest = Manifest::new(one, step, env!("CARGO_PKG_VERSION"), tensors, files);
@@ -43,7 +45,7 @@ pub fn prepare(partial: &Path, contents: &str) -> Result<(), String> {
     write().map_err(|error| format!("{}: {error}", partial.display()))
 }
 
-/// Renames a prepared checkpoint to its final name.
+/// Commits a prepared checkpoint by renaming its folder to the final name.
 pub fn finish(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> Result<(), String> {
     let folder = trial.checkpoint(step, attempt);
     fs::rename(trial.partial_checkpoint(step, attempt), &folder)
@@ -51,7 +53,7 @@ pub fn finish(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> Result<(
         .map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// Removes the files of a checkpoint that will not be committed.
+/// Removes the files of an uncommitted checkpoint, which will not be committed.
 pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Result<()> {
     match fs::remove_dir_all(trial.partial_checkpoint(step, attempt)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -59,7 +61,7 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
     }
 }
 
-/// Removes partial checkpoints of attempts before `attempt`.
+/// Removes the partial checkpoints that attempts before `attempt` left.
 pub fn remove_partial(checkpoints: &Path, attempt: AttemptId) -> io::Result<()> {
     for entry in fs::read_dir(checkpoints)? {
         let entry = entry?;

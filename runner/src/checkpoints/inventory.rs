@@ -1,4 +1,4 @@
-//! Inventory of a trial's checkpoints over all stores that hold files of them.
+//! Inventory of a trial's checkpoints: which stores hold which of their files.
 
 use super::{COMMIT, CheckpointStore, FolderListing, MANIFEST, PARTIAL};
 use dtrain_protocol::checkpoint::parse_folder_name;
@@ -9,34 +9,34 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Largest manifest that is read, in bytes.
 const MAX_MANIFEST: u64 = 1 << 30;
 
-/// Checkpoint folders of a trial in all stores.
+/// Inventory of the checkpoint folders of a trial in all stores.
 #[derive(Debug)]
 pub struct Inventory {
-    /// Folders by store; empty for one that could not be asked.
+    /// Checkpoint folders of each store; empty for a store that did not answer.
     folders: Vec<Vec<FolderListing>>,
-    /// Stores that could not be asked, each with the reason.
+    /// Names of the stores that did not answer, each with the reason.
     pub away: Vec<(String, String)>,
 }
 
 /// One checkpoint of a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckpointInfo {
-    /// Name of its folder.
+    /// Name of the checkpoint's folder, without `.partial`.
     pub name: String,
-    /// Steps completed in it.
+    /// Training steps completed when the checkpoint was saved.
     pub step: u64,
-    /// Attempt that wrote it.
+    /// Number of the attempt that wrote the checkpoint.
     pub attempt: u64,
-    /// State of the files: committed, damaged, refused or partial.
+    /// State of the checkpoint's files: committed, damaged, refused or partial.
     pub state: State,
-    /// Reason why it cannot be used, if known.
+    /// Reason why the checkpoint cannot be used, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Bytes of its files, each counted once.
+    /// Size of the checkpoint in bytes; a file that several stores hold counts once.
     pub bytes: u64,
-    /// Time of the last change, in milliseconds since the Unix epoch.
+    /// Time of the last change to the checkpoint, in milliseconds since the Unix epoch.
     pub modified_ms: u64,
-    /// Stores that hold files of it.
+    /// Stores that hold files of the checkpoint.
     pub places: Vec<StoredFiles>,
 }
 
@@ -44,13 +44,13 @@ pub struct CheckpointInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// All ranks saved, and every file has its full length.
+    /// All ranks saved their part, and every file has its full length.
     Committed,
-    /// It was committed, but a file is missing or differs from the commit.
+    /// The checkpoint was committed, but a file is missing or differs from the committed one.
     Damaged,
-    /// It could not be read on resume and no longer counts.
+    /// The checkpoint could not be read on resume and is no longer used.
     Refused,
-    /// It is being written, or its attempt ended before it was committed.
+    /// The checkpoint is being written, or its attempt ended before the commit.
     Partial,
 }
 
@@ -59,14 +59,14 @@ pub enum State {
 pub struct StoredFiles {
     /// Name of the store.
     pub holder: String,
-    /// Number of files there.
+    /// Number of the checkpoint's files in the store.
     pub files: usize,
-    /// Bytes of these files.
+    /// Total size of the checkpoint's files in the store, in bytes.
     pub bytes: u64,
 }
 
 impl Inventory {
-    /// Lists the folders of all stores. `Err` if none could be asked.
+    /// Lists the checkpoint folders of all stores. `Err` if none of them answered.
     pub fn collect(holders: &mut [Box<dyn CheckpointStore + '_>]) -> Result<Self, String> {
         let (mut folders, mut away) = (Vec::new(), Vec::new());
         for holder in holders.iter_mut() {
@@ -83,7 +83,7 @@ impl Inventory {
         Ok(Self { folders, away })
     }
 
-    /// Returns an inventory of these folders, by store.
+    /// Builds an inventory from the checkpoint folders of each store.
     pub(crate) fn of(folders: Vec<Vec<FolderListing>>) -> Self {
         Self { folders, away: Vec::new() }
     }
@@ -115,8 +115,8 @@ impl Inventory {
         self.folders.iter().flatten().any(|folder| folder.name == name)
     }
 
-    /// Returns the folders of a checkpoint, each with the index of its store. A store whose commit was
-    /// interrupted has all files under the partial name.
+    /// Returns all folders that hold files of a checkpoint, each with the index of its store. A store whose
+    /// commit was interrupted has all files under the partial name.
     pub(super) fn copies_of(&self, name: &str) -> Vec<(usize, FolderListing)> {
         let of = |(index, folders): (usize, &Vec<FolderListing>)| {
             let folder = folders.iter().find(|folder| folder.name == name);
@@ -213,7 +213,7 @@ fn every_file(manifest: &Manifest, held: &[(usize, FolderListing)]) -> Result<()
     Ok(())
 }
 
-/// Reads and verifies the manifest of a checkpoint in a store; returns its text too.
+/// Reads and verifies the manifest of the checkpoint `folder` in a store; returns its text too.
 pub(crate) fn read_manifest(
     holder: &mut dyn CheckpointStore,
     folder: &FolderListing,
@@ -224,7 +224,7 @@ pub(crate) fn read_manifest(
     Ok((text, manifest))
 }
 
-/// Reads a whole file of at most `limit` bytes.
+/// Reads a file from a store to its end, or until at least `limit` bytes are read.
 fn read_whole_file(
     holder: &mut dyn CheckpointStore,
     folder: &FolderListing,

@@ -1,4 +1,4 @@
-//! Checkpoints on disk: commit, inventory, verification and copies.
+//! Checkpoints on disk: commit, inventory, verification, retention and copies.
 
 mod adopt;
 pub mod commit;
@@ -6,6 +6,7 @@ mod inventory;
 mod pull;
 pub mod retention;
 mod store;
+mod verify_checksum;
 mod verify_copies;
 
 #[cfg(test)]
@@ -15,26 +16,27 @@ pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
 pub use inventory::{CheckpointInfo, Inventory, State, StoredFiles};
 pub use pull::{pull, remove_unfinished};
 pub use store::{CheckpointStore, FolderListing, LocalStore};
+pub use verify_checksum::{verify, verify_checksums};
 pub use verify_copies::{DamagedItem, VerificationReport, verify_all_copies};
 
 pub(crate) use inventory::read_manifest;
 
-use dtrain_protocol::checkpoint::{CHUNK_BYTES, parse_folder_name};
-use dtrain_protocol::{FileEntry, Manifest, ResumePoint};
-use std::fs::{self, File};
-use std::io::{self, Read};
+use dtrain_protocol::checkpoint::parse_folder_name;
+use dtrain_protocol::{Manifest, ResumePoint};
+use std::fs;
+use std::io;
 use std::path::Path;
 
-/// File name of the manifest, a checkpoint's table of contents.
+/// Name of the file with a checkpoint's manifest, its table of contents.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Name of the file that marks a checkpoint as committed: the blake3 of the manifest, in hex.
+/// Name of the file that marks a checkpoint as committed and contains the blake3 of the manifest, in hex.
 pub const COMMIT: &str = "COMMIT";
 
-/// Suffix of a folder's name until the checkpoint is committed.
+/// Suffix of the name of a checkpoint's folder until the checkpoint is committed.
 const PARTIAL: &str = ".partial";
 
-/// Returns `true` if a folder of this name holds an uncommitted checkpoint.
+/// Returns `true` if `name` is that of the folder of an uncommitted checkpoint.
 pub(crate) fn is_partial(name: &str) -> bool {
     name.ends_with(PARTIAL) && parse_folder_name(name).is_some()
 }
@@ -52,69 +54,6 @@ pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
     }
     found.sort_by_key(|(attempt, step, _)| (*attempt, *step));
     Ok(found.into_iter().map(|(_, _, point)| point).collect())
-}
-
-/// Reads the manifest of a committed checkpoint; checks that it is the committed one and that every file has
-/// its full length. The contents of files are checked when they are read.
-///
-/// `Err` names the file and the fault.
-pub fn verify(folder: &Path) -> Result<Manifest, String> {
-    let (_, manifest) = read_local_manifest(folder)?;
-    for file in &manifest.files {
-        let found = fs::metadata(folder.join(&file.name)).map(|found| found.len());
-        let found = match found {
-            Ok(bytes) => Some(bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(format!("{}: {error}", folder.join(&file.name).display())),
-        };
-        if let Some(damage) = manifest.wrong_length(file, found, None) {
-            return Err(damage.to_string());
-        }
-    }
-    Ok(manifest)
-}
-
-/// Like [`verify`], but also compares every file with its checksums, which reads the whole checkpoint. `read`
-/// gets the bytes read so far and the bytes of all files.
-///
-/// `Err` names the file, the offset and the fault.
-pub fn verify_checksums(folder: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Manifest, String> {
-    let manifest = verify(folder)?;
-    let total = manifest.files.iter().map(|file| file.bytes).sum();
-    let mut done = 0;
-    for file in &manifest.files {
-        verify_file(folder, file, &manifest, &mut |bytes| {
-            done += bytes;
-            read(done, total);
-        })?;
-    }
-    Ok(manifest)
-}
-
-/// Compares one file of a checkpoint with its checksums; `read` gets the bytes of each chunk.
-fn verify_file(
-    folder: &Path,
-    file: &FileEntry,
-    manifest: &Manifest,
-    read: &mut dyn FnMut(u64),
-) -> Result<(), String> {
-    let path = folder.join(&file.name);
-    let failed = |error: io::Error| format!("{}: {error}", path.display());
-    let mut opened = File::open(&path).map_err(failed)?;
-    let mut chunk = Vec::new();
-    for index in 0..file.chunks.len() as u64 {
-        chunk.clear();
-        (&mut opened).take(CHUNK_BYTES).read_to_end(&mut chunk).map_err(failed)?;
-        let hash = blake3::hash(&chunk).to_hex();
-        file.check(index, &hash).map_err(|detail| {
-            // Without the names of tensors, which would hide the name of the file.
-            let mut damage = manifest.damage(&file.name, None, file.chunk(index), detail);
-            damage.tensors.clear();
-            damage.to_string()
-        })?;
-        read(chunk.len() as u64);
-    }
-    Ok(())
 }
 
 /// Reads and verifies the manifest of a local checkpoint; returns its text too.

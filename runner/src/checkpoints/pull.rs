@@ -1,4 +1,5 @@
-//! Pulls a checkpoint: copies all of it to a folder with its bytes verified, or nothing.
+//! Pulls a checkpoint: copies all of its files to a folder and verifies every byte, or leaves no checkpoint
+//! there.
 
 use super::inventory::read_manifest;
 use super::{CheckpointStore, FolderListing, Inventory, PARTIAL, commit};
@@ -74,7 +75,7 @@ pub fn remove_unfinished(to: &Path) -> Result<(), String> {
     }
 }
 
-/// Returns `TO.partial`.
+/// Returns `TO.partial`, the path of an incomplete copy to the folder `to`.
 fn partial_path(to: &Path) -> Result<PathBuf, String> {
     let name = to.file_name().ok_or_else(|| format!("{} is not the name of a folder", to.display()))?;
     let mut name = name.to_owned();
@@ -136,7 +137,7 @@ fn chunk(
     Ok(bytes)
 }
 
-/// File that is being copied; may continue an interrupted copy.
+/// File that is being copied; its beginning may come from an interrupted copy.
 struct PartialFile<'a> {
     file: File,
     entry: &'a FileEntry,
@@ -148,7 +149,7 @@ impl<'a> PartialFile<'a> {
         Ok(Self { file: files::open_as(&options, path)?, entry })
     }
 
-    /// Returns `true` if an intact copy of the chunk is there.
+    /// Returns `true` if the local file already has an intact copy of the chunk `index`.
     fn has(&self, index: u64) -> io::Result<bool> {
         let range = self.entry.chunk(index);
         if self.file.metadata()?.len() < range.end {
@@ -163,7 +164,7 @@ impl<'a> PartialFile<'a> {
         self.file.write_all_at(bytes, self.entry.chunk(index).start)
     }
 
-    /// Cuts the file at its full length and makes it durable; call it when all chunks are there.
+    /// Truncates the file to its full length and makes it durable. Call it once all chunks are written.
     fn finish(self) -> io::Result<()> {
         self.file.set_len(self.entry.bytes)?;
         self.file.sync_all()

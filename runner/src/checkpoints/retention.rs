@@ -1,4 +1,4 @@
-//! Retention: removes checkpoints when there are newer ones.
+//! Retention of checkpoints: removes old ones and keeps the newest.
 
 use super::committed;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
@@ -7,8 +7,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Applies the retention policy: keeps the `keep` newest checkpoints (at least 2) of `attempt`, of the
-/// checkpoint `resumed` that it resumed from, and of those before; removes older ones.
+/// Removes old checkpoints and keeps the `keep` newest (at least 2) among those of `attempt`, the checkpoint
+/// `resumed` that it resumed from, and those before.
 ///
 /// A later attempt's checkpoint is newer even if it has fewer steps: the attempt resumed from an older
 /// checkpoint because later ones could not be read, and unreadable ones do not count. But the last checkpoint
@@ -28,7 +28,7 @@ pub fn apply_retention(
     superfluous.into_iter().map(remove).fold(Ok(()), Result::and)
 }
 
-/// Returns those of the committed checkpoints `all`, oldest first, that [`apply_retention`] removes.
+/// Returns the checkpoints that [`apply_retention`] removes, given all committed ones, oldest first.
 pub(crate) fn beyond_retention(
     all: &[(AttemptId, StepId)],
     keep: u32,

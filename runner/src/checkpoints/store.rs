@@ -9,22 +9,22 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::UNIX_EPOCH;
 
-/// Most bytes that one read returns.
+/// Most bytes that one read of a file returns.
 const MOST: u64 = CHUNK_BYTES;
 
-/// Place that holds files of a trial's checkpoints.
+/// Place that holds files of a trial's checkpoints, such as this machine or a remote host.
 pub trait CheckpointStore {
-    /// Returns the name of the store for users.
+    /// Returns the name of the store, as shown to users.
     fn name(&self) -> &str;
 
-    /// Lists its checkpoint folders, committed or not.
+    /// Lists the checkpoint folders in the store, committed or not.
     fn folders(&mut self) -> Result<Vec<FolderListing>, String>;
 
-    /// Reads a file from byte `from` on, at most one chunk; empty at its end.
+    /// Reads at most one chunk of a file, starting at byte `from`; returns nothing at the end of the file.
     fn read(&mut self, folder: &str, file: &str, from: u64) -> Result<Vec<u8>, String>;
 
-    /// Returns the blake3, in hex, of `count` chunks of a stored file from chunk `first` on; fewer at its
-    /// end. A chunk that cannot be read is an `Err` with the reason.
+    /// Returns the blake3 hashes, in hex, of `count` chunks of a stored file, starting with chunk `first`;
+    /// fewer at the end of the file. A chunk that cannot be read is an `Err` with the reason.
     fn hashes(
         &mut self,
         folder: &str,
@@ -39,13 +39,13 @@ pub trait CheckpointStore {
 pub struct FolderListing {
     /// Name of the folder: that of the checkpoint, with `.partial` appended before the commit.
     pub name: String,
-    /// Time of the last change, in milliseconds since the Unix epoch.
+    /// Time of the last change to the folder, in milliseconds since the Unix epoch.
     pub modified_ms: u64,
-    /// Files in it with their lengths in bytes.
+    /// Names of the files in the folder, with their lengths in bytes.
     pub files: BTreeMap<String, u64>,
 }
 
-/// Store on this machine.
+/// Store of one trial's checkpoints on this machine.
 pub struct LocalStore {
     trial: TrialFolder,
 }
@@ -113,7 +113,7 @@ impl CheckpointStore for LocalStore {
     }
 }
 
-/// Lists the checkpoint folders in `path`; those that vanish meanwhile are skipped.
+/// Lists the checkpoint folders in `path`; folders that vanish meanwhile are skipped.
 fn folders(path: &std::path::Path) -> io::Result<Vec<FolderListing>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {

@@ -7,21 +7,21 @@ use dtrain_protocol::checkpoint::header::{self, ByteRanges};
 use dtrain_protocol::{FileEntry, Manifest};
 use serde::Serialize;
 
-/// Chunks that a store hashes in one call.
+/// Number of chunks that a store hashes in one call.
 const CHUNKS: u64 = 16;
 
-/// Result of a verification.
+/// Result of verifying all copies of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VerificationReport {
     /// Name of the checkpoint folder.
     pub name: String,
-    /// Bytes read, over all copies.
+    /// Number of bytes read, over all copies.
     pub bytes: u64,
-    /// Files in the manifest.
+    /// Number of files in the manifest.
     pub files: usize,
-    /// Tensors in the manifest.
+    /// Number of tensors in the manifest.
     pub tensors: usize,
-    /// Damaged parts, each with the store that holds it.
+    /// Damaged parts of all copies, each with the store that holds it.
     pub damaged: Vec<DamagedItem>,
     /// Files of which no reachable store has an intact copy. If empty, the whole checkpoint can be restored.
     pub lost: Vec<String>,
@@ -30,14 +30,15 @@ pub struct VerificationReport {
 /// Damaged or missing part of a copy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DamagedItem {
-    /// Store that holds it; `None` if no store has the file.
+    /// Name of the store that holds the damaged part; `None` if no store has the file.
     pub holder: Option<String>,
     /// Damaged range of the file.
     #[serde(flatten)]
     pub damage: CorruptRange,
 }
 
-/// Reads all copies of a committed checkpoint. `read` gets the bytes read so far and the bytes in all.
+/// Verifies all copies of the committed checkpoint `name`, reading them whole. `read` is called with the
+/// bytes read so far and the bytes in all.
 ///
 /// `Err` if no store has it, or it was never committed.
 pub fn verify_all_copies(
@@ -107,7 +108,7 @@ pub fn verify_all_copies(
     Ok(found)
 }
 
-/// Returns the damage of one copy of a file; `read` gets the bytes of each chunk.
+/// Returns the damage of one copy of a file, empty if it is intact; calls `read` with the size of each chunk.
 fn verify_copy(
     holder: &mut dyn CheckpointStore,
     folder: &FolderListing,
@@ -153,7 +154,7 @@ fn verify_copy(
     Ok(damages)
 }
 
-/// Appends an error for every chunk that has no hash.
+/// Returns the hashes, followed by an error for every further chunk.
 fn pad(hashes: Vec<Result<String, String>>) -> impl Iterator<Item = Result<String, String>> {
     hashes.into_iter().chain(std::iter::repeat_with(|| Err("the file ends before it".into())))
 }

@@ -1,4 +1,4 @@
-//! Comparison of the code that trials were made by.
+//! Comparison of the code that trials ran with.
 
 use crate::provenance::Provenance;
 use serde::Serialize;
@@ -6,11 +6,11 @@ use serde::Serialize;
 /// Code versions of all compared trials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CodeVersions {
-    /// One per trial; `None` outside a repository.
+    /// Code version of each trial; `None` for one outside a git repository.
     pub revisions: Vec<Option<Revision>>,
-    /// True if all have one commit.
+    /// True if all trials ran with the same commit.
     pub is_same_commit: bool,
-    /// True if all have one commit and equal patches.
+    /// True if all trials ran with the same commit and equal patches.
     pub is_same: bool,
 }
 
@@ -19,15 +19,15 @@ pub struct CodeVersions {
 pub struct Revision {
     /// Hash of the git commit.
     pub commit: String,
-    /// Branch; `None` if none was checked out.
+    /// Branch that was checked out; `None` if none was.
     pub branch: Option<String>,
     /// Uncommitted changes, as a patch.
     pub patch: Option<String>,
     /// Number of files that the patch touches.
     pub files: u32,
-    /// Number of lines that it adds.
+    /// Number of lines that the patch adds.
     pub added: u32,
-    /// Number of lines that it removes.
+    /// Number of lines that the patch removes.
     pub removed: u32,
 }
 

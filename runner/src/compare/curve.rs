@@ -1,4 +1,4 @@
-//! Reduces curves to few points for small drawings.
+//! Reduces curves to few points, for small drawings.
 
 use crate::ledger::MetricSample;
 
@@ -20,7 +20,7 @@ pub fn buckets(samples: &[MetricSample], (first, last): (u64, u64), count: usize
     sums.into_iter().map(|(sum, points)| (points > 0).then(|| sum / points as f64)).collect()
 }
 
-/// Returns the running mean over `window` points that end at each point. Points that are not finite are left
+/// Returns the trailing moving average of a series over `window` points. Points that are not finite are left
 /// out.
 pub fn smoothed(samples: &[MetricSample], window: usize) -> Vec<MetricSample> {
     let finite: Vec<_> = samples.iter().filter(|sample| sample.value.is_finite()).collect();

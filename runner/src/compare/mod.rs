@@ -4,14 +4,17 @@
 
 mod code;
 mod curve;
+mod diff;
 mod results;
 
 pub use code::{CodeVersions, Revision};
 pub use curve::{buckets, smoothed};
+pub use diff::{ComparedValue, ValuePerTrial};
 pub use results::{BaselineDelta, BetterDirection, ChangeAssessment, ResultPerTrial, ResultValue, ValueUnit};
 
 use crate::fact::LedgerError;
-use crate::ledger::{History, MetricSample, TrialDetails, TrialStatus, ValueSource};
+use crate::ledger::{History, MetricSample, TrialDetails, TrialStatus};
+use diff::diff;
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,91 +22,60 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Version of the JSON format of [`TrialComparison`].
 pub const VERSION: u32 = 1;
 
-/// Points of a small curve.
+/// Number of points of the loss curve of one trial.
 const CURVE: usize = 60;
 
 /// Trials side by side. Every list of values has one entry per trial, in the order of `trials`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrialComparison {
-    /// Format version, [`VERSION`].
+    /// Version of the JSON format, [`VERSION`].
     pub version: u32,
     /// Compared trials; the first is the baseline.
     pub trials: Vec<ComparedTrial>,
-    /// All parameters, sorted by path.
+    /// All parameters of recipes and plans, sorted by path.
     pub params: Vec<ValuePerTrial>,
     /// All results that at least one trial has.
     pub results: Vec<ResultPerTrial>,
-    /// Code and program versions.
+    /// Versions of the trained code.
     pub code: CodeVersions,
-    /// Machines and environment variables.
+    /// Machines, environment variables and versions of dtrain.
     pub environment: Vec<ValuePerTrial>,
     /// Training loss over a common range of steps, in equally many buckets per trial.
     pub curves: Vec<Vec<Option<f64>>>,
-    /// First and last step of the curves.
+    /// First and last step of the range that the curves cover.
     pub curve_steps: (u64, u64),
 }
 
-/// One compared trial.
+/// One of the compared trials.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedTrial {
-    /// Unique id.
+    /// Globally unique id of the trial.
     pub id: TrialId,
-    /// Label `<recipe>-<n>`.
+    /// Label of the trial, `<recipe>-<n>`.
     pub label: String,
-    /// Current status.
+    /// Current status of the trial.
     pub status: TrialStatus,
-    /// Creation time, in milliseconds since the Unix epoch.
+    /// Creation time of the trial, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-}
-
-/// One parameter or property with its value in each trial.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ValuePerTrial {
-    /// Name, such as `train.batch`.
-    pub name: String,
-    /// Values; `None` for a trial without one.
-    pub values: Vec<Option<ComparedValue>>,
-    /// True if they are not all equal.
-    pub differs: bool,
-}
-
-/// A value for display.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ComparedValue {
-    /// The value as text.
-    pub text: String,
-    /// The value, if it is a number.
-    pub number: Option<f64>,
-    /// Origin of the value; parameters only.
-    pub source: Option<ValueSource>,
-}
-
-impl ValuePerTrial {
-    /// Returns the last value divided by the first, if both are numbers and the first is not 0.
-    pub fn ratio(&self) -> Option<f64> {
-        let number = |cell: Option<&Option<ComparedValue>>| cell?.as_ref()?.number;
-        let (first, last) = (number(self.values.first())?, number(self.values.last())?);
-        (first != 0.0).then_some(last / first)
-    }
 }
 
 /// Trial with the series that its results are computed from.
 pub(crate) struct TrialWithSeries {
-    /// Everything about the trial but its points.
+    /// Everything about the trial except its points.
     pub(crate) trial: TrialDetails,
-    /// Points of the series named in [`results::SERIES`], and of its objective.
+    /// Points by series: those named in [`results::SERIES`], and the trial's objective.
     series: BTreeMap<String, Vec<MetricSample>>,
 }
 
 impl TrialWithSeries {
-    /// Returns the points of a series; empty if it was not measured.
+    /// Returns the points of the series `key`; empty if it was not measured.
     fn points(&self, key: &str) -> &[MetricSample] {
         self.series.get(key).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Compares trials. `levels` are objective values for which the time to reach them is reported; by default
-/// the best value that every trial reached.
+/// Compares trials with the first of them. `levels` are objective values for which the time to reach them is
+/// reported; by default the best value that every trial reached.
 pub fn compare(
     history: &History,
     trials: &[TrialId],
@@ -140,10 +112,10 @@ fn compare_loaded(seen: &[TrialWithSeries], levels: &[f64]) -> TrialComparison {
     TrialComparison {
         version: VERSION,
         trials: seen.iter().map(|seen| compared_trial(&seen.trial)).collect(),
-        params: differences(seen.iter().map(|seen| parameters(&seen.trial)).collect()),
+        params: diff(seen.iter().map(|seen| parameters(&seen.trial)).collect()),
         results: results::results(seen, levels),
         code: code::code(seen.iter().map(|seen| &seen.trial.provenance)),
-        environment: differences(seen.iter().map(|seen| environment(&seen.trial)).collect()),
+        environment: diff(seen.iter().map(|seen| environment(&seen.trial)).collect()),
         curves: losses.iter().map(|samples| buckets(samples, curve_steps, CURVE)).collect(),
         curve_steps,
     }
@@ -173,19 +145,5 @@ fn environment(trial: &TrialDetails) -> BTreeMap<String, ComparedValue> {
     all.insert("program".to_owned(), made.program.clone());
     all.into_iter()
         .map(|(name, text)| (name, ComparedValue { number: text.parse().ok(), text, source: None }))
-        .collect()
-}
-
-/// Merges the values of all trials into one row per name, sorted by name.
-fn differences(sides: Vec<BTreeMap<String, ComparedValue>>) -> Vec<ValuePerTrial> {
-    let names: BTreeSet<_> = sides.iter().flat_map(BTreeMap::keys).cloned().collect();
-    names
-        .into_iter()
-        .map(|name| {
-            let values: Vec<_> = sides.iter().map(|side| side.get(&name).cloned()).collect();
-            let text = |cell: &Option<ComparedValue>| cell.as_ref().map(|cell| cell.text.clone());
-            let differs = values.windows(2).any(|pair| text(&pair[0]) != text(&pair[1]));
-            ValuePerTrial { name, values, differs }
-        })
         .collect()
 }

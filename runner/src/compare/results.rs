@@ -1,4 +1,4 @@
-//! Results of each trial, and whether their differences exceed noise.
+//! Results of each trial, and whether their differences exceed the noise.
 
 use super::{TrialWithSeries, smoothed};
 use crate::ledger::{MedianWithSpread, MetricSample};
@@ -6,36 +6,36 @@ use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Series that results are computed from.
+/// Keys of the series that results are computed from.
 pub(super) const SERIES: &[&str] =
     &["loss", "valid.loss", "valid.accuracy", "step_seconds", "tokens_per_second", "communication_seconds"];
 
 /// One result with its value in each trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResultPerTrial {
-    /// Name, such as `best valid.loss`.
+    /// Name of the result, such as `best valid.loss`.
     pub name: String,
     /// Unit of the values.
     pub unit: ValueUnit,
-    /// Values; `None` for a trial without one.
+    /// Value of each trial; `None` for a trial without one.
     pub values: Vec<Option<ResultValue>>,
-    /// Direction in which values are better.
+    /// Direction in which a value is better.
     #[serde(skip)]
     pub better: BetterDirection,
-    /// Differences to the first trial; `None` for the first, and if either has no value.
+    /// Difference of each trial from the first; `None` for the first trial, and if either value is missing.
     pub changes: Vec<Option<BaselineDelta>>,
 }
 
-/// A value with its spread.
+/// Value of a result in one trial, with its spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ResultValue {
-    /// Value in the unit of the result.
+    /// Value, in the unit of the result.
     pub value: f64,
-    /// Median absolute deviation, if the value is a median.
+    /// Median absolute deviation of the value, if it is a median.
     pub spread: Option<f64>,
 }
 
-/// Unit of a result.
+/// Unit of the values of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueUnit {
@@ -45,53 +45,53 @@ pub enum ValueUnit {
     Seconds,
     /// Bytes.
     Bytes,
-    /// Tokens per second.
+    /// Tokens or samples per second.
     PerSecond,
     /// Fraction between 0 and 1.
     Share,
-    /// Steps.
+    /// Number of optimizer steps.
     Steps,
 }
 
-/// Difference of a value to the first trial's.
+/// Difference between a trial's value and that of the first trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BaselineDelta {
-    /// Absolute difference.
+    /// Value of the trial minus that of the first trial, in the unit of the result.
     pub difference: f64,
-    /// Difference as a fraction of the first value; `None` if that is 0.
+    /// Difference as a fraction of the first trial's value; `None` if that is 0.
     pub relative: Option<f64>,
-    /// Significance of the difference.
+    /// Assessment of the difference: better, worse, equal or unknown.
     pub call: ChangeAssessment,
 }
 
-/// Significance of a difference.
+/// Assessment of the difference between a trial's value and that of the first trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeAssessment {
-    /// Better by more than the spread of both.
+    /// The value is better by more than the spread of both.
     Better,
-    /// Worse by more than the spread of both.
+    /// The value is worse by more than the spread of both.
     Worse,
-    /// Within the spread of both: no difference.
+    /// The difference is within the spread of both values, so it counts as none.
     Same,
-    /// Unknown: one run has no spread, or neither direction is better.
+    /// Unknown: one of the values has no spread, or neither direction is better.
     Open,
 }
 
-/// Direction in which values are better.
+/// Direction in which the values of a result are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BetterDirection {
-    /// Less is better.
+    /// Smaller values are better.
     Less,
-    /// More is better.
+    /// Larger values are better.
     More,
     /// Neither direction is better, or it is unknown.
     Neither,
 }
 
 impl ResultPerTrial {
-    /// Returns the best value; `None` if neither direction is better, or fewer than two trials have different
-    /// values.
+    /// Returns the best value of all trials; `None` if neither direction is better, or fewer than two trials
+    /// have different values.
     pub fn best(&self) -> Option<f64> {
         let values = || self.values.iter().flatten().map(|value| value.value);
         let (least, most) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
@@ -103,7 +103,7 @@ impl ResultPerTrial {
     }
 }
 
-/// Computes all results that at least one trial has.
+/// Computes all results that at least one trial has; `levels` are objective values to report the time to.
 pub(super) fn results(seen: &[TrialWithSeries], levels: &[f64]) -> Vec<ResultPerTrial> {
     let mut rows = vec![
         row(seen, "best valid.loss", ValueUnit::Plain, BetterDirection::Less, |s| {
@@ -161,7 +161,7 @@ pub(super) fn results(seen: &[TrialWithSeries], levels: &[f64]) -> Vec<ResultPer
     rows
 }
 
-/// Returns the unit of speeds: tokens, samples, or `per second` if trials of both kinds are compared.
+/// Returns the unit of throughput: tokens, samples, or `per second` if trials of both kinds are compared.
 fn speed(seen: &[TrialWithSeries]) -> &'static str {
     let mut units = seen.iter().map(|s| s.trial.unit_of_speed());
     let first = units.next().unwrap_or("tokens/s");
@@ -216,7 +216,7 @@ fn measured(measured: MedianWithSpread) -> ResultValue {
     ResultValue { value: measured.typical, spread: Some(measured.spread) }
 }
 
-/// Returns the typical value of a series without its warm-up steps.
+/// Returns the typical value of the series `key` without its warm-up steps.
 fn steady(seen: &TrialWithSeries, key: &str) -> Option<ResultValue> {
     MedianWithSpread::steady(seen.points(key)).map(measured)
 }
@@ -232,7 +232,7 @@ fn measured_over_predicted(seen: &TrialWithSeries) -> Option<ResultValue> {
     without_spread(steady(seen, "step_seconds")?.value / seen.trial.predicted.step_seconds?)
 }
 
-/// Returns the fraction of a step that a rank waits for communication; `None` for a single rank.
+/// Returns the fraction of the step time that a rank waits for communication; `None` for a single rank.
 fn communication(seen: &TrialWithSeries) -> Option<ResultValue> {
     if seen.trial.figures.iter().all(|summary| summary.rank.0 == 0) {
         return None;
@@ -241,7 +241,7 @@ fn communication(seen: &TrialWithSeries) -> Option<ResultValue> {
     without_spread(share)
 }
 
-/// Returns the peak memory over all ranks.
+/// Returns the peak memory of a trial over all its ranks.
 fn memory(seen: &TrialWithSeries) -> Option<ResultValue> {
     let of_memory = seen.trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
     of_memory.filter_map(|summary| summary.max).reduce(f64::max).and_then(without_spread)
@@ -256,7 +256,8 @@ fn training_time(seen: &TrialWithSeries) -> Option<ResultValue> {
     if seconds > 0.0 { without_spread(seconds) } else { None }
 }
 
-/// Returns the series for times to a level: the common objective if all trials measured it, else the loss.
+/// Returns the key and the goal of the series in which times to a level are measured: the common objective if
+/// all trials measured it, else the loss.
 fn objective(seen: &[TrialWithSeries]) -> (&str, Goal) {
     let first = seen.first().map(|s| (s.trial.row.objective.as_str(), s.trial.row.goal));
     let is_of_all = |(key, _): &(&str, Goal)| {
@@ -265,7 +266,7 @@ fn objective(seen: &[TrialWithSeries]) -> (&str, Goal) {
     first.filter(is_of_all).unwrap_or(("loss", Goal::Min))
 }
 
-/// Returns the best level that every trial reached; empty if a trial has no points.
+/// Returns the best level that every trial reached, as the only element; empty if a trial has no points.
 fn common_level(seen: &[TrialWithSeries], key: &str, goal: Goal) -> Vec<f64> {
     let (best, worst): (fn(f64, f64) -> f64, fn(f64, f64) -> f64) = match goal {
         Goal::Min => (f64::min, f64::max),
@@ -276,13 +277,13 @@ fn common_level(seen: &[TrialWithSeries], key: &str, goal: Goal) -> Vec<f64> {
     all.and_then(|all| all.into_iter().reduce(worst)).into_iter().collect()
 }
 
-/// Returns a series; the noisy training loss is smoothed over a fiftieth of its points.
+/// Returns the points of the series `key`; the noisy training loss is smoothed over a fiftieth of its points.
 fn progress(seen: &TrialWithSeries, key: &str) -> Vec<MetricSample> {
     let samples = seen.points(key);
     smoothed(samples, if key == "loss" { samples.len() / 50 } else { 1 })
 }
 
-/// Returns the seconds of training until the level was first reached, without pauses and repeated steps.
+/// Returns the seconds of training until `level` was first reached, without pauses and repeated steps.
 fn time_to(seen: &TrialWithSeries, key: &str, goal: Goal, level: f64) -> Option<ResultValue> {
     let reached = progress(seen, key).into_iter().find(|sample| goal.is_reached(sample.value, level))?;
     let times = seen.points("step_seconds");

@@ -6,32 +6,33 @@ use super::required_headers::{HEADERS, RequiredHeader};
 use super::search::{self, InstallLocation, libraries};
 use std::path::{Path, PathBuf};
 
-/// File names that NCCL is loaded by, in search order.
+/// File names by which NCCL is loaded, in search order.
 pub(super) const NCCL: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// Header of CUDA's C++ library, included only by kernels with asynchronous copies.
 pub(super) const BARRIER: &str = "cuda/barrier";
 
-/// Include folders that are used together.
+/// Folders of CUDA headers that are used together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderFolders {
-    /// The first of the folders, with the release of all.
+    /// First of the folders, with the release and the origin of all headers.
     pub part: ToolkitComponent,
-    /// Folders for the compiler's search path.
+    /// Folders for the compiler's include path.
     pub includes: Vec<PathBuf>,
     /// Required headers that none of the folders has.
     pub missing: Vec<&'static RequiredHeader>,
-    /// Folder that holds `cuda/barrier`; from another source if this one has none.
+    /// Folder that holds `cuda/barrier`; of another installation if none of these folders has it.
     pub cccl: Option<PathBuf>,
 }
 
-/// Library that could be used.
+/// NVRTC or NCCL library that a worker could use.
 #[derive(Debug)]
 pub(super) struct LibraryCandidate {
     pub(super) part: ToolkitComponent,
-    /// Path with all links resolved.
+    /// Path of the library with all symbolic links resolved.
     pub(super) real: PathBuf,
-    /// True if the loader finds it by a name that is asked for, or a variable names its folder.
+    /// True if the dynamic loader finds the library by a name that dtrain asks for, or an environment
+    /// variable names its folder.
     pub(super) goes_first: bool,
     /// Oldest CUDA release that the driver must support; a release of one number stands for all that begin
     /// with it.
@@ -39,24 +40,26 @@ pub(super) struct LibraryCandidate {
 }
 
 impl LibraryCandidate {
-    /// Returns `true` if the driver supports it, as far as both releases are known.
+    /// Returns `true` if a driver that supports the CUDA release `driver` can run the library, or if either
+    /// release is unknown.
     pub(super) fn fits(&self, driver: Option<&Release>) -> bool {
         !matches!((&self.needs, driver), (Some(needs), Some(driver)) if needs > driver)
     }
 }
 
-/// Set of headers that could be used.
+/// Set of CUDA headers that a worker could use.
 pub(super) struct HeaderCandidate {
     pub(super) headers: HeaderFolders,
     pub(super) goes_first: bool,
 }
 
-/// Returns `true` if two releases have the same major number, as far as both are known.
+/// Returns `true` if two releases have the same major number, or either is unknown.
 pub(super) fn are_alike(one: Option<&Release>, other: Option<&Release>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one.major() == other.major())
 }
 
-/// Lists every NVRTC once: first those that the loader finds, then those of the install locations.
+/// Lists every NVRTC on the host once: first those that the loader finds, then those of the install
+/// locations.
 pub(super) fn nvrtcs(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec<LibraryCandidate> {
     let asked = super::nvrtc_names();
     let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
@@ -93,8 +96,8 @@ pub(super) fn nvrtcs(place: &HostEnvironment, sources: &[InstallLocation]) -> Ve
     all
 }
 
-/// Returns the release of NVRTC: from its own file name if that is complete, otherwise from the libraries
-/// that it loads from its folder. `libnvrtc.so.11.2` names every later release of CUDA 11.
+/// Returns the CUDA release of an NVRTC: from its own file name if that is complete, otherwise from the
+/// libraries that it loads from its folder. `libnvrtc.so.11.2` names every later release of CUDA 11.
 fn nvrtc_release(real: &Path) -> Option<Release> {
     let numbers = |path: &Path| Some(path.file_name()?.to_str()?.split_once(".so.")?.1.to_owned());
     let own = numbers(real);
@@ -107,7 +110,7 @@ fn nvrtc_release(real: &Path) -> Option<Release> {
     beside.filter(|release| are_alike(own.as_ref(), Some(release))).max().or(own)
 }
 
-/// Lists every NCCL once: first those that the loader finds, then those of the install locations.
+/// Lists every NCCL on the host once: first those that the loader finds, then those of the install locations.
 pub(super) fn nccls(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec<LibraryCandidate> {
     let mut all = Vec::<LibraryCandidate>::new();
     let of_sources = sources.iter().flat_map(|source| {
@@ -154,7 +157,7 @@ fn nccl_release(real: &Path) -> Option<(Release, Option<Release>)> {
     })
 }
 
-/// Lists the headers of every install location that has any.
+/// Lists the sets of headers of all install locations that have any.
 pub(super) fn sets(sources: &[InstallLocation]) -> Vec<HeaderCandidate> {
     let mut all = Vec::<HeaderCandidate>::new();
     for source in sources {

@@ -4,12 +4,12 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Release number, such as 12.4 of CUDA or 2.27.3 of NCCL.
+/// Release of CUDA or NCCL as a list of numbers, such as 12.4 or 2.27.3.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(Vec<u32>);
 
 impl Release {
-    /// Parses the first `most` numbers of a text such as `12.4.127`; `None` if it does not begin with a
+    /// Parses the first `most` numbers of a text such as `12.4.127`; `None` if the text does not begin with a
     /// number.
     pub fn of(text: &str, most: usize) -> Option<Self> {
         let numbers: Vec<u32> = text.split('.').map_while(|number| number.parse().ok()).take(most).collect();
@@ -21,7 +21,7 @@ impl Release {
         Self(vec![number / 1000, number % 1000 / 10])
     }
 
-    /// Returns the first number.
+    /// Returns the first number of the release, such as 12 of 12.4.
     pub fn major(&self) -> u32 {
         self.0.first().copied().unwrap_or(0)
     }
@@ -43,9 +43,9 @@ impl Serialize for Release {
 /// Origin of a component on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstallOrigin {
-    /// A folder named by an environment variable.
+    /// A folder that an environment variable names: name of the variable, and the folder.
     Variable(&'static str, PathBuf),
-    /// The dynamic loader finds it, in none of the folders below.
+    /// The dynamic loader's search path, outside the folders of the other variants.
     Loader,
     /// A CUDA toolkit in this folder.
     Toolkit(PathBuf),
@@ -56,7 +56,7 @@ pub enum InstallOrigin {
 }
 
 impl InstallOrigin {
-    /// Returns `true` if it is a site-packages folder.
+    /// Returns `true` if the origin is a site-packages folder.
     pub fn is_wheels(&self) -> bool {
         matches!(self, Self::PyTorch(_) | Self::Wheels(_))
     }
@@ -80,19 +80,19 @@ impl Serialize for InstallOrigin {
     }
 }
 
-/// Library or folder of headers.
+/// CUDA component on a host: a library, or a folder of headers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ToolkitComponent {
-    /// Path of the file or folder.
+    /// Path of the component: a file or a folder.
     pub path: PathBuf,
-    /// Release; `None` if neither a file name nor a header shows it.
+    /// Release of the component; `None` if neither a file name nor a header shows it.
     pub release: Option<Release>,
     /// Origin of the component.
     pub from: InstallOrigin,
 }
 
 impl fmt::Display for ToolkitComponent {
-    /// Formats such as `/usr/local/cuda/lib64/libnvrtc.so, 12.4, of toolkit /usr/local/cuda`.
+    /// Formats a component such as `/usr/local/cuda/lib64/libnvrtc.so, 12.4, of toolkit /usr/local/cuda`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         if let Some(release) = &self.release {

@@ -1,5 +1,5 @@
-//! The host as the search for CUDA sees it: files below a root, an environment, and the dynamic loader. Tests
-//! replace root and environment.
+//! The host as the search for CUDA sees it: files below a root, environment variables, and the dynamic
+//! loader. Tests replace root and variables.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,9 +22,9 @@ const DEFAULT_FOLDERS: [&str; 8] = [
 /// File system root and environment of a machine.
 #[derive(Debug)]
 pub struct HostEnvironment {
-    /// Path of `/`; another folder in tests.
+    /// Folder that stands for the root `/`; a temporary one in tests.
     pub root: PathBuf,
-    /// Environment variables.
+    /// Environment variables of the machine.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
@@ -34,7 +34,7 @@ impl HostEnvironment {
         Self { root: "/".into(), environment: std::env::vars_os().collect() }
     }
 
-    /// Maps an absolute path below the root.
+    /// Returns an absolute path of the machine as a path below `root`.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
@@ -60,13 +60,13 @@ impl HostEnvironment {
         self.variable(name).filter(|value| !value.is_empty()).map(PathBuf::from)
     }
 
-    /// Finds the first program of this name in `PATH`.
+    /// Finds the first program named `name` in `PATH`.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let path = self.variable("PATH")?;
         std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.exists())
     }
 
-    /// Finds the library that the dynamic loader would open for the first of `names` that it has.
+    /// Finds the library that the dynamic loader would open for the first of `names` that it can find.
     pub fn library(&self, names: &[&str]) -> Option<PathBuf> {
         let (folders, cached) = (self.loader_folders(), self.loader_cache());
         names.iter().find_map(|name| {

@@ -1,17 +1,17 @@
-//! Headers that kernels include, with the packages that provide them.
+//! CUDA headers that kernels include, with the packages that provide them.
 
 use serde::Serialize;
 
-/// Header that kernels include, with the packages that provide it.
+/// CUDA header that kernels include, with the packages that provide it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct RequiredHeader {
-    /// Path below `include`.
+    /// Path of the header below `include`.
     pub name: &'static str,
-    /// Debian package of NVIDIA's repository, without its release.
+    /// Name of NVIDIA's Debian package with the header, without the release at its end.
     pub debian: &'static str,
-    /// PyPI package for CUDA 13 and later.
+    /// Name of the PyPI package with the header, for CUDA 13 and later.
     pub python: &'static str,
-    /// PyPI package for CUDA 12.
+    /// Name of the PyPI package with the header, for CUDA 12.
     pub python_12: &'static str,
 }
 

@@ -8,29 +8,29 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Variables that name a toolkit's folder.
+/// Environment variables that name the folder of a CUDA toolkit.
 const NAMED: [&str; 2] = ["CUDA_PATH", "CUDA_HOME"];
 
-/// Name of the architecture's folder in a toolkit.
+/// Name of the folder below `targets` in a CUDA toolkit for this machine's architecture.
 const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "sbsa-linux" } else { "x86_64-linux" };
 
-/// Header that defines the release.
+/// Header that defines the CUDA release of a set of headers.
 const RELEASE_HEADER: &str = "cuda_runtime_api.h";
 
-/// Installation: a toolkit, or the wheels of one release in a site-packages folder.
+/// CUDA installation: a toolkit, or the wheels of one release in a site-packages folder.
 #[derive(Clone, Debug)]
 pub(super) struct InstallLocation {
     pub(super) origin: InstallOrigin,
     /// Folders that may hold NVRTC.
     pub(super) libraries: Vec<PathBuf>,
-    /// Include folders that belong together.
+    /// Include folders that are used together.
     pub(super) includes: Vec<PathBuf>,
     /// Folders that may hold NCCL.
     pub(super) nccl: Vec<PathBuf>,
 }
 
 impl InstallLocation {
-    /// Returns the toolkit in a folder.
+    /// Returns the install location of the CUDA toolkit in `folder`.
     fn toolkit(folder: &Path, origin: InstallOrigin) -> Self {
         let target = Path::new("targets").join(ARCHITECTURE);
         let libraries =
@@ -40,7 +40,7 @@ impl InstallLocation {
         Self { origin, nccl: libraries.clone(), libraries, includes: includes.into_iter().collect() }
     }
 
-    /// Returns the release of its headers.
+    /// Returns the CUDA release that the headers define; `None` if they do not.
     pub(super) fn release(&self) -> Option<Release> {
         self.includes.iter().find_map(|include| {
             // The release is defined in the first lines.
@@ -52,13 +52,13 @@ impl InstallLocation {
         })
     }
 
-    /// Returns the folder that holds a header, such as `include` of a toolkit for `mma.h`.
+    /// Returns the include folder that holds a header, such as `include` of a toolkit for `mma.h`.
     pub(super) fn folder_with(&self, header: &str) -> Option<PathBuf> {
         self.includes.iter().find(|include| include.join(header).exists()).cloned()
     }
 }
 
-/// Lists every installation on a machine: those named by variables, toolkits, and Python packages.
+/// Lists every CUDA installation on a machine: those named by variables, toolkits, and Python packages.
 pub(super) fn install_locations(place: &HostEnvironment) -> Vec<InstallLocation> {
     let mut sources = Vec::new();
     for name in NAMED {
@@ -79,7 +79,7 @@ pub(super) fn install_locations(place: &HostEnvironment) -> Vec<InstallLocation>
     sources
 }
 
-/// Returns the parent folders of every NVRTC that the loader knows.
+/// Returns the installation prefix of every NVRTC that the loader knows.
 fn around_libraries(place: &HostEnvironment) -> Vec<PathBuf> {
     let cached = place.loader_cache().into_iter().filter(|path| is_nvrtc(path));
     let named = place.variable("LD_LIBRARY_PATH").into_iter().flat_map(std::env::split_paths);
@@ -93,7 +93,8 @@ pub(super) fn libraries(folder: &Path, name: &str) -> Vec<PathBuf> {
     HostEnvironment::names(folder, name).into_iter().map(|name| folder.join(name)).collect()
 }
 
-/// Lists toolkit folders that no variable names; `known` are folders around libraries.
+/// Lists the folders of CUDA toolkits that no variable names; `known` are the prefixes of libraries that the
+/// loader knows.
 fn toolkits(place: &HostEnvironment, known: &[PathBuf]) -> Vec<PathBuf> {
     let mut folders = vec![place.at("/usr/local/cuda"), place.at("/opt/cuda")];
     let releases = HostEnvironment::names(&place.at("/usr/local"), "cuda-").into_iter();
@@ -105,13 +106,14 @@ fn toolkits(place: &HostEnvironment, known: &[PathBuf]) -> Vec<PathBuf> {
     distinct(folders)
 }
 
-/// Returns the site-packages folder above a wheel's folder such as `nvidia/cu13`.
+/// Returns the site-packages folder above the folder of a wheel, such as `nvidia/cu13`; `None` for other
+/// folders.
 fn site_around(folder: &Path) -> Option<PathBuf> {
     let nvidia = folder.parent()?;
     if nvidia.file_name()? == "nvidia" { prefix(folder) } else { None }
 }
 
-/// Returns `true` if a folder has a CUDA header.
+/// Returns `true` if `folder` has any of the CUDA headers that kernels need.
 fn has_any_header(folder: &Path) -> bool {
     let names = HEADERS.iter().map(|header| header.name);
     names.chain([RELEASE_HEADER]).any(|name| folder.join(name).exists())
@@ -126,8 +128,8 @@ pub(super) fn is_nvrtc(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"))
 }
 
-/// Lists site-packages folders with NVIDIA packages: those around known folders, of the Pythons in
-/// `VIRTUAL_ENV`, `CONDA_PREFIX` and `PATH`, those of `PYTHONPATH`, and the user's own.
+/// Lists the site-packages folders with NVIDIA packages: around the folders `known`, of the Pythons in
+/// `VIRTUAL_ENV`, `CONDA_PREFIX` and `PATH`, in `PYTHONPATH`, and the user's own.
 fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| place.folder(name));
     let pythons = environments.map(|prefix| prefix.join("bin/python3")).chain(place.program("python3"));
@@ -157,8 +159,8 @@ fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<P
         .collect()
 }
 
-/// Returns the prefix of a Python environment, and that of the Python it was made from if its packages count
-/// as well. A pyenv shim stands for each of its Pythons, as it is unknown which one it starts.
+/// Returns the prefix of a Python environment, and that of the Python it was made from if packages of that
+/// count as well. A pyenv shim stands for each of its Pythons, as it is unknown which one it starts.
 fn prefixes(python: &Path) -> Vec<PathBuf> {
     if python.parent().and_then(Path::file_name).is_some_and(|name| name == "shims") {
         let versions = prefix(python).map(|pyenv| pyenv.join("versions")).unwrap_or_default();
@@ -200,7 +202,7 @@ fn existing(folders: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
     folders.into_iter().filter(|folder| folder.is_dir()).collect()
 }
 
-/// Returns the folders that exist, each once after links are resolved.
+/// Returns the folders that exist, each only once after links are resolved.
 fn distinct(folders: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut real = Vec::new();
     let is_new = |folder: &PathBuf| {

@@ -13,22 +13,22 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::path::PathBuf;
 
-/// Component that was found but not selected.
+/// CUDA component that was found but not selected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RejectedComponent {
-    /// Path, release and origin.
+    /// Path, release and origin of the component.
     #[serde(flatten)]
     pub part: ToolkitComponent,
-    /// Reason why it was not selected.
+    /// Reason why the component was not selected.
     pub reason: String,
 }
 
-/// Selected component and the alternatives.
+/// Selected component, with the others that were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection<T> {
-    /// Selected one; `None` if none was found.
+    /// Selected component; `None` if there is none.
     pub taken: Option<T>,
-    /// Others that were found.
+    /// Other components that were found, each with the reason against it.
     pub passed_over: Vec<RejectedComponent>,
 }
 
@@ -46,13 +46,15 @@ pub struct Toolkit {
 }
 
 impl Toolkit {
-    /// Returns `true` if a driver of this release refuses the kernels of NVRTC because NVRTC is newer.
+    /// Returns `true` if a driver for the CUDA release `driver` refuses the kernels of NVRTC because NVRTC is
+    /// newer.
     pub fn is_refused_by(&self, driver: Option<&Release>) -> bool {
         let nvrtc = self.nvrtc.taken.as_ref().and_then(|part| part.release.as_ref());
         nvrtc.zip(driver).is_some_and(|(nvrtc, driver)| nvrtc > driver)
     }
 
-    /// Selects components for this machine, whose driver supports this CUDA release and older ones.
+    /// Selects components for the machine `place`, whose driver supports the CUDA release `driver` and older
+    /// ones.
     pub fn with_driver(place: &HostEnvironment, driver: Option<Release>) -> Self {
         let sources = install_locations(place);
         Self::of(&sources, &nvrtcs(place, &sources), &nccls(place, &sources), driver)
@@ -103,7 +105,7 @@ impl Toolkit {
     }
 }
 
-/// Selects the best pair of NVRTC and headers.
+/// Selects the best pair of NVRTC and headers that belong together.
 fn pair<'a>(
     nvrtcs: &'a [LibraryCandidate],
     sets: &'a [HeaderCandidate],
@@ -140,15 +142,15 @@ fn best_nccl<'a>(nccls: &'a [LibraryCandidate], driver: Option<&Release>) -> Opt
     best.map(|(_, one)| one)
 }
 
-/// Returns the folder with CUDA's C++ library for a set of headers: its own, or that of others of the same
-/// release.
+/// Returns the folder with CUDA's C++ library for a set of headers: its own, or that of another set of the
+/// same release.
 fn cccl(sets: &[HeaderCandidate], set: &HeaderCandidate) -> Option<PathBuf> {
     let release = set.headers.part.release.as_ref();
     let fits = |other: &&HeaderCandidate| are_alike(release, other.headers.part.release.as_ref());
     set.headers.cccl.clone().or_else(|| sets.iter().filter(fits).find_map(|other| other.headers.cccl.clone()))
 }
 
-/// Returns the reason why the driver refuses a library, if it does.
+/// Returns the reason why the driver refuses a library; `None` if it accepts it.
 fn driver_rejection(one: &LibraryCandidate, driver: Option<&Release>) -> Option<String> {
     let driver = driver.filter(|_| !one.fits(driver))?;
     Some(match &one.part.release {
@@ -157,8 +159,8 @@ fn driver_rejection(one: &LibraryCandidate, driver: Option<&Release>) -> Option<
     })
 }
 
-/// Returns the headers that an NVRTC lacks: in its own folder if that has any, otherwise among those of its
-/// release.
+/// Returns the reason why an NVRTC cannot be used with any headers: which of them are missing. `None` if the
+/// headers of its release are complete.
 fn incomplete(one: &LibraryCandidate, sets: &[HeaderCandidate]) -> Option<String> {
     let release = one.part.release.as_ref();
     let fitting = |set: &&HeaderCandidate| are_alike(release, set.headers.part.release.as_ref());
@@ -177,7 +179,7 @@ pub(super) fn names(headers: &[&RequiredHeader]) -> String {
     headers.iter().map(|header| header.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the reason why another suitable component was selected.
+/// Returns the reason why another suitable library was selected in place of `one`.
 fn lower_ranked_reason(one: &LibraryCandidate, taken: &LibraryCandidate) -> String {
     match (&one.part.release, &taken.part.release) {
         _ if taken.goes_first && !one.goes_first => match &taken.part.from {

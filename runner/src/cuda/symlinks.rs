@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Counter that keeps the temporary folders of this process apart.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Links by their paths in the folder, each with its target.
+/// Symbolic links by their paths in the link folder, each with its target.
 type SymlinkMap = BTreeMap<PathBuf, PathBuf>;
 
 impl Toolkit {
-    /// Returns the variables that a worker is started with to find the selected components. Empty if it finds
+    /// Returns the environment variables by which a worker finds the selected components. Empty if it finds
     /// all of them anyway, or none was found.
     ///
     /// Links are made in `$XDG_CACHE_HOME/dtrain/cuda`, by default `~/.cache/dtrain/cuda`; `Err` if that
@@ -60,7 +60,7 @@ impl Toolkit {
         Ok(variables)
     }
 
-    /// Returns links to the libraries that the loader does not find by their expected names.
+    /// Returns links to the selected libraries that the loader does not find by their expected names.
     fn libraries(&self, place: &HostEnvironment) -> SymlinkMap {
         let (lib, mut links) = (Path::new("lib"), SymlinkMap::new());
         let real = |path: &Path| path.canonicalize().ok();
@@ -89,7 +89,8 @@ impl Toolkit {
 }
 
 impl HeaderFolders {
-    /// Returns the parent of `include` if all headers are below it.
+    /// Returns the parent of the only include folder, if that is named `include` and has all headers;
+    /// otherwise `None`.
     fn root(&self) -> Option<PathBuf> {
         let [include] = self.includes.as_slice() else { return None };
         let is_whole = self.cccl.as_ref().is_none_or(|cccl| self.holds(cccl));
@@ -100,13 +101,14 @@ impl HeaderFolders {
         }
     }
 
-    /// Returns `true` if a folder is one of these or their `cccl`, which is searched as well.
+    /// Returns `true` if `folder` is one of the include folders or `cccl` in one of them, which is searched
+    /// as well.
     fn holds(&self, folder: &Path) -> bool {
         self.includes.iter().any(|include| folder == include || folder == include.join("cccl"))
     }
 }
 
-/// Returns `true` if a worker finds these headers by itself: by `CUDA_PATH`, or in the usual folders.
+/// Returns `true` if a worker finds `headers` by itself: by `CUDA_PATH`, or in the usual folders.
 fn is_found_by_default(headers: &HeaderFolders, place: &HostEnvironment) -> bool {
     let usual =
         || ["/usr/local/cuda", "/opt/cuda"].map(|path| place.at(path)).into_iter().find(|path| path.exists());
@@ -118,8 +120,8 @@ fn is_found_by_default(headers: &HeaderFolders, place: &HostEnvironment) -> bool
     taken.is_some() && taken == headers.root().and_then(real)
 }
 
-/// Adds links at `at` that merge the entries of all `folders`. Subfolders of equal name are merged; of equal
-/// files the first wins.
+/// Adds links at the path `at` that merge the entries of all `folders`. Subfolders of equal name are merged;
+/// of equal files the first wins.
 fn merge(at: &Path, folders: &[PathBuf], links: &mut SymlinkMap) {
     let names: BTreeSet<String> =
         folders.iter().flat_map(|folder| HostEnvironment::names(folder, "")).collect();
@@ -134,7 +136,7 @@ fn merge(at: &Path, folders: &[PathBuf], links: &mut SymlinkMap) {
     }
 }
 
-/// Returns the folder with these links and makes it if needed. Its name is a hash of the links.
+/// Returns the folder that holds `links`, and creates it if needed. Its name is a hash of the links.
 fn ensure_link_folder(links: &SymlinkMap, place: &HostEnvironment) -> io::Result<PathBuf> {
     let absolute = |name| place.folder(name).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Returns a function that makes the error of a failed write to `path`.
+/// Returns a function that converts an I/O error into the error of a failed write to `path`.
 pub(super) fn write_error(path: &Path) -> impl Fn(io::Error) -> ExportError {
     move |source| ExportError::Write { path: path.to_path_buf(), source }
 }
@@ -17,7 +17,7 @@ pub(super) fn partial(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.partial"))
 }
 
-/// Checks that `path` may be written; `Err` if it exists and may not be replaced.
+/// Checks that an output may be written to `path`; `Err` if something exists there, unless `force` is set.
 pub(super) fn is_free(path: &Path, force: bool) -> Result<(), ExportError> {
     match path.symlink_metadata() {
         Ok(_) if !force => Err(ExportError::Exists(path.display().to_string())),
@@ -26,7 +26,7 @@ pub(super) fn is_free(path: &Path, force: bool) -> Result<(), ExportError> {
     }
 }
 
-/// Writes a file atomically.
+/// Writes the file `path` atomically: `write` fills it, and `force` replaces an existing one.
 pub(super) fn file<T>(
     path: &Path,
     force: bool,
@@ -56,8 +56,8 @@ pub(super) fn file<T>(
     done
 }
 
-/// Writes a folder atomically; `fill` gets an empty one. `force` replaces a folder whose files all have names
-/// that `is_ours` accepts.
+/// Writes the folder `path` atomically: `fill` gets an empty one. `force` replaces a folder whose files all
+/// have names that `is_ours` accepts.
 pub(super) fn folder<T>(
     path: &Path,
     (force, is_ours): (bool, fn(&str) -> bool),
@@ -110,7 +110,7 @@ fn foreign(path: &Path, is_ours: fn(&str) -> bool) -> io::Result<Option<PathBuf>
     Ok(None)
 }
 
-/// Returns a temporary file beside `path` without a name, which vanishes when closed.
+/// Returns a nameless temporary file in the folder of `path`; it vanishes when closed.
 pub(super) fn scratch(path: &Path) -> Result<File, ExportError> {
     let beside = partial(&partial(path));
     let make = || {
@@ -122,7 +122,7 @@ pub(super) fn scratch(path: &Path) -> Result<File, ExportError> {
     make().map_err(write_error(&beside))
 }
 
-/// Writes a new file in a folder that is being filled; durable when this returns.
+/// Writes a new file in a folder that is being filled; the file is durable when this returns.
 pub(super) fn write_inside(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,

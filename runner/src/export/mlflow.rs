@@ -17,11 +17,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Schema revision of [`TABLES`]: the one before the table of latest values, which MLflow then fills itself.
+/// Revision of MLflow's schema that [`TABLES`] has: the one before the table of latest values, which MLflow
+/// then fills itself.
 const REVISION: &str = "7ac759974ad8";
 
-/// Tables as MLflow's migrations make them up to [`REVISION`], and the status `KILLED`, which a later
-/// revision allows.
+/// SQL of the tables that MLflow's migrations up to [`REVISION`] make, but with the status `KILLED`, which a
+/// later revision allows.
 const TABLES: &str = "
 CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num));
@@ -55,7 +56,8 @@ CREATE TABLE tags (
     CONSTRAINT tag_pk PRIMARY KEY (key, run_uuid), FOREIGN KEY(run_uuid) REFERENCES runs (run_uuid));
 ";
 
-/// Writes or extends the file `to` atomically.
+/// Exports trials to the MLflow database `to`, atomically: a new file, or an existing one with the trials
+/// added.
 pub(super) fn database(
     request: &TrialSelection<'_>,
     to: &Path,
@@ -89,7 +91,7 @@ pub(super) fn database(
     written
 }
 
-/// Adds the trials to the database at `path`, which is or will be `to`.
+/// Adds the trials to the database file `path`, which is `to` or will be renamed to it.
 fn fill(
     request: &TrialSelection<'_>,
     path: &Path,
@@ -149,7 +151,8 @@ fn id(run: &TrackedRun<'_>) -> String {
     id
 }
 
-/// Returns the experiment of a trial, named after its study or else its recipe; creates it if needed.
+/// Returns the id of the experiment of a trial, named after its study or else its recipe; creates the
+/// experiment if needed.
 fn experiment(transaction: &Transaction<'_>, trial: &TrialOutline, to: &Path) -> rusqlite::Result<i64> {
     let name = trial.row.study.as_ref().unwrap_or(&trial.row.recipe);
     let find = "SELECT experiment_id FROM experiments WHERE name = ?1";
@@ -178,7 +181,7 @@ fn experiment(transaction: &Transaction<'_>, trial: &TrialOutline, to: &Path) ->
     Ok(id)
 }
 
-/// Returns the location for the files of an experiment, of which an export has none.
+/// Returns the location for the artifacts of an experiment; an export writes none.
 fn artifacts(to: &Path, experiment: i64) -> String {
     let folder = std::path::absolute(to).unwrap_or_else(|_| to.to_path_buf());
     folder.with_file_name("mlruns").join(experiment.to_string()).display().to_string()
@@ -234,7 +237,7 @@ fn add(
     metrics(transaction, run, id)
 }
 
-/// Returns dtrain's tags, those of the user, and those that MLflow shows in special places.
+/// Returns the tags of a run: dtrain's, the user's, and those that MLflow shows in special places.
 fn tags(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     let trial = run.trial;
     let notes: Vec<&str> = trial.notes.iter().map(|note| note.text.as_str()).collect();
@@ -253,7 +256,8 @@ fn tags(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     tags
 }
 
-/// Returns MLflow's status. A trial that the user or a search ended early is `KILLED`.
+/// Returns MLflow's word for the status of a trial. A trial that the user or a search ended early is
+/// `KILLED`.
 fn status(status: TrialStatus) -> &'static str {
     match status {
         TrialStatus::Created => "SCHEDULED",
@@ -266,7 +270,7 @@ fn status(status: TrialStatus) -> &'static str {
     }
 }
 
-/// Writes all points, and the latest of each series if the database has a table for them.
+/// Writes all points of a run, and the latest of each series if the database has a table for them.
 fn metrics(transaction: &Transaction<'_>, run: &TrackedRun<'_>, id: &str) -> rusqlite::Result<()> {
     let is_allowed = |c: char| c.is_alphanumeric() || "_-. :/".contains(c);
     let has_newest = !columns(transaction, "latest_metrics")?.is_empty();

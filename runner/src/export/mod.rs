@@ -4,6 +4,8 @@
 //! when it is complete; until then its name begins with a dot and ends with `.partial`.
 
 mod atomic_output;
+mod csv;
+mod json_lines;
 mod mlflow;
 mod names;
 mod parquet;
@@ -13,7 +15,7 @@ mod row_writer;
 mod runs;
 mod tables;
 mod tensorboard;
-mod text;
+mod trial_metadata;
 mod wandb;
 
 use crate::fact::LedgerError;
@@ -27,27 +29,27 @@ use std::path::{Path, PathBuf};
 /// Format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// CSV: a header line, then one line per point.
+    /// CSV table: a header line, then one line per point.
     Csv,
-    /// One JSON object per line: for each trial one about it, then one per point. A value that is not finite
-    /// is a string: `"NaN"`, `"inf"`, `"-inf"`.
+    /// JSON Lines: for each trial one object about it, then one per point. A value that is not finite is a
+    /// string: `"NaN"`, `"inf"`, `"-inf"`.
     JsonLines,
-    /// One row per point; the properties of the trials are JSON in the metadata of the file.
+    /// Parquet table: one row per point; the properties of the trials are JSON in the metadata of the file.
     Parquet,
-    /// Folder of event files, with a folder for each trial.
+    /// TensorBoard: event files, in a folder for each trial.
     TensorBoard,
-    /// SQLite file that MLflow opens as its tracking store.
+    /// MLflow: a SQLite file that MLflow opens as its tracking store.
     MlFlow,
-    /// Folder of offline runs, for `wandb sync`.
+    /// Weights & Biases (W&B): a folder of offline runs, for `wandb sync`.
     Wandb,
 }
 
-/// Selection of points of a trial with several attempts.
+/// Selection among the points of a trial with several attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptSelection {
-    /// The points of every attempt, overlaps included.
+    /// All points of every attempt, overlaps included.
     All,
-    /// One point per step: if attempts overlap, that of the last attempt.
+    /// One point per step: where attempts overlap, the point of the last attempt.
     Last,
 }
 
@@ -68,35 +70,35 @@ pub struct TrialSelection<'a> {
 /// Result of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WrittenFiles {
-    /// File, or folder with the runs.
+    /// Path of the written file, or of the folder with the runs.
     pub path: PathBuf,
-    /// Runs in it, one or more per trial.
+    /// Exported runs, one or more per trial.
     pub runs: Vec<WrittenRun>,
 }
 
 /// Exported run: a trial, or one attempt of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WrittenRun {
-    /// Id of the trial.
+    /// Id of the exported trial.
     pub trial: TrialId,
-    /// Name of the run in the other tool.
+    /// Name of the run in the tool that it is exported for.
     pub name: String,
-    /// Path or identifier of the run in the output.
+    /// Path or identifier of the run within the output.
     pub place: String,
-    /// Number of series.
+    /// Number of series exported.
     pub series: u64,
-    /// Number of points.
+    /// Number of points exported.
     pub points: u64,
 }
 
-/// Progress of an export.
+/// Progress of an export: series and points written so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteProgress {
-    /// Series written so far.
+    /// Number of series written so far.
     pub series: u64,
-    /// Series in all.
+    /// Number of series to write in all.
     pub of: u64,
-    /// Points written so far.
+    /// Number of points written so far.
     pub points: u64,
 }
 
@@ -112,9 +114,9 @@ pub enum ExportError {
     /// A folder to be replaced has an entry that no export wrote.
     #[error("{} is not replaced: dtrain did not write {}", folder.display(), foreign.display())]
     Foreign {
-        /// Path of that folder.
+        /// Path of the folder to be replaced.
         folder: PathBuf,
-        /// Offending entry, or the path itself if it is no folder.
+        /// Path of the entry that no export wrote, or of the output itself if it is no folder.
         foreign: PathBuf,
     },
     /// A file could not be written.
@@ -135,18 +137,19 @@ pub enum ExportError {
         #[source]
         source: rusqlite::Error,
     },
-    /// The file is no MLflow tracking store.
+    /// The file is not an MLflow tracking store.
     #[error("{} has no table `{table}`, so it is not a tracking store of MLflow", path.display())]
     NoStore {
         /// Path of the file.
         path: PathBuf,
-        /// Table that it lacks.
+        /// Name of a table that the file lacks.
         table: &'static str,
     },
 }
 
 impl OutputFormat {
-    /// Returns the default selection: tables have a column for the attempt, runs of other tools have none.
+    /// Returns the default selection of attempts: all for tables, which have a column for the attempt; the
+    /// last for runs of other tools, which have none.
     pub fn attempts(self) -> AttemptSelection {
         match self {
             Self::Csv | Self::JsonLines | Self::Parquet => AttemptSelection::All,
@@ -155,7 +158,7 @@ impl OutputFormat {
     }
 }
 
-/// Exports trials to `to`: a file, or the folder for the runs.
+/// Exports the selected trials to `to`: a file, or the folder for the runs.
 pub fn export(
     request: &TrialSelection<'_>,
     format: OutputFormat,
@@ -173,7 +176,7 @@ pub fn export(
     Ok(WrittenFiles { path: to.to_path_buf(), runs })
 }
 
-/// Prints trials as text to a stream: [`OutputFormat::Csv`], otherwise [`OutputFormat::JsonLines`].
+/// Writes trials as text to a stream: as CSV for [`OutputFormat::Csv`], otherwise as JSON Lines.
 pub fn print(
     request: &TrialSelection<'_>,
     format: OutputFormat,
@@ -188,7 +191,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
     atomic_output::file(path, true, |file| file.write_all(bytes).map_err(atomic_output::write_error(path)))
 }
 
-/// Returns the keys of all series of these trials.
+/// Returns the keys of all series that any of `trials` has.
 pub fn keys(history: &History, trials: &[TrialRow]) -> Result<BTreeSet<String>, LedgerError> {
     let mut keys = BTreeSet::new();
     for trial in trials {
@@ -197,7 +200,7 @@ pub fn keys(history: &History, trials: &[TrialRow]) -> Result<BTreeSet<String>, 
     Ok(keys)
 }
 
-/// Converts a count of points or series.
+/// Converts a count of points or series to `u64`.
 fn as_u64(count: usize) -> u64 {
     count as u64
 }

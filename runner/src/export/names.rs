@@ -1,4 +1,4 @@
-//! Names of series in other tools.
+//! Names of series in the tools that trials are exported to.
 
 use super::runs::RunSeries;
 use dtrain_protocol::Rank;

@@ -9,7 +9,7 @@ mod metadata;
 mod thrift;
 
 use super::row_writer::RowWriter;
-use super::text::{brief_metadata, trial_metadata};
+use super::trial_metadata::{brief_metadata, trial_metadata};
 use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank};
 use metadata::TrialMetadata;
@@ -20,16 +20,16 @@ use thrift::StructBuilder;
 /// Magic bytes at the beginning and the end of a file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Rows of a row group, which is buffered and written at once.
+/// Number of rows in a row group, which is buffered and written at once.
 const GROUP: usize = 1 << 20;
 
 /// Most bytes of trial metadata: Arrow reads at most 100 MB.
 const MOST_ABOUT: u64 = 80_000_000;
 
-/// Values in one page of a plain column: 1 MiB.
+/// Number of values in one page of a plain column: 1 MiB.
 const PAGE: usize = 1 << 17;
 
-/// Physical types, and their logical readings.
+// Physical types of columns, and the logical types that say how a physical one is read.
 const INT32: i64 = 1;
 const INT64: i64 = 2;
 const DOUBLE: i64 = 5;
@@ -37,12 +37,12 @@ const BYTE_ARRAY: i64 = 6;
 const UTF8: i64 = 0;
 const UINT_32: i64 = 13;
 
-/// Encodings of values.
+// Encodings of the values in a page.
 const PLAIN: i64 = 0;
 const RLE: i64 = 3;
 const RLE_DICTIONARY: i64 = 8;
 
-/// Page types.
+// Types of pages.
 const DATA_PAGE: i64 = 0;
 const DICTIONARY_PAGE: i64 = 2;
 
@@ -60,29 +60,29 @@ const COLUMNS: [(&str, i64, Option<i64>); 7] = [
 /// Parquet file that is being written.
 pub(super) struct ParquetWriter<W> {
     to: W,
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     at: usize,
     trials: TrialMetadata,
     /// Label of the trial whose rows follow.
     trial: String,
     rows: usize,
-    /// Buffered rows: dictionary columns, and plain columns.
+    /// Buffered rows: the dictionary-encoded columns, then the plain ones.
     repeated: [DictionaryColumn; 4],
     plain: [Vec<u8>; 3],
     held: usize,
     groups: Vec<StructBuilder>,
 }
 
-/// Dictionary-encoded column.
+/// Column that is written with a dictionary of its distinct values.
 #[derive(Default)]
 struct DictionaryColumn {
     /// Distinct values in plain encoding.
     values: Vec<Vec<u8>>,
-    /// Index of a value, and rows in a row that have it.
+    /// Run-length encoding of the rows: index of a value, and number of consecutive rows that have it.
     runs: Vec<(usize, usize)>,
 }
 
-/// Offset and size of a column's pages.
+/// Location of one column's pages in the file: offset and size.
 struct ColumnChunk {
     begin: usize,
     dictionary: Option<usize>,
@@ -234,7 +234,7 @@ impl DictionaryColumn {
         self.runs.push((known, 1));
     }
 
-    /// Encodes the width of an index in bits, then the runs.
+    /// Encodes the rows of the column: the width of an index in bits, then the runs.
     fn encode(&self) -> Vec<u8> {
         let bits = self.values.len().saturating_sub(1).checked_ilog2().map_or(1, |log| log + 1);
         let width = bits.div_ceil(8) as usize;

@@ -1,4 +1,4 @@
-//! State of trials in the Prometheus text format (version 0.0.4).
+//! Export of the state of trials in the Prometheus text format (version 0.0.4).
 
 use crate::ledger::{Summary, TrialDetails, TrialStatus};
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Name and value of a label.
 type Label<'a> = (&'a str, String);
 
-/// Metrics page that is being written, trial by trial.
+/// Page of Prometheus metrics that is being written, trial by trial.
 #[derive(Debug)]
 pub struct MetricsPage {
     counts: FamilyWriter,
-    /// In the order of [`FAMILIES`]: all samples of a family must be adjacent.
+    /// Writers in the order of [`FAMILIES`]: all samples of a family must be adjacent.
     families: Vec<FamilyWriter>,
     now_ms: u64,
 }
@@ -54,7 +54,7 @@ impl MetricsPage {
     }
 }
 
-/// Metric that every trial has.
+/// Prometheus metric family: its name, kind and help, and the function that writes a trial's samples.
 struct MetricFamily {
     name: &'static str,
     kind: &'static str,
@@ -62,7 +62,7 @@ struct MetricFamily {
     write: fn(&TrialDetails, u64, EmitSample<'_, '_>),
 }
 
-/// Receives the labels of a sample, without those of the trial, and its value.
+/// Callback that takes the labels of a sample, other than those of the trial, and its value.
 type EmitSample<'a, 'b> = &'a mut (dyn FnMut(Vec<Label<'static>>, f64) + 'b);
 
 const FAMILIES: [MetricFamily; 14] = [
@@ -195,10 +195,10 @@ const FAMILIES: [MetricFamily; 14] = [
     },
 ];
 
-/// No training has so many steps: a larger number is a time in seconds since the Unix epoch.
+/// Smallest number that is taken as a time in seconds since the Unix epoch: no training has so many steps.
 const EPOCH: u64 = 1_000_000_000;
 
-/// Returns the summary of a series of the lowest rank that reports it.
+/// Returns the summary of the series `key`, from the lowest rank that reports it.
 fn figure<'a>(trial: &'a TrialDetails, key: &str) -> Option<&'a Summary> {
     trial.figure(key)
 }
@@ -213,7 +213,7 @@ fn last(figure: &Summary) -> f64 {
     figure.last.unwrap_or(f64::NAN)
 }
 
-/// Returns step and time of the newest valid checkpoint.
+/// Returns the step and the time of the newest valid checkpoint of a trial.
 fn checkpoint(trial: &TrialDetails) -> Option<(u64, u64)> {
     let counts = trial.checkpoints.iter().filter(|checkpoint| checkpoint.refused.is_none());
     counts.map(|checkpoint| (checkpoint.step.0, checkpoint.at_ms)).max()
@@ -228,7 +228,7 @@ fn exact(count: u64) -> f64 {
     count as f64
 }
 
-/// Writer of one family's samples.
+/// Writer for the samples of one metric family.
 #[derive(Debug)]
 struct FamilyWriter {
     text: String,
@@ -240,7 +240,7 @@ impl FamilyWriter {
         Self { text: format!("# HELP {family} {help}\n# TYPE {family} {kind}\n"), family }
     }
 
-    /// Writes a sample.
+    /// Writes a sample of the family as one line.
     fn sample(&mut self, labels: &[Label<'_>], value: f64) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
@@ -255,7 +255,7 @@ impl FamilyWriter {
     }
 }
 
-/// Escapes the value of a label.
+/// Escapes the value of a label as the text format requires.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }

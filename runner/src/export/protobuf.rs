@@ -1,6 +1,6 @@
 //! Writer for Protocol Buffers messages, field by field.
 
-/// Message that is being written.
+/// Protocol Buffers message that is being encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct MessageBuilder(Vec<u8>);
 
@@ -9,7 +9,7 @@ impl MessageBuilder {
         Self::default()
     }
 
-    /// Returns the encoded bytes.
+    /// Returns the encoded bytes of the message.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }

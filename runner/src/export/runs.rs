@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 /// Run in another tool: a trial, or one attempt of it.
 pub(super) struct TrackedRun<'a> {
     pub(super) trial: &'a TrialOutline,
-    /// Attempt, if each attempt is a run.
+    /// Attempt that the run stands for; `None` if the run is the whole trial.
     pub(super) attempt: Option<AttemptId>,
     pub(super) series: Vec<RunSeries>,
 }
 
-/// One series of a run, by step.
+/// One series of a run, sorted by step.
 pub(super) struct RunSeries {
     pub(super) key: String,
     pub(super) rank: Rank,
@@ -27,7 +27,7 @@ pub(super) struct ProgressCounter<'a> {
 }
 
 impl<'a> ProgressCounter<'a> {
-    /// Counts the series of a selection.
+    /// Returns a counter for the series of a selection, whose total it reports.
     pub(super) fn of(
         request: &TrialSelection<'_>,
         watch: &'a mut dyn FnMut(WriteProgress),
@@ -39,7 +39,7 @@ impl<'a> ProgressCounter<'a> {
         Ok(Self { advance: WriteProgress { of, ..WriteProgress::default() }, watch })
     }
 
-    /// Adds written series and points, and reports the progress.
+    /// Adds series and points that were written, and reports the progress.
     pub(super) fn add(&mut self, series: usize, points: usize) {
         self.advance.series += as_u64(series);
         self.advance.points += as_u64(points);
@@ -48,7 +48,7 @@ impl<'a> ProgressCounter<'a> {
 }
 
 impl TrialSelection<'_> {
-    /// Returns the selected series of a trial.
+    /// Returns the key and the rank of each selected series of a trial.
     pub(super) fn names(&self, trial: &TrialRow) -> Result<Vec<(String, Rank)>, ExportError> {
         let mut names = self.history.series_names(&trial.id)?;
         names.retain(|(key, _)| self.keys.as_ref().is_none_or(|keys| keys.contains(key)));
@@ -75,7 +75,7 @@ impl TrialSelection<'_> {
         })
     }
 
-    /// Returns the runs of a trial: one, or one per attempt.
+    /// Returns the runs of a trial: one for the whole trial, or one per attempt.
     pub(super) fn runs<'a>(&self, trial: &'a TrialOutline) -> Result<Vec<TrackedRun<'a>>, ExportError> {
         let mut runs = BTreeMap::new();
         let run = |attempt| TrackedRun { trial, attempt, series: Vec::new() };
@@ -102,7 +102,7 @@ impl TrialSelection<'_> {
 }
 
 impl TrackedRun<'_> {
-    /// Returns `LABEL`, or for example `LABEL-attempt-2`.
+    /// Returns the name of the run: `LABEL`, or for example `LABEL-attempt-2`.
     pub(super) fn name(&self) -> String {
         match self.attempt {
             None => self.trial.row.label.clone(),
@@ -110,7 +110,7 @@ impl TrackedRun<'_> {
         }
     }
 
-    /// Returns begin and end in milliseconds since the Unix epoch.
+    /// Returns the start and the end of the run, in milliseconds since the Unix epoch.
     pub(super) fn time(&self) -> (u64, Option<u64>) {
         let attempt = self
             .trial
@@ -126,7 +126,7 @@ impl TrackedRun<'_> {
         self.series.iter().map(|series| series.samples.len()).sum()
     }
 
-    /// Calls back once per step with the samples of that step, each with the index of its series.
+    /// Calls `take` once per step with the samples of that step, each with the index of its series.
     pub(super) fn each_step<E>(
         &self,
         mut take: impl FnMut(u64, &[(usize, MetricSample)]) -> Result<(), E>,

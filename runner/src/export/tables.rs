@@ -2,15 +2,16 @@
 //! trial, key, rank, attempt and step.
 
 use super::atomic_output::{self, write_error};
+use super::csv::Csv;
+use super::json_lines::JsonLines;
 use super::parquet::ParquetWriter;
 use super::row_writer::RowWriter;
 use super::runs::ProgressCounter;
-use super::text::{Csv, JsonLines};
 use super::{ExportError, OutputFormat, TrialSelection, WriteProgress, WrittenRun, as_u64};
 use std::io::Write;
 use std::path::Path;
 
-/// Writes the rows to the file `to`.
+/// Exports the selected points as a table to the file `to`.
 pub(super) fn file(
     request: &TrialSelection<'_>,
     format: OutputFormat,
@@ -26,7 +27,7 @@ pub(super) fn file(
     })
 }
 
-/// Writes the rows to a stream.
+/// Writes the selected points as text to a stream.
 pub(super) fn lines(
     request: &TrialSelection<'_>,
     format: OutputFormat,

@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes `to/LABEL` for each trial, with subfolders `attempt-N` if each attempt is a run.
+/// Exports each trial to the folder `to/LABEL`, with subfolders `attempt-N` if each attempt is a run.
 pub(super) fn folders(
     request: &TrialSelection<'_>,
     to: &Path,
@@ -74,7 +74,7 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("events.out.tfevents.") && name.ends_with(".dtrain")
 }
 
-/// Writes the events of a run: settings, points step by step, final status.
+/// Writes the event file of a run: settings, points step by step, final status.
 fn events(run: &TrackedRun<'_>, to: &mut dyn Write) -> io::Result<()> {
     let (begun, ended) = run.time();
     record(to, &event(begun, 0).text(3, "brain.Event:2"))?;
@@ -91,7 +91,7 @@ fn events(run: &TrackedRun<'_>, to: &mut dyn Write) -> io::Result<()> {
     record(to, &event(ended.unwrap_or(begun), 0).message(5, &MessageBuilder::new().message(1, &end)))
 }
 
-/// Writes the points of a step; those of the same time are one event.
+/// Writes the points of one step; points of the same time are one event.
 fn scalars(
     to: &mut dyn Write,
     step: u64,
@@ -112,7 +112,7 @@ fn scalars(
     Ok(())
 }
 
-/// Starts an `Event`.
+/// Starts an `Event` message with its time and its step.
 fn event(at_ms: u64, step: u64) -> MessageBuilder {
     MessageBuilder::new().double(1, seconds(at_ms)).int(2, i64::try_from(step).unwrap_or(i64::MAX))
 }
@@ -160,7 +160,7 @@ fn text_value(tag: &str, text: &str) -> MessageBuilder {
     MessageBuilder::new().text(1, tag).message(8, &tensor).message(9, &plugin("text", &[]))
 }
 
-/// Returns the properties of the trial that are texts.
+/// Returns the properties of a trial that are shown as texts, by tag.
 fn texts(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     let trial = run.trial;
     let mut about = format!("* id: {}\n* status: {}\n", trial.row.id, trial.row.status);
@@ -175,7 +175,7 @@ fn texts(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     texts
 }
 
-/// Returns a `tensorboard.hparams.Status`: 1 is success, 2 failure, 3 running.
+/// Returns the `tensorboard.hparams.Status` for the status of a trial: 1 is success, 2 failure, 3 running.
 fn session_status(status: TrialStatus) -> i64 {
     match status {
         TrialStatus::Completed => 1,
@@ -189,7 +189,7 @@ fn session_status(status: TrialStatus) -> i64 {
     }
 }
 
-/// Writes one record.
+/// Writes one event as a record, with its length and checksums.
 fn record(to: &mut dyn Write, event: &MessageBuilder) -> io::Result<()> {
     let length = as_u64(event.bytes().len()).to_le_bytes();
     to.write_all(&length)?;
@@ -198,7 +198,7 @@ fn record(to: &mut dyn Write, event: &MessageBuilder) -> io::Result<()> {
     to.write_all(&masked(event.bytes()).to_le_bytes())
 }
 
-/// Returns the masked CRC-32C of TensorFlow's records.
+/// Returns the CRC-32C of `bytes`, masked as in TensorFlow's records.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -20,11 +20,11 @@ use std::path::Path;
 /// File header: `:W&B`, a magic number, and version 0.
 const HEAD: &[u8; 7] = b":W&B\xe1\xbe\0";
 
-/// Bytes of a block, and of the header of a fragment.
+// Sizes of a block, and of the header of a fragment, in bytes.
 const BLOCK: usize = 32 << 10;
 const FRAGMENT: usize = 7;
 
-/// Writes `to/offline-run-TIME-ID` for each run.
+/// Exports each run to the folder `to/offline-run-TIME-ID`.
 pub(super) fn folders(
     request: &TrialSelection<'_>,
     to: &Path,
@@ -60,13 +60,13 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("run-") && (name.ends_with(".wandb") || name.ends_with(".wandb.synced"))
 }
 
-/// Returns the id of a run: that of the trial in lower case, with the attempt if each is a run.
+/// Returns the id of a run: the trial's id in lower case, followed by the attempt if each attempt is a run.
 fn id(run: &TrackedRun<'_>) -> String {
     let id = file_name(&run.trial.row.id.0.to_lowercase());
     run.attempt.map_or(id.clone(), |attempt| format!("{id}-{attempt}"))
 }
 
-/// Formats a time such as `20261124_194954`, in UTC.
+/// Formats a time given in milliseconds, such as `20261124_194954`, in UTC.
 fn stamp(ms: u64) -> String {
     let (day, seconds) = (dtrain_planner::format_day(ms).replace('-', ""), ms / 1000 % 86_400);
     format!("{day}_{:02}{:02}{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
@@ -118,7 +118,7 @@ fn records(run: &TrackedRun<'_>, id: &str, to: &mut dyn Write) -> io::Result<()>
     log.record(18, &MessageBuilder::new().int(1, code).int(2, i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
-/// Returns the columns that W&B adds to each row: step, time stamp and runtime.
+/// Returns the columns that W&B adds to each row: step, timestamp and runtime.
 fn clock(begun: u64, step: u64, at_ms: u64) -> [(&'static str, String); 3] {
     let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
     let runtime = seconds(at_ms.saturating_sub(begun));
@@ -163,7 +163,7 @@ fn item(name: &str, json: &str) -> MessageBuilder {
     MessageBuilder::new().text(2, name).text(16, json)
 }
 
-/// Formats a number like W&B: JSON with `NaN`, `Infinity` and `-Infinity`.
+/// Formats a number as W&B does: JSON with `NaN`, `Infinity` and `-Infinity`.
 fn number(value: f64) -> String {
     if value.is_finite() {
         return Value::from(value).to_string();
@@ -175,9 +175,9 @@ fn number(value: f64) -> String {
 /// LevelDB log that is being written.
 struct LevelDbLog<'a> {
     to: &'a mut dyn Write,
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     at: usize,
-    /// Records written so far.
+    /// Number of records written so far.
     records: i64,
 }
 

@@ -216,7 +216,8 @@ impl Launcher for ClusterLauncher {
         self.active = self.usable[..ranks.len()].to_vec();
         let lines: String = self.active.iter().map(|host| format!("{}\n", self.name(*host))).collect();
         let path = self.folder.remote_hosts_file();
-        durable::replace(&path, lines.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
+        durable::atomic_write(&path, lines.as_bytes())
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         // Parts of the checkpoint may lie on hosts that this attempt does not use.
         let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
         let lends = is_resumed && self.shared.is_none();

@@ -48,7 +48,7 @@ impl FencedHosts {
 
     fn write(&self, folder: &TrialFolder) -> io::Result<()> {
         let lines: String = self.0.iter().map(|host| format!("{host}\n")).collect();
-        durable::replace(&folder.fenced(), lines.as_bytes())
+        durable::atomic_write(&folder.fenced(), lines.as_bytes())
     }
 }
 

@@ -31,8 +31,8 @@ pub enum WriteBundleError {
 }
 
 impl History {
-    /// Returns the id of this history in bundles. A history that has none and cannot be written uses the id
-    /// of its oldest trial.
+    /// Returns the id by which bundles name this history. A history that has none and cannot be written uses
+    /// the id of its oldest trial.
     pub fn machine(&self) -> Result<String, LedgerError> {
         let id = "SELECT coalesce((SELECT id FROM history_id),
             (SELECT uid FROM trial WHERE NOT EXISTS (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id) ORDER BY id LIMIT 1))";
@@ -93,7 +93,7 @@ impl History {
     }
 }
 
-/// Returns a trial, and the texts that it shares with others.
+/// Returns the record of a trial for a bundle, and the texts that the trial shares with others.
 fn trial_of(
     database: &Connection,
     id: &TrialId,
@@ -194,8 +194,8 @@ fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, BoxError>
     Ok(all)
 }
 
-/// Returns the name of a study on its original machine, given its name here. An unrecorded study has its name
-/// only.
+/// Returns the name of a study on the machine it comes from, given its name here. An unrecorded study has its
+/// name only.
 fn study_name(database: &Connection, name: &str) -> Result<StudyName, BoxError> {
     let there = database
         .prepare_cached("SELECT source_name, digest FROM imported_study WHERE name = ?1")?
@@ -212,7 +212,7 @@ fn study_name(database: &Connection, name: &str) -> Result<StudyName, BoxError> 
     Ok(StudyName { name: name.to_owned(), digest: bundle::hash(&format!("{name}\n{created_ms}\n{json}")) })
 }
 
-/// Finds a study by its name on the original machine; `None` if only trials mention it.
+/// Finds a study by its name on the machine it comes from; `None` if only trials mention it.
 fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<StudyRecord>, BoxError> {
     let here: Option<String> = database
         .query_row(

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 impl History {
-    /// Reads the whole file; `Err` if anything in it is damaged.
+    /// Reads the whole history; `Err` if anything in it is damaged.
     pub fn check(&self) -> Result<(), LedgerError> {
         self.read("check", |database| {
             let path = self.path();
@@ -20,7 +20,7 @@ impl History {
     }
 }
 
-/// Checks the pages of the file, the constraints of the tables, and the indices.
+/// Checks the pages of the history file, the constraints of the tables, and the indices.
 fn pages(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let mut select = database.prepare("PRAGMA integrity_check(3)")?;
     let found: Vec<String> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
@@ -31,7 +31,7 @@ fn pages(database: &Connection, path: &Path) -> Result<(), BoxError> {
     Err(corruption_error(path, &found.join("; ")))
 }
 
-/// Checks the references between rows.
+/// Checks that all references between rows lead to a row.
 fn references(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let mut select = database.prepare("PRAGMA foreign_key_check")?;
     let mut rows = select.query([])?;
@@ -40,7 +40,7 @@ fn references(database: &Connection, path: &Path) -> Result<(), BoxError> {
     Err(corruption_error(path, &format!("a row of `{table}` names a row of `{of}` that is missing")))
 }
 
-/// Checks the records of trials, which are numbered without gaps.
+/// Checks that the records of each trial are numbered without gaps.
 fn facts(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let query = "SELECT trial.label FROM record JOIN trial ON trial.id = record.trial GROUP BY record.trial
         HAVING min(record.seq) <> 0 OR max(record.seq) + 1 <> count(*) LIMIT 1";

@@ -1,10 +1,10 @@
-//! Splits sealed points of a series into chunks that fill the pages of the file.
+//! Splits sealed points of a series into chunks that fill the pages of the history file.
 
 use super::MetricSample;
 use dtrain_protocol::series_codec::encode;
 
-/// Bytes of a full chunk: with its key it fills the part of a row that SQLite keeps in the tree, and one more
-/// page.
+/// Bytes of a full chunk: with its key, the chunk fills the part of a row that SQLite keeps in the tree, and
+/// one more page.
 const FULL: usize = 5_060;
 
 /// Bytes of a chunk that fits into the tree without another page.

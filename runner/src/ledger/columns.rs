@@ -1,12 +1,12 @@
 //! Columns of the list of trials: their names in conditions, and their SQL.
 
-/// Names that are compared with words.
+/// Names in conditions that are compared with words.
 pub(super) const WORDS: [&str; 4] = ["recipe", "study", "status", "tag"];
 
-/// Columns of the list that are compared with numbers.
+/// Names in conditions that are columns of the list of trials and compared with numbers.
 pub(super) const COLUMNS: [&str; 6] = ["batch", "learning_rate", "best", "loss", "step", "tokens_per_second"];
 
-/// Returns the SQL of a column that conditions can name.
+/// Returns the SQL of the column that a condition calls `key`; `None` if there is none.
 pub(super) fn column(key: &str) -> Option<&'static str> {
     Some(match key {
         "batch" => "trial.batch",
@@ -19,19 +19,20 @@ pub(super) fn column(key: &str) -> Option<&'static str> {
     })
 }
 
-/// SQL for the best value of the objective so far.
+/// SQL for the best value of a trial's objective so far.
 pub(super) const BEST: &str = "CASE trial.goal WHEN 'max' THEN result.max ELSE result.min END";
 
-/// SQL for the value of the metric `key.name` that a condition compares: the best of the objective, the
-/// newest of others.
+/// SQL for the value of the metric `key.name` that a condition compares: of the objective the best value, of
+/// other metrics the newest.
 pub(super) const FIGURE: &str = "CASE WHEN key.name <> trial.objective THEN summary.last
     WHEN trial.goal = 'max' THEN summary.max ELSE summary.min END";
 
-/// SQL for tokens per second.
+/// SQL for the throughput of a trial in tokens per second.
 pub(super) const SPEED: &str =
     "coalesce(trial.measured_tokens_per_second, speed.sum / nullif(speed.finite, 0))";
 
-/// Returns the columns of a [`TrialRow`](super::TrialRow), in the order that [`row`](super::list::row) reads them.
+/// Returns the SQL of the columns of a [`TrialRow`](super::TrialRow), in the order that
+/// [`row`](super::list::row) reads them.
 pub(super) fn columns() -> String {
     format!(
         "trial.uid, trial.label, trial.recipe, trial.study, trial.state, trial.layout, trial.batch,
@@ -45,7 +46,7 @@ pub(super) fn columns() -> String {
     )
 }
 
-/// Tables behind [`columns`]; each figure is taken from the lowest rank that reports it.
+/// SQL of the tables that [`columns`] reads; each figure is taken from the lowest rank that reports it.
 pub(super) const TABLES: &str = "trial
     LEFT JOIN summary AS loss ON loss.trial = trial.id
          AND loss.rank = (SELECT min(rank) FROM summary WHERE trial = loss.trial AND key = loss.key)

@@ -5,7 +5,7 @@ use super::open;
 use rusqlite::Connection;
 use std::path::Path;
 
-/// Most names returned.
+/// Most names that are returned for completion.
 const MOST: u32 = 500;
 
 /// Returns the labels of trials that begin with `beginning`, newest first.

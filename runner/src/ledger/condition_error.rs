@@ -5,23 +5,23 @@ use super::columns::{COLUMNS, WORDS};
 /// Error of parsing a condition or a sort order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// The text is no comparison.
+    /// The text is not a comparison.
     #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
     NoCondition(String),
-    /// The name is unknown.
+    /// The name in the condition is unknown.
     #[error("trials have no `{name}`{}", did_you_mean(.near.as_deref()))]
     Unknown {
-        /// Name in the text.
+        /// Unknown name, as given in the condition.
         name: String,
-        /// Known name that resembles it.
+        /// Known name that resembles it; `None` if none does.
         near: Option<String>,
     },
-    /// The name cannot be sorted by.
+    /// Trials cannot be sorted by the name.
     #[error(
         "`{0}` is nothing to sort by; expected newest, best, fastest, or what `--where` compares with a number"
     )]
     NoOrder(String),
-    /// The name can only be compared with a word.
+    /// The name can only be compared with a word, not with a number.
     #[error("`{0}` is compared with `=` and a word, such as `{0}=WORD`")]
     Word(String),
     /// The status is unknown.

@@ -22,7 +22,7 @@ pub struct NewTrial {
     pub plan: Value,
     /// Candidate to train, as JSON.
     pub candidate: Value,
-    /// Layout and approximations, as text.
+    /// Layout and approximations of the candidate, as text.
     pub layout: String,
     /// Batch size: samples per optimizer step.
     pub batch: u64,
@@ -30,48 +30,48 @@ pub struct NewTrial {
     pub learning_rate: f64,
     /// Performance that the planner expects.
     pub predicted: ExpectedPerformance,
-    /// Digest of the host whose rates were used: [`super::host_digest`].
+    /// Digest of the host whose rates the planner used: [`super::host_digest`].
     pub host_digest: String,
-    /// Digest of the model whose rates were used: `Rates::model_digest`.
+    /// Digest of the model whose rates the planner used: `Rates::model_digest`.
     pub model_digest: String,
-    /// Study that it belongs to.
+    /// Name of the study that the trial belongs to; `None` outside of studies.
     pub study: Option<String>,
-    /// Trial whose checkpoint it begins with.
+    /// Checkpoint of another trial that the trial begins with; `None` if it starts anew.
     pub parent: Option<Parent>,
-    /// Origins of parameters, by path such as `train.batch`; all others came from the recipe.
+    /// Origins of parameters, by path such as `train.batch`; parameters not listed came from the recipe.
     pub sources: BTreeMap<String, ValueSource>,
-    /// Code, program and environment that produced it.
+    /// Code, program and environment that produced the trial.
     pub provenance: Provenance,
 }
 
 /// Performance that the planner expects of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedPerformance {
-    /// Seconds per optimizer step.
+    /// Predicted seconds per optimizer step.
     pub step_seconds: Option<f64>,
-    /// Tokens (samples, for a model without sequences) per second over all ranks.
+    /// Predicted tokens (samples, for a model without sequences) per second over all ranks.
     pub tokens_per_second: Option<f64>,
-    /// Peak bytes of the rank with the highest memory use.
+    /// Predicted peak memory in bytes of the rank that uses the most.
     pub memory_bytes: Option<u64>,
 }
 
 /// Checkpoint of another trial that a new trial begins with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parent {
-    /// Id of the other trial.
+    /// Id of the trial that wrote the checkpoint.
     pub trial: TrialId,
-    /// Label of the other trial.
+    /// Label of the trial that wrote the checkpoint.
     pub label: String,
-    /// Steps completed in the checkpoint.
+    /// Training steps completed in the checkpoint.
     pub step: StepId,
     /// Folder of the checkpoint.
     pub folder: PathBuf,
-    /// True if training begins at step 0 with the weights only, and does not continue the run.
+    /// True if training begins at step 0 with the weights only, and does not continue the other trial's run.
     pub weights_only: bool,
     /// Settings that differ from the other trial's, as the user gave them; changed data; and adjustments of
     /// the learning rate.
     pub changes: Vec<String>,
-    /// Accepted data, if it differs from that of the checkpoint.
+    /// Data that the user accepted, if it differs from the data of the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<InputManifest>,
 }
@@ -80,40 +80,41 @@ pub struct Parent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueSource {
-    /// Set in the recipe of the user.
+    /// The value was set in the recipe of the user.
     Recipe,
-    /// Set by a flag or an environment variable.
+    /// The value was set by a flag or an environment variable.
     Setting,
-    /// Default value; not set anywhere.
+    /// The value is the default, as it was not set anywhere.
     Default,
-    /// Chosen by the planner.
+    /// The value was chosen by the planner.
     Planner,
-    /// Chosen by a search.
+    /// The value was chosen by a search.
     Search,
 }
 
 /// One value of a recipe or a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialParameter {
-    /// Path of the key, such as `train.optimizer.beta1` or `plan.micro_batch`.
+    /// Path of the parameter, such as `train.optimizer.beta1` or `plan.micro_batch`.
     pub path: String,
-    /// Number, string, boolean, `null`, or an empty list.
+    /// Value of the parameter: a number, string, boolean, `null`, or an empty list.
     pub value: Value,
     /// Origin of the value.
     pub source: ValueSource,
 }
 
-/// Id and label of a new trial.
+/// Id and label given to a new trial when it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialName {
-    /// Globally unique id.
+    /// Globally unique id of the trial.
     pub id: TrialId,
-    /// Label `<recipe>-<n>`, unique in this history and never reused.
+    /// Label of the trial, `<recipe>-<n>`: unique in this history and never reused.
     pub label: String,
 }
 
 impl NewTrial {
-    /// Returns a trial of one candidate of a plan; the caller fills `sources` and `search`.
+    /// Returns a new trial that trains the candidate `choice` of `plan`; the caller fills in `study`,
+    /// `parent` and `sources`.
     pub fn of(plan: &Plan, choice: &RankedCandidate, provenance: Provenance) -> Self {
         let json = |value: Result<Value, serde_json::Error>| value.expect("plans have string keys only");
         Self {
@@ -141,7 +142,7 @@ impl NewTrial {
 }
 
 impl ValueSource {
-    /// Returns the stored word of the source.
+    /// Returns the word by which the origin is stored.
     pub fn word(self) -> &'static str {
         match self {
             Self::Recipe => "recipe",
@@ -152,7 +153,7 @@ impl ValueSource {
         }
     }
 
-    /// Parses the stored word.
+    /// Parses the word by which an origin is stored; `None` if it is unknown.
     pub(super) fn parse(word: &str) -> Option<Self> {
         [Self::Recipe, Self::Setting, Self::Default, Self::Planner, Self::Search]
             .into_iter()
@@ -256,7 +257,8 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<TrialName, Bo
     Ok(created)
 }
 
-/// Returns the origin of a value, or of the list that it is in. Empty values do not come from the recipe.
+/// Returns the origin of a parameter's value, or of the list that it is in. Empty values do not come from the
+/// recipe.
 fn source_of(sources: &BTreeMap<String, ValueSource>, param: &TrialParameter) -> ValueSource {
     let parents = std::iter::successors(Some(param.path.as_str()), |path| Some(path.rsplit_once('.')?.0));
     let is_empty = match &param.value {
@@ -284,7 +286,7 @@ fn affects_training(model: &Model, path: &str) -> bool {
     }
 }
 
-/// Returns the next number of a recipe; numbers of deleted trials are not reused.
+/// Returns the next number for a trial of `recipe`; numbers of deleted trials are not reused.
 fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, BoxError> {
     let next = transaction.query_row(
         "INSERT INTO recipe(name, last_number) VALUES (?1, 1)

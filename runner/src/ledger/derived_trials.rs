@@ -12,7 +12,7 @@ pub struct DerivedTrial {
     pub trial: TrialId,
     /// Label of the derived trial.
     pub label: String,
-    /// True if it has a checkpoint of its own, and so no longer needs those of its parent.
+    /// True if the derived trial has a checkpoint of its own, and so no longer needs those of its parent.
     pub is_independent: bool,
 }
 

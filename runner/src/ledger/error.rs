@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 /// Free bytes below which a disk counts as full: SQLite needs some pages at once.
 const TOO_LITTLE: u64 = 64 << 10;
 
-/// Error of stored bytes that are damaged.
+/// Error that stored bytes are damaged, with a description of them.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is not as it was written")]
 pub(super) struct Corruption(pub(super) &'static str);
 
-/// Error of a file system without free space.
+/// Error that a file system is full.
 #[derive(Debug, thiserror::Error)]
 #[error("the disk is full: no space left on device for {} ({free} free)", path.display())]
 struct DiskFull {
@@ -26,12 +26,12 @@ struct DiskFull {
 }
 
 impl LedgerError {
-    /// Returns `true` if the file was removed or replaced while it was open, so that writes are lost.
+    /// Returns `true` if the history file was removed or replaced while it was open, so that writes are lost.
     pub fn is_gone(&self) -> bool {
         self.source.is::<MissingFile>()
     }
 
-    /// Returns `true` if the file system is full.
+    /// Returns `true` if the file system of the history is full.
     pub fn is_disk_full(&self) -> bool {
         self.source.is::<DiskFull>()
     }
@@ -52,7 +52,7 @@ pub(super) fn ledger_error(doing: &'static str, path: &Path, source: BoxError) -
     LedgerError { doing, path: path.to_path_buf(), source }
 }
 
-/// Returns the error of a damaged file, with instructions.
+/// Returns the error of a damaged history file, with instructions.
 pub(super) fn corruption_error(path: &Path, found: &str) -> BoxError {
     let path = path.display();
     format!(
@@ -79,13 +79,13 @@ pub(super) fn is_unwritable(error: &BoxError) -> bool {
     }
 }
 
-/// Returns `true` if the error means a damaged file.
+/// Returns `true` if `error` means that the file is damaged.
 fn is_damage(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     let is_damaged = |(code, _)| matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
     error.is::<Corruption>() || sqlite(error).is_some_and(is_damaged)
 }
 
-/// Returns `true` if the error means a full disk.
+/// Returns `true` if `error` means that the disk is full.
 fn is_full(error: &(dyn Error + Send + Sync + 'static), path: &Path) -> bool {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return error.kind() == io::ErrorKind::StorageFull;
@@ -106,7 +106,8 @@ fn is_on_read_only_disk(path: &Path) -> bool {
     known.is_some_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-/// Returns `true` if an I/O error of SQLite is one of writing, or of the shared memory, which it writes.
+/// Returns `true` if the extended code `extended` is of an I/O error of writing, or of the shared memory,
+/// which SQLite writes.
 fn is_write(extended: i32) -> bool {
     matches!(
         extended,
@@ -120,7 +121,7 @@ fn is_write(extended: i32) -> bool {
     )
 }
 
-/// Returns code and extended code of an SQLite error.
+/// Returns the code and the extended code of an SQLite error; `None` for other errors.
 fn sqlite(error: &(dyn Error + Send + Sync + 'static)) -> Option<(ErrorCode, i32)> {
     let error = error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?;
     Some((error.code, error.extended_code))

@@ -1,90 +1,47 @@
-//! Figures of events, stored as points, and the summary of a series.
+//! Figures of events, which are stored as points, and the summary of a series.
 
-use super::{
-    BoxError, History, MetricSample, lookup, noise_scale, open_points, points, typical_step, unstored,
-};
+use super::{BoxError, History, MetricSample, lookup, noise_scale, open_points, points, unstored};
 use crate::fact::{LedgerError, MetricPoint, training_ms_between};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Summary of one series.
+/// Summary of one series of a trial, over all attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Key of the series.
     pub key: String,
-    /// Rank that reports it.
+    /// Rank that reports the series.
     pub rank: Rank,
-    /// Points over all attempts.
+    /// Number of points over all attempts.
     pub points: u64,
     /// Newest value; `None` if it is NaN.
     pub last: Option<f64>,
     /// Step of the newest value.
     pub last_step: u64,
-    /// Smallest finite value.
+    /// Smallest finite value; `None` if there is no finite value.
     pub min: Option<f64>,
     /// Step of the smallest value.
     pub min_step: Option<u64>,
-    /// Largest finite value.
+    /// Largest finite value; `None` if there is no finite value.
     pub max: Option<f64>,
     /// Step of the largest value.
     pub max_step: Option<u64>,
-    /// Mean of the finite values.
+    /// Mean of the finite values; `None` if there is no finite value.
     pub mean: Option<f64>,
 }
 
-/// Typical value with its spread.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MedianWithSpread {
-    /// Median, or mean of the values next to it.
-    pub typical: f64,
-    /// Median absolute deviation.
-    pub spread: f64,
-}
-
-impl MedianWithSpread {
-    /// Computes it over the finite `values`; `None` if there are none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let values: Vec<_> = values.into_iter().filter(|value| value.is_finite()).collect();
-        let median = median_or_mean(values.clone())?;
-        Self::with_spread(median, values)
-    }
-
-    /// Computes it for a series: the mean of its typical points, which [`TypicalStep`](super::TypicalStep)
-    /// uses too.
-    pub fn steady(samples: &[MetricSample]) -> Option<Self> {
-        let values = |samples: &[MetricSample]| -> Vec<f64> {
-            samples.iter().map(|sample| sample.value).filter(|value| value.is_finite()).collect()
-        };
-        let middle = typical_step::mean(&values(&typical_step::typical(samples)))?;
-        Self::with_spread(middle, values(&samples[typical_step::warm_up(samples)..]))
-    }
-
-    fn with_spread(typical: f64, values: Vec<f64>) -> Option<Self> {
-        let spread = median_or_mean(values.into_iter().map(|value| (value - typical).abs()).collect())?;
-        Some(Self { typical, spread })
-    }
-}
-
-/// Returns the median; of an even number the mean of the two in the middle.
-fn median_or_mean(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    let upper = *values.get(half)?;
-    Some(if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], upper) } else { upper })
-}
-
-/// Ranks of which every step is stored. Twelve series for each of thousands of ranks would slow the
-/// controller down too much.
+/// Number of ranks whose times are stored in every step. Twelve series for each of thousands of ranks would
+/// slow the controller down too much.
 const IN_FULL: u32 = 64;
 
-/// One of so many steps is stored of the other ranks, staggered between them.
+/// Interval between the steps whose times are stored for all further ranks, staggered between them.
 const ONE_OF: u64 = 16;
 
-/// Series of step figures that dtrain measures itself.
+/// Keys of the series of step figures that dtrain measures itself.
 const OWN: [&str; 15] = [
     "step_seconds",
     "data_seconds",
@@ -103,7 +60,7 @@ const OWN: [&str; 15] = [
     "validation_seconds",
 ];
 
-/// Series of results that dtrain has names for.
+/// Keys of the series of results that dtrain has names for.
 const RESULTS: [&str; 8] = [
     "loss",
     "valid.loss",
@@ -115,13 +72,13 @@ const RESULTS: [&str; 8] = [
     noise_scale::NOISE,
 ];
 
-/// Returns `true` if a series has a name of dtrain's own, not one given by a program.
+/// Returns `true` if the series `key` is one of dtrain's own, not one that a program named.
 pub fn is_own_series(key: &str) -> bool {
     OWN.contains(&key) || RESULTS.contains(&key)
 }
 
-/// Returns the series of a metric that a program reports: its name, prefixed with `script/` if dtrain has a
-/// series of that name.
+/// Returns the series key of a metric that a program reports: its name, prefixed with `script/` if dtrain has
+/// a series of that name.
 pub(crate) fn key_of(name: &str) -> Cow<'_, str> {
     if OWN.contains(&name) { format!("script/{name}").into() } else { name.into() }
 }
@@ -207,7 +164,7 @@ pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
     }
 }
 
-/// Returns `true` if the times of a rank are stored for this step.
+/// Returns `true` if the times of `rank` are stored for the step `step`.
 fn keeps_times(rank: Rank, step: u64) -> bool {
     rank.0 < IN_FULL || step % ONE_OF == u64::from(rank.0) % ONE_OF
 }
@@ -220,12 +177,12 @@ pub(super) struct LowestRanks {
 }
 
 impl LowestRanks {
-    /// Returns the filter for a trial.
+    /// Returns the filter for the trial in the row `trial`.
     pub(super) fn of(trial: i64) -> Self {
         Self { trial, known: BTreeMap::new() }
     }
 
-    /// Returns `true` if a point is kept; remembers its rank.
+    /// Returns `true` if a point is to be stored; remembers the rank that reports it.
     pub(super) fn should_record(
         &mut self,
         database: &Connection,
@@ -244,7 +201,7 @@ impl LowestRanks {
     }
 }
 
-/// Returns `true` if a trial runs a script of the user.
+/// Returns `true` if a trial runs the user's own program.
 pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, BoxError> {
     let kind: Option<String> = database
         .prepare_cached(
@@ -255,12 +212,12 @@ pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, BoxEr
     Ok(kind.is_some_and(|kind| kind == "\"command\""))
 }
 
-/// Returns the summary of a figure of the lowest rank that reports it.
+/// Returns the summary of the series `key`, from the lowest rank that reports it.
 pub fn summary_of<'s>(summaries: &'s [Summary], key: &str) -> Option<&'s Summary> {
     summaries.iter().filter(|summary| summary.key == key).min_by_key(|summary| summary.rank)
 }
 
-/// Returns the milliseconds from the begin of the first step of an attempt to the end of the last one, given
+/// Returns the milliseconds from the start of the first step of an attempt to the end of the last one, given
 /// the step times in seconds.
 pub(super) fn trained_ms(steps: &[MetricSample]) -> u64 {
     let Some(first) = steps.first() else { return 0 };
@@ -269,32 +226,10 @@ pub(super) fn trained_ms(steps: &[MetricSample]) -> u64 {
     between.sum::<u64>() + u64::try_from(first_ms).unwrap_or(0)
 }
 
-/// Updates the speed in the trial's row from its steps so far.
-pub(super) fn update_speed(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxError> {
-    let step = steady(transaction, trial, "step_seconds")?;
-    let speed = steady(transaction, trial, "tokens_per_second")?;
-    transaction.execute(
-        "UPDATE trial SET measured_step_seconds = ?2, measured_step_spread = ?3, measured_tokens_per_second = ?4
-         WHERE id = ?1",
-        params![trial, step.map(|m| m.typical), step.map(|m| m.spread), speed.map(|m| m.typical)],
-    )?;
-    Ok(())
-}
-
-/// Returns the typical value of a series of the lowest rank that reports it.
-fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<MedianWithSpread>, BoxError> {
-    Ok(MedianWithSpread::steady(&points::curve(database, trial, key)?))
-}
-
 impl History {
     /// Returns the summary of each series of a trial, sorted by key and rank.
     pub fn summaries(&self, trial: &TrialId) -> Result<Vec<Summary>, LedgerError> {
         self.read("read figures from", |database| summaries(database, lookup::row_of(database, trial)?))
-    }
-
-    /// Returns the typical value of a series of the lowest rank that reports it, without warm-up steps.
-    pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<MedianWithSpread>, LedgerError> {
-        self.read("read figures from", |database| steady(database, lookup::row_of(database, trial)?, key))
     }
 }
 

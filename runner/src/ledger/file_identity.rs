@@ -23,7 +23,7 @@ pub(super) struct OpenedFiles {
 /// Device and inode number of a file.
 type DeviceInode = (u64, u64);
 
-/// Error of a file that vanished while the history was open.
+/// Error that a file of the history vanished or was replaced while the history was open.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} was {what} while it was open, so that nothing can be recorded any more; put it back from a backup, or move \
@@ -47,13 +47,14 @@ impl OpenedFiles {
         Ok(Self { files, frozen: None })
     }
 
-    /// Like `of`, for a history that is read without locks and so must not change; `found` is its metadata.
+    /// Like `of`, for a history that is read without locks and so must not change; `found` is the metadata of
+    /// its file.
     pub(super) fn frozen(path: &Path, found: &Metadata) -> Self {
         let files = vec![(path.to_path_buf(), identity(found))];
         Self { files, frozen: Some(state(found)) }
     }
 
-    /// Returns `Err` if a file was removed or replaced, or changed although it must not.
+    /// Returns `Err` if a file of the history was removed or replaced, or changed although it must not.
     pub(super) fn check(&self) -> Result<(), BoxError> {
         for (path, known) in &self.files {
             let gone = |path: &Path, what| Err(MissingFile { path: path.to_path_buf(), what }.into());
@@ -98,7 +99,7 @@ fn is_blank_log(path: &Path, found: &Metadata) -> io::Result<bool> {
     Ok(read > 0 && head == [0; 4])
 }
 
-/// Returns the path of a file beside the database at `path`.
+/// Returns the path of the file beside the database at `path` whose name has the suffix `ending`.
 pub(super) fn sidecar_path(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path.as_os_str());
     name.push(ending);

@@ -6,10 +6,10 @@ use std::path::Path;
 /// Kind of the file system that a folder is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
-    /// Local to this host.
+    /// File system that is local to this host.
     Local,
-    /// Shared by hosts, with working locks but without shared memory: a write-ahead log would be corrupted
-    /// there, a rollback journal is not (<https://sqlite.org/wal.html>,
+    /// File system shared by hosts, with working locks but without shared memory: a write-ahead log would be
+    /// corrupted there, a rollback journal is not (<https://sqlite.org/wal.html>,
     /// <https://sqlite.org/useovernet.html>).
     Shared(&'static str),
     /// Network file system whose locks hold on one host only, or not at all: no history is safe there.
@@ -32,7 +32,7 @@ const KNOWN: &[(u64, FileSystemKind)] = &[
 ];
 
 impl FileSystemKind {
-    /// Returns the kind of `folder`'s file system; an error if it cannot be read.
+    /// Returns the kind of the file system that `folder` is on; an error if it cannot be read.
     pub fn of(folder: &Path) -> io::Result<Self> {
         // Width and sign of the field differ between platforms.
         #[expect(clippy::cast_sign_loss, reason = "a number of 32 bits in a wider word")]
@@ -44,7 +44,7 @@ impl FileSystemKind {
         KNOWN.iter().find(|(known, _)| *known == number).map_or(Self::Local, |(_, ground)| *ground)
     }
 
-    /// Returns the journal mode for a history at `path`; `Err` if none is safe.
+    /// Returns the journal mode for a history at `path` on this kind of file system; `Err` if none is safe.
     pub(super) fn journal_mode(self, path: &Path) -> Result<&'static str, String> {
         match self {
             Self::Local => Ok("WAL"),

@@ -6,71 +6,72 @@ use super::{KnownNames, TrialStatus};
 use rusqlite::types::Value as Sql;
 use std::cmp::Ordering;
 
-/// Conditions that listed trials meet.
+/// Conditions that a trial must meet to be listed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
-    /// Name of the recipe.
+    /// Name of the recipe; `None` for any.
     pub recipe: Option<String>,
-    /// Name of the study.
+    /// Name of the study; `None` for any.
     pub study: Option<String>,
-    /// Accepted statuses; empty for any.
+    /// Accepted statuses of trials; empty for any.
     pub status: Vec<TrialStatus>,
-    /// Tag that they have.
+    /// Tag that the trials must have; `None` for any.
     pub tag: Option<String>,
-    /// Parameters with the string, `true` or `false` that they must equal.
+    /// Parameters that must equal a word, each with that word: a string, `true` or `false`.
     pub words: Vec<(String, String)>,
-    /// Comparisons with numbers, all of which must hold.
+    /// Comparisons of figures with numbers, all of which must hold.
     pub conditions: Vec<Condition>,
 }
 
-/// Sort order of trials.
+/// Sort order of a list of trials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// Recorded last first.
+    /// The trial that was recorded last comes first.
     #[default]
     Newest,
-    /// Best value of the recipe's objective first.
+    /// The best value of the recipe's objective comes first.
     Best,
-    /// Highest throughput (tokens per second) first.
+    /// The highest throughput (tokens per second) comes first.
     Fastest,
-    /// Smallest value first, of a metric such as `valid.loss` (best value of the objective, newest of
-    /// others), a parameter or a column.
+    /// The smallest value comes first, of a metric such as `valid.loss` (best value of the objective, newest
+    /// of others), a parameter or a column.
     Least(String),
 }
 
-/// Part of a list.
+/// Page of a list of trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pagination {
     /// Number of trials to skip.
     pub skip: u64,
-    /// Most trials to return.
+    /// Most trials on the page.
     pub limit: u64,
 }
 
 /// Comparison such as `batch >= 256`, `train.seed = 7` or `valid.loss < 3.1`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    /// Column of the list (`batch`, `learning_rate`, `best`, `loss`, `step`, `tokens_per_second`), path of a
-    /// parameter, or name of a metric: the best value of the objective, the newest of others.
+    /// Compared value: a column of the list (`batch`, `learning_rate`, `best`, `loss`, `step`,
+    /// `tokens_per_second`), path of a parameter, or name of a metric: the best value of the objective, the
+    /// newest of others.
     pub key: String,
-    /// Comparison operator.
+    /// Operator that compares the value of the key with the number.
     pub relation: Relation,
-    /// Number on the right-hand side.
+    /// Number that the value is compared with.
     pub value: f64,
 }
 
-/// Comparison operator for numbers.
+/// Operator that compares a value with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// `<`
+    /// `<`: the value is less than the number.
     Less,
-    /// `<=`
+    /// `<=`: the value is at most the number.
     AtMost,
-    /// `=`
+    /// `=`: the value equals the number.
     Equal,
-    /// `>=`
+    /// `>=`: the value is at least the number.
     AtLeast,
-    /// `>`
+    /// `>`: the value is greater than the number.
     More,
 }
 
@@ -143,8 +144,8 @@ impl Sort {
 }
 
 impl Sort {
-    /// Returns the SQL expression that trials are sorted by, with its values. Trials without a value come
-    /// last.
+    /// Returns the SQL expression that trials are sorted by, with the values of its parameters. Trials
+    /// without a value come last.
     fn key(&self, merged: bool) -> (String, Vec<Sql>) {
         let (text, values) = match self {
             Self::Newest => (if merged { "recorded.at_ms" } else { "NULL" }.to_owned(), Vec::new()),
@@ -224,8 +225,8 @@ impl std::str::FromStr for Condition {
     }
 }
 
-/// Sort key for a history with trials of other machines: those by the clock of their machine; those of this
-/// one by row, so that a clock that was set back does not reorder them.
+/// SQL of the sort key for a history with imported trials: those by the clock of their machine; those of this
+/// machine by row, so that a clock that was set back does not reorder them.
 const RECORDED: &str = "
     JOIN (SELECT trial.id AS id,
                  CASE WHEN imported_trial.trial IS NULL
@@ -233,8 +234,9 @@ const RECORDED: &str = "
                       ELSE trial.created_ms END AS at_ms
           FROM trial LEFT JOIN imported_trial ON imported_trial.trial = trial.id) AS recorded ON recorded.id = trial.id";
 
-/// Returns the query for everything but the status, which depends on living processes; `part` is an
-/// additional condition, such as ` AND trial.id > 7`. `merged` says that there are trials of other machines.
+/// Returns the SQL query for a list of trials with every condition but the status, which depends on living
+/// processes; `part` is an additional condition, such as ` AND trial.id > 7`. `merged` says that there are
+/// imported trials.
 pub(super) fn query(filter: &Filter, sort: &Sort, part: &str, merged: bool) -> (String, Vec<Sql>) {
     let merged = merged && *sort == Sort::Newest;
     let (key, mut values) = sort.key(merged);

@@ -8,9 +8,9 @@ use rusqlite::{Connection, Transaction, params};
 /// Host that has answered a controller of this history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownHost {
-    /// Name of the host for users.
+    /// Name of the host, as shown to users.
     pub name: String,
-    /// Time of its last answer, in milliseconds since the Unix epoch.
+    /// Time of the host's last answer, in milliseconds since the Unix epoch.
     pub seen_ms: u64,
 }
 
@@ -25,8 +25,8 @@ impl History {
         })
     }
 
-    /// Removes the strikes against `host`, and those against others for a broken connection to it; returns
-    /// their number.
+    /// Removes the strikes against `host`, and the strikes against other hosts for a broken connection to it;
+    /// returns the number of strikes removed.
     pub fn forgive(&mut self, host: &str) -> Result<usize, LedgerError> {
         self.write("forgive a host in", |transaction| {
             Ok(transaction.execute("DELETE FROM strike WHERE host = ?1 OR partner = ?1", [host])?)
@@ -34,7 +34,7 @@ impl History {
     }
 }
 
-/// Returns all strikes that still count, oldest first. Causes that only a newer dtrain knows are skipped.
+/// Returns all unexpired strikes, oldest first. Causes that only a newer dtrain knows are skipped.
 pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT host, partner, cause, at_ms, detail FROM strike WHERE at_ms >= ?1 ORDER BY at_ms, id",

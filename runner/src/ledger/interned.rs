@@ -23,7 +23,7 @@ pub(super) fn digest(text: &str) -> String {
     hex
 }
 
-/// Returns the row number of a key's name; inserts a new one.
+/// Returns the row number of the key `name`; inserts a new key.
 pub(super) fn key_id(database: &rusqlite::Connection, name: &str) -> Result<i64, BoxError> {
     let known = database
         .prepare_cached("SELECT id FROM key WHERE name = ?1")?

@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 /// One row of a list of trials.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRow {
-    /// Unique id.
+    /// Globally unique id of the trial.
     pub id: TrialId,
-    /// Label `<recipe>-<n>`.
+    /// Label of the trial, `<recipe>-<n>`.
     pub label: String,
     /// Name of the recipe.
     pub recipe: String,
-    /// Study that it belongs to.
+    /// Name of the study that the trial belongs to; `None` outside of studies.
     pub study: Option<String>,
-    /// Current status.
+    /// Current status of the trial.
     pub status: TrialStatus,
     /// Layout of the parallel training, as text.
     pub layout: String,
@@ -29,33 +29,33 @@ pub struct TrialRow {
     pub batch: u64,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Objective: the metric to optimise, such as `valid.loss`.
+    /// Objective: the metric to optimize, such as `valid.loss`.
     pub objective: String,
     /// Direction in which the objective is better.
     pub goal: Goal,
-    /// Best value of the objective so far.
+    /// Best value of the objective so far; `None` before the first.
     pub best: Option<f64>,
-    /// Newest training loss.
+    /// Newest training loss; `None` before the first.
     pub loss: Option<f64>,
-    /// Steps completed.
+    /// Training steps completed.
     pub step: u64,
-    /// Tokens per second: of a typical step once an attempt has ended, the mean before.
+    /// Throughput in tokens per second: of a typical step once an attempt has ended, before that the mean.
     pub tokens_per_second: Option<f64>,
-    /// Seconds of a step: typical once an attempt has ended, the mean before.
+    /// Step time in seconds: of a typical step once an attempt has ended, before that the mean.
     pub step_seconds: Option<f64>,
-    /// Seconds of a step that the planner expected.
+    /// Step time in seconds that the planner predicted.
     pub predicted_step_seconds: Option<f64>,
-    /// Creation time, in milliseconds since the Unix epoch.
+    /// Creation time of the trial, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Time of the first launch, in milliseconds since the Unix epoch; `None` before it.
+    /// Time of the first launch, in milliseconds since the Unix epoch; `None` before that.
     pub started_ms: Option<u64>,
-    /// End time, in milliseconds since the Unix epoch; `None` before it.
+    /// Time when the trial ended, in milliseconds since the Unix epoch; `None` before that.
     pub ended_ms: Option<u64>,
-    /// Hash of the git commit; `None` outside a repository.
+    /// Hash of the git commit that was checked out; `None` outside a repository.
     pub git_revision: Option<String>,
-    /// True if tracked files differed from the commit.
+    /// True if tracked files differed from the git commit.
     pub is_dirty: bool,
-    /// Host whose history it was imported from; `None` for a trial of this history.
+    /// Name of the host whose history the trial was imported from; `None` for a trial of this history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<String>,
 }
@@ -113,7 +113,8 @@ impl History {
     }
 }
 
-/// Returns the first rows of a query with their sort values, which are in the columns after those of [`row`].
+/// Returns the first `most` rows of a query with their sort values, which are in the columns after those of
+/// [`row`].
 fn lines(
     database: &Connection,
     (text, values): (String, Vec<Sql>),
@@ -135,7 +136,7 @@ fn lines(
     Ok(found)
 }
 
-/// Reads a row of the list.
+/// Converts a row of the query to a row of the list of trials.
 pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, BoxError> {
     let id = TrialId(row.get(0)?);
     let word: String = row.get(4)?;

@@ -5,7 +5,7 @@ use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension};
 
-/// Error of a name that does not identify one trial.
+/// Error of a lookup whose name does not identify exactly one trial.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     /// No trial has the name.
@@ -13,7 +13,7 @@ pub enum LookupError {
     Unknown {
         /// Name that was looked up.
         name: String,
-        /// Labels that resemble it, the most similar first.
+        /// Labels that resemble the name, the most similar first.
         near: Vec<String>,
     },
     /// Several ids or labels begin with the name.
@@ -21,10 +21,10 @@ pub enum LookupError {
     Ambiguous {
         /// Name that was looked up.
         name: String,
-        /// Labels of these trials, at most eight.
+        /// Labels of the trials that the name may mean, at most eight.
         matches: Vec<String>,
     },
-    /// The name is a part of an id that is too short.
+    /// The name is the beginning of an id, but too short to identify a trial.
     #[error("no trial named `{name}`; the beginning of an id needs at least {LEAST} characters")]
     Short {
         /// Name that was looked up.
@@ -46,7 +46,7 @@ fn suggestion(near: &[String]) -> String {
 /// common to all trials of some years.
 const LEAST: usize = 8;
 
-/// Result of a lookup.
+/// Result of the lookup of a name.
 enum Lookup {
     One(TrialId),
     Short,
@@ -55,9 +55,9 @@ enum Lookup {
 }
 
 impl History {
-    /// Finds the trial `name`: a label, an id, `last` for the one recorded last, or an unambiguous beginning
-    /// of a label or of an id. Labels take precedence; of an id at least eight characters are needed. Ids may
-    /// be in either case.
+    /// Finds the trial that `name` identifies: a label, an id, `last` for the one recorded last, or an
+    /// unambiguous beginning of a label or of an id. Labels take precedence; of an id at least eight
+    /// characters are needed. Ids may be in upper or lower case.
     pub fn find(&self, name: &str) -> Result<TrialId, LookupError> {
         let found = self.read("look up a trial in", |database| find(database, name))?;
         match found {
@@ -69,7 +69,7 @@ impl History {
     }
 }
 
-/// Returns the row number of a trial.
+/// Returns the row number of a trial; `Err` if the history does not have it.
 pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, BoxError> {
     database
         .prepare_cached("SELECT id FROM trial WHERE uid = ?1")?

@@ -1,4 +1,5 @@
-//! Schema migration: brings an older file to the newest schema, one durable step at a time.
+//! Schema migration: creates the tables of a new history, and brings an older file to the newest schema, one
+//! durable step at a time.
 //!
 //! `PRAGMA user_version` is `major · 100 + minor`. A new minor version only adds, so that an older dtrain can
 //! still read; a new major version changes what is there.
@@ -8,20 +9,20 @@ use rusqlite::{Connection, TransactionBehavior};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Version of the schema.
+/// Version of the schema of a history file: `major · 100 + minor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SchemaVersion(i32);
 
 /// Migration step: the version it leads to, and its SQL.
 pub(super) type Migration = (SchemaVersion, &'static str);
 
-/// Version that this program writes.
+/// Schema version that this program writes.
 pub(super) const CURRENT: SchemaVersion = SchemaVersion(200);
 
-/// Version since which new points are in logs, not in rows.
+/// Schema version since which new points are in logs, not in rows.
 const LOGS: SchemaVersion = SchemaVersion(104);
 
-/// Version since which tables and JSON keys have today's names.
+/// Schema version since which tables and JSON keys have today's names.
 const NAMES: SchemaVersion = SchemaVersion(200);
 
 /// All migration steps, oldest first.
@@ -35,7 +36,7 @@ pub(super) const STEPS: &[Migration] = &[
 ];
 
 impl SchemaVersion {
-    /// Returns the major version. A program reads only files of its own major version.
+    /// Returns the major version. A program opens only files of its own major version or an older one.
     pub(super) fn major(self) -> i32 {
         self.0 / 100
     }
@@ -52,12 +53,13 @@ impl fmt::Display for SchemaVersion {
     }
 }
 
-/// Reads the version of the file; 0.0 for an empty one.
+/// Reads the schema version of a history file; 0.0 for an empty one.
 pub(super) fn version(database: &Connection) -> Result<SchemaVersion, BoxError> {
     Ok(SchemaVersion(database.pragma_query_value(None, "user_version", |row| row.get(0))?))
 }
 
-/// Migrates the file to the last of `steps`. An older file is first copied to a backup beside it.
+/// Migrates the history at `path` to the version of the last of `steps`. An older file is first copied to a
+/// backup beside it.
 pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Migration]) -> Result<(), BoxError> {
     let Some((target, _)) = steps.last() else { return Ok(()) };
     let found = version(database)?;
@@ -89,14 +91,14 @@ pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Migration
     Ok(())
 }
 
-/// Returns the path for the backup of a file of version `found`.
+/// Returns the path for the backup of the history at `path`, whose version is `found`.
 fn backup_path(path: &Path, found: SchemaVersion) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".v{found}.backup"));
     path.with_file_name(name)
 }
 
-/// Copies the whole database and renames the copy into place; keeps an existing backup.
+/// Copies the whole database to a backup, which gets its name once it is complete; keeps an existing backup.
 fn back_up(database: &Connection, path: &Path, found: SchemaVersion) -> Result<(), BoxError> {
     let whole = backup_path(path, found);
     if whole.exists() {

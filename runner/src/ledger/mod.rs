@@ -35,6 +35,7 @@ mod show;
 mod snapshot;
 mod state;
 mod study;
+mod throughput;
 mod typical_step;
 mod upgrade;
 mod writer;
@@ -44,7 +45,7 @@ pub use condition_error::ConditionError;
 pub use create::{ExpectedPerformance, NewTrial, Parent, TrialName, TrialParameter, ValueSource, flatten};
 pub use derived_trials::DerivedTrial;
 pub(crate) use figures::key_of;
-pub use figures::{MedianWithSpread, Summary, is_own_series, points_of, summary_of};
+pub use figures::{Summary, is_own_series, points_of, summary_of};
 pub use file_system::FileSystemKind;
 pub use filter::{Condition, Filter, Pagination, Relation, Sort};
 pub use hosts::KnownHost;
@@ -57,6 +58,7 @@ pub use rates::{StepTimeObservation, host_digest};
 pub use show::{Attempt, Checkpoint, Note, TrialDetails, TrialOutline};
 pub use state::TrialStatus;
 pub use study::StudyTrialRow;
+pub use throughput::MedianWithSpread;
 pub use typical_step::TypicalStep;
 
 use crate::fact::LedgerError;
@@ -81,14 +83,14 @@ pub struct History {
     known: Option<writer::CachedFacts>,
 }
 
-/// Permission of this program for the file.
+/// Access that this program has to the history file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Access {
-    /// Reading and writing.
+    /// Reading and writing are allowed.
     Write,
-    /// Reading only, as the caller asked.
+    /// Reading only: the caller asked for no more.
     Read,
-    /// Reading only, as the file has this newer version, which only a newer dtrain may write.
+    /// Reading only: the file has this newer version, which only a newer dtrain may write.
     Newer(String),
 }
 
@@ -119,12 +121,12 @@ impl History {
         Ok(Self { database, path: path.to_path_buf(), access, presence, known: None })
     }
 
-    /// Returns the path of the file.
+    /// Returns the path of the history file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the state folder that contains it.
+    /// Returns the state folder that contains the history.
     fn root(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
@@ -153,7 +155,7 @@ impl History {
         attempt.map_err(|source| ledger_error(doing, &self.path, source))
     }
 
-    /// Runs `work` on one snapshot of the database.
+    /// Runs the queries of `work` on one snapshot of the database.
     fn read<T>(
         &self,
         doing: &'static str,
@@ -186,12 +188,12 @@ fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Converts a count for SQLite, whose integers are signed.
+/// Converts a count to the signed integer that SQLite stores.
 fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Converts a stored number back; the inverse of [`stored`].
+/// Converts a stored integer back to a count; the inverse of [`stored`].
 fn unstored(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 /// Metrics that every trial may have.
 const METRICS: [&str; 2] = ["valid.loss", "valid.accuracy"];
 
-/// Column titles of tables, with the names of the columns.
+/// Column titles of tables that are not the name of their column, each with that name.
 const TITLES: [(&str, &str); 2] = [("rate", "learning_rate"), ("tok/s", "tokens_per_second")];
 
-/// Names that occur in a history.
+/// Names that occur in a history, for conditions and sort orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownNames {
-    /// Keys of recipes and plans, and of recorded series.
+    /// Keys of recipes, plans and recorded series.
     keys: BTreeSet<String>,
-    /// True if there is a trial.
+    /// True if the history has any trial.
     has_trials: bool,
 }
 
@@ -38,8 +38,8 @@ fn names(database: &Connection) -> Result<KnownNames, BoxError> {
 }
 
 impl KnownNames {
-    /// Resolves a name that is compared with a number: a column, a key or a series. `Err` suggests a similar
-    /// name.
+    /// Resolves a name that a condition compares with a number: a column, a key or a series. `Err` suggests a
+    /// similar name.
     pub(super) fn number(&self, name: &str) -> Result<String, ConditionError> {
         let plain = name.to_lowercase();
         let title = TITLES.iter().find(|(title, _)| *title == plain).map(|(_, column)| *column);
@@ -75,7 +75,8 @@ impl KnownNames {
         self.keys.contains(name) || METRICS.contains(&name) || is_of_the_language() || is_of_a_plan()
     }
 
-    /// Returns the known name most similar to `name`, if one is; the last part of a key counts as the key.
+    /// Returns the known name most similar to `name`, if any is similar; the last part of a key counts as the
+    /// key.
     fn near(&self, name: &str) -> Option<String> {
         let short = WORDS.into_iter().chain(COLUMNS).chain(METRICS);
         let long = self.keys.iter().map(String::as_str).chain(keys().iter().map(|key| key.path));

@@ -5,38 +5,39 @@ use dtrain_protocol::Rank;
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
-/// Series of the gradient's signal, from which it is estimated.
+/// Key of the series with the gradient's signal, from which the noise scale is estimated.
 pub(super) const SIGNAL: &str = "gradient_signal";
 pub(super) const NOISE: &str = "gradient_noise";
 
-/// Fewest steps for an estimate.
+/// Fewest steps from which the noise scale is estimated.
 const FEWEST: usize = 20;
 
-/// Jackknife parts: each is left out once to estimate the error.
+/// Number of jackknife parts: each is left out once to estimate the error.
 const PARTS: usize = 10;
 
 /// Noise scale: the batch size at which half of the gradient is chance (McCandlish et al. 2018), over the
 /// second half of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NoiseScale {
-    /// Estimate, in samples.
+    /// Estimate of the noise scale, in samples.
     pub samples: f64,
-    /// Estimate minus two standard errors, at least 0.
+    /// Lower bound in samples: the estimate minus two standard errors, at least 0.
     pub low: f64,
-    /// Estimate plus two standard errors.
+    /// Upper bound in samples: the estimate plus two standard errors.
     pub high: f64,
-    /// Number of steps that it is computed from.
+    /// Number of steps that the estimate is computed from.
     pub steps: u64,
 }
 
-/// Returns the noise scale of a trial; `None` if it measured too little, or there is only noise.
+/// Returns the noise scale of a trial; `None` if the trial measured too little, or there is only noise.
 pub(super) fn of_trial(database: &Connection, trial: i64) -> Result<Option<NoiseScale>, BoxError> {
     let signal = points::joined_attempts(database, trial, SIGNAL, Rank(0))?;
     let noise = points::joined_attempts(database, trial, NOISE, Rank(0))?;
     Ok(estimate(&signal, &noise))
 }
 
-/// Returns the ratio of the sums, as the mean of ratios would be biased; its error is from the jackknife.
+/// Estimates the noise scale as the ratio of the summed noise to the summed signal, as a mean of ratios would
+/// be biased; its error is from the jackknife.
 fn estimate(signal: &[MetricSample], noise: &[MetricSample]) -> Option<NoiseScale> {
     let pairs = signal.iter().zip(noise).map(|(signal, noise)| (signal.value, noise.value));
     let pairs: Vec<_> = pairs.filter(|(signal, noise)| signal.is_finite() && noise.is_finite()).collect();

@@ -14,23 +14,23 @@ use std::time::{Duration, Instant};
 /// Longest wait of a writer for other processes: longer than a backup or an inspection of the file takes.
 pub(super) const BUSY: Duration = Duration::from_secs(60);
 
-/// Open database of a history.
+/// Open database of a history, with the access that it allows.
 pub(super) struct OpenDatabase {
     pub(super) database: Connection,
     pub(super) access: Access,
     pub(super) presence: OpenedFiles,
 }
 
-/// Use of the file by other programs meanwhile.
+/// Use of the history file by other programs while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// Other programs may use it.
+    /// Other programs may use the file as well.
     Shared,
-    /// Exclusive use, without shared memory beside the file.
+    /// No other program may use the file, and there is no shared memory beside it.
     Alone,
 }
 
-/// Opens for writing; creates folder (0700) and file (0600) if needed.
+/// Opens the history at `path` for writing; creates its folder (mode 0700) and the file (0600) if needed.
 pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<OpenDatabase, BoxError> {
     let folder = folder(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -60,7 +60,7 @@ pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<OpenDatabase, BoxE
     Ok(OpenDatabase { database, access: Access::Write, presence: OpenedFiles::of(path)? })
 }
 
-/// Opens for reading; `Err` if there is no file.
+/// Opens the history at `path` for reading; `Err` if there is no file.
 pub(super) fn reader(path: &Path) -> Result<OpenDatabase, BoxError> {
     if !path.try_exists()? {
         return Err("there is no history yet; `dtrain run` creates one".into());
@@ -85,7 +85,7 @@ pub(super) fn reader(path: &Path) -> Result<OpenDatabase, BoxError> {
     Ok(opened)
 }
 
-/// Opens for reading while others write.
+/// Opens the history at `path` for reading while others may write to it.
 fn shared_reader(path: &Path) -> Result<OpenDatabase, BoxError> {
     let database = Connection::open_with_flags(
         path,
@@ -118,7 +118,7 @@ fn opened_newer(
     })
 }
 
-/// Opens without waiting for writers; `None` if that fails.
+/// Opens the history at `path` for reading without waiting for writers; `None` if that fails.
 pub(super) fn open_without_waiting(path: &Path) -> Option<Connection> {
     FileSystemKind::of(&folder(path)).ok()?.journal_mode(path).ok()?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -128,7 +128,7 @@ pub(super) fn open_without_waiting(path: &Path) -> Option<Connection> {
     (id == APPLICATION_ID).then_some(database)
 }
 
-/// Returns the error message for a write to a newer file.
+/// Returns the error message for a write to a history of the newer schema version `version`.
 pub(super) fn too_new(version: &str) -> String {
     format!(
         "it has schema version {version}, this dtrain {} writes version {}; use the newer dtrain that \
@@ -138,7 +138,8 @@ pub(super) fn too_new(version: &str) -> String {
     )
 }
 
-/// Accepts a newer minor version for reading, as it only added things; rejects a newer major version.
+/// Accepts a history of a newer minor version for reading, as that version only added things; rejects a newer
+/// major version.
 fn read_newer(database: Connection, version: migrate::SchemaVersion) -> Result<Connection, BoxError> {
     if version.major() != migrate::CURRENT.major() {
         return Err(too_new(&version.to_string()).into());
@@ -156,7 +157,7 @@ fn configure(database: &Connection) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Draws a random id for the history in bundles if it has none.
+/// Draws a random id of the history for its bundles, if it has none.
 fn identify(database: &Connection) -> Result<(), BoxError> {
     let is_known: bool =
         database.query_row("SELECT EXISTS (SELECT 1 FROM history_id)", [], |row| row.get(0))?;
@@ -191,7 +192,7 @@ fn claim_file(database: &Connection) -> Result<(), BoxError> {
     retry_while_busy(|| database.pragma_update(None, "application_id", APPLICATION_ID))
 }
 
-/// Repeats `work` while other processes switch the file to its write-ahead log, when SQLite fails without
+/// Repeats `work` while other processes switch the file to its write-ahead log: SQLite then fails without
 /// waiting.
 fn retry_while_busy(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), BoxError> {
     let begun = Instant::now();

@@ -13,13 +13,13 @@ use rusqlite::{Connection, MAIN_DB, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};
 
-/// Bytes of a new log.
+/// Size of a new log, in bytes.
 const FIRST: usize = 16 << 10;
 
-/// Bytes of a log per series, so that a full log has a full chunk of most series.
+/// Bytes of a log for each of its series, so that a full log has a full chunk of most series.
 const EACH: usize = 6 << 10;
 
-/// Most bytes of a log: to read one figure of a trial, all of its log is read.
+/// Largest size of a log, in bytes: to read one figure of a trial, all of its log is read.
 const MOST: usize = 4 << 20;
 
 /// Identity of a series within its trial.
@@ -31,7 +31,7 @@ struct SeriesKey {
 
 const DAMAGE: Corruption = Corruption("a log of open points");
 
-/// Reads the log of a trial; `None` if it has no open points.
+/// Reads the log of open points of a trial; `None` if the trial has none.
 pub(super) fn read(database: &Connection, trial: i64) -> Result<Option<PointLog>, BoxError> {
     let bytes: Option<Vec<u8>> = database
         .prepare_cached("SELECT data FROM open_points WHERE trial = ?1")?
@@ -100,7 +100,7 @@ pub(super) fn seal(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxE
     Ok(())
 }
 
-/// Overwrites a part of a log with records; later records are dropped.
+/// Overwrites the log of a trial from byte `at` on with `records`; later records are dropped.
 fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -> Result<(), BoxError> {
     let mut blob = transaction.blob_open(MAIN_DB, "open_points", "data", trial, false)?;
     blob.seek(SeekFrom::Start(at as u64))?;
@@ -110,7 +110,7 @@ fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -
     Ok(blob.close()?)
 }
 
-/// Replaces the log of a trial by one of another size.
+/// Replaces the log of a trial with one of another size.
 fn replace_log(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -125,7 +125,7 @@ fn replace_log(
     write(transaction, trial, 0, records)
 }
 
-/// Moves open points into chunks and summaries: all of them, or only full chunks. Returns the remaining
+/// Moves open points into chunks and summaries: all of the points, or only full chunks. Returns the remaining
 /// points.
 fn seal_full(
     transaction: &Transaction<'_>,
@@ -163,7 +163,7 @@ fn seal_full(
     Ok(rest)
 }
 
-/// Adds chunks to a series.
+/// Stores sealed chunks of a series.
 pub(super) fn add_chunks(
     transaction: &Transaction<'_>,
     series: i64,
@@ -235,7 +235,7 @@ fn series(database: &Connection, id: i64) -> Result<SeriesKey, BoxError> {
     Ok(series)
 }
 
-/// Reads all logs; `Err` if one is damaged.
+/// Reads the logs of all trials; `Err` if one is damaged.
 pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
     for trial in trials(database)? {
         read(database, trial)?.map(|log| points(&log)).transpose()?;

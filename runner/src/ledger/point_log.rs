@@ -16,16 +16,16 @@ use dtrain_protocol::series_codec::{put_varint, read_points, take_varint, write_
 use dtrain_protocol::{AttemptId, Rank};
 use std::ops::Range;
 
-/// Bytes before a payload.
+/// Bytes before the payload of a record: its length and its checksum.
 const HEADER: usize = 8;
 
-/// Points by series, which is given by its id.
+/// Points by series, each given by its row number.
 pub(super) type PointsBySeries = Vec<(i64, Vec<MetricSample>)>;
 
-/// Header of a record: everything but its points.
+/// Header of a record: everything but the record's points.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecordHeader {
-    /// Attempt, and bytes of its spool that are stored.
+    /// Attempt, and the number of bytes of its spool that are stored.
     pub(super) offset: Option<(AttemptId, u64)>,
     /// Newest stored event of each rank: attempt, rank and sequence number.
     pub(super) heard: Vec<(AttemptId, Rank, u64)>,
@@ -62,12 +62,12 @@ impl PointLog {
         Some(Self { bytes, heads, used })
     }
 
-    /// Returns the bytes that the records take.
+    /// Returns the number of bytes that the records take.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Returns the size of the log in bytes.
+    /// Returns the size of the log in bytes, unused ones included.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.len()
     }
@@ -86,7 +86,7 @@ impl PointLog {
         Some(all)
     }
 
-    /// Returns the bytes of the records.
+    /// Returns the encoded records, without the unused bytes.
     pub(super) fn records(&self) -> &[u8] {
         &self.bytes[..self.used]
     }

@@ -33,12 +33,12 @@ impl History {
         })
     }
 
-    /// Returns the points of one series by step, of the lowest rank that reports it.
+    /// Returns the points of one series by step, from the lowest rank that reports it.
     pub fn curve(&self, trial: &TrialId, key: &str) -> Result<Vec<MetricSample>, LedgerError> {
         self.read("read a series from", |database| curve(database, lookup::row_of(database, trial)?, key))
     }
 
-    /// Returns the points of one series by attempt, overlaps included, of the lowest rank that reports it.
+    /// Returns the points of one series by attempt, overlaps included, from the lowest rank that reports it.
     pub fn curve_by_attempt(
         &self,
         trial: &TrialId,
@@ -86,13 +86,13 @@ pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Returns the points of one series by step, of the lowest rank that reports it.
+/// Returns the points of one series by step, from the lowest rank that reports it.
 pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<MetricSample>, BoxError> {
     let rank = lowest_rank(database, trial, key)?;
     rank.map_or_else(|| Ok(Vec::new()), |rank| joined_attempts(database, trial, key, rank))
 }
 
-/// Returns the points of one series by step; the last attempt wins.
+/// Returns the points of one series of `rank` by step; if attempts overlap, the last attempt wins.
 pub(super) fn joined_attempts(
     database: &Connection,
     trial: i64,
@@ -129,7 +129,7 @@ fn by_attempt(
     .collect()
 }
 
-/// Returns the points of one attempt of a series that a bundle names.
+/// Returns the points of one attempt of a series, for a bundle.
 pub(super) fn of_attempt(
     database: &Connection,
     trial: i64,
@@ -140,7 +140,7 @@ pub(super) fn of_attempt(
     all_points(database, &SealedSeries { series, last_step }, open_points::read(database, trial)?.as_ref())
 }
 
-/// Row number of a series, and its last sealed step; -1 if there is none.
+/// Row number of a series, and the last step of its sealed points; -1 if it has none.
 struct SealedSeries {
     series: i64,
     last_step: i64,
@@ -177,7 +177,7 @@ fn sealed_points(database: &Connection, of: &SealedSeries) -> Result<Vec<MetricS
     if has_last { Ok(samples) } else { Err(Corruption("a series of points, whose end is missing,").into()) }
 }
 
-/// Reads all sealed points; `Err` if some are damaged.
+/// Reads all sealed points of all trials; `Err` if some are damaged.
 pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
     let mut select = database.prepare("SELECT id, last_step FROM series")?;
     let mut rows = select.query([])?;
@@ -210,7 +210,7 @@ pub(super) struct NewestSteps {
 }
 
 impl NewestSteps {
-    /// Returns the newest steps of a trial with this log.
+    /// Returns the newest steps of a trial whose open points are in `log`.
     pub(super) fn of(trial: i64, log: Option<&PointLog>) -> Result<Self, BoxError> {
         let mut open = BTreeMap::new();
         if let Some(log) = log {
@@ -230,7 +230,7 @@ impl NewestSteps {
     }
 }
 
-/// Finds a series: its id and its last sealed step, -1 if there is none.
+/// Finds a series: returns its row number and the last step of its sealed points, -1 if it has none.
 fn find(
     database: &Connection,
     trial: i64,
@@ -248,7 +248,7 @@ fn find(
     Ok(found)
 }
 
-/// Returns the id of a series; inserts a new one.
+/// Returns the row number of a series; inserts a new series.
 pub(super) fn series_of(
     transaction: &Transaction<'_>,
     trial: i64,

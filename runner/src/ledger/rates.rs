@@ -7,18 +7,18 @@ use dtrain_protocol::{HostFacts, Rates, TrialId};
 use rusqlite::{OptionalExtension, params};
 use serde_json::Value;
 
-/// Measured step time of a trial, with the prediction.
+/// Measured step time of a trial, with the planner's prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTimeObservation {
     /// Id of the trial.
     pub trial: TrialId,
     /// Candidate that was trained, as JSON.
     pub candidate: Value,
-    /// Seconds of a step that the planner expected, before any correction.
+    /// Step time in seconds that the planner predicted, before any correction.
     pub predicted_step_seconds: f64,
-    /// Seconds of a typical step.
+    /// Measured time of a typical step, in seconds.
     pub measured_step_seconds: f64,
-    /// Median absolute deviation of the measured seconds.
+    /// Median absolute deviation of the measured step times, in seconds.
     pub measured_step_spread: f64,
 }
 
@@ -29,7 +29,7 @@ pub fn host_digest(host: &HostFacts) -> String {
 }
 
 impl History {
-    /// Returns the newest rates of this host for this model; `None` if they were never measured.
+    /// Returns the newest rates of a host for a model; `None` if they were never measured.
     pub fn rates(&self, host: &HostFacts, model_digest: &str) -> Result<Option<Rates>, LedgerError> {
         self.read("read rates from", |database| {
             let json: Option<String> = database
@@ -44,7 +44,7 @@ impl History {
         })
     }
 
-    /// Stores rates; replaces older ones of the same host and model.
+    /// Stores rates, replacing older ones of the same host and model.
     pub fn save_rates(&mut self, rates: &Rates) -> Result<(), LedgerError> {
         self.write("write rates to", |transaction| {
             transaction.execute(
@@ -60,7 +60,7 @@ impl History {
         })
     }
 
-    /// Lists all rates, newest first.
+    /// Lists the stored rates of all hosts and models, newest first.
     pub fn all_rates(&self) -> Result<Vec<Rates>, LedgerError> {
         self.read("read rates from", |database| {
             let mut select = database.prepare("SELECT json FROM rates ORDER BY measured_ms DESC")?;
@@ -70,7 +70,7 @@ impl History {
         })
     }
 
-    /// Stores a study's corrections of the learning-rate rule; replaces its earlier ones.
+    /// Stores the corrections of the learning-rate rule that a study found; replaces its earlier ones.
     pub fn save_corrections(
         &mut self,
         study: &str,
@@ -89,8 +89,8 @@ impl History {
         })
     }
 
-    /// Returns the corrections of the learning-rate rule that studies found for such a training, oldest
-    /// first.
+    /// Returns the corrections of the learning-rate rule that studies of trainings with this digest found,
+    /// oldest first.
     pub fn corrections(&self, training_digest: &str) -> Result<Vec<Correction>, LedgerError> {
         self.read("read corrections from", |database| {
             let mut select = database.prepare(
@@ -103,8 +103,8 @@ impl History {
         })
     }
 
-    /// Returns measured and predicted step times of trials on such a host ([`host_digest`]) with such a
-    /// model, newest first.
+    /// Returns measured and predicted step times of trials on hosts with this digest ([`host_digest`]) and of
+    /// models with this digest, newest first.
     pub fn observations(
         &self,
         host_digest: &str,

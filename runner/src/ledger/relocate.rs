@@ -4,7 +4,8 @@ use dtrain_protocol::TrialId;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
-/// Returns the folder below the state folder `root` that corresponds to `recorded`, a folder of `trial`.
+/// Returns the folder below the state folder `root` that corresponds to the path `recorded`, which a folder
+/// of `trial` had.
 ///
 /// A path outside `root` is mapped to the same folder below `root` if that exists; otherwise it is unchanged,
 /// such as the path of a checkpoint on another host.

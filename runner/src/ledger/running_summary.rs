@@ -4,7 +4,7 @@ use super::{BoxError, MetricSample, stored, unstored};
 use dtrain_protocol::AttemptId;
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// Summary of a series. Extremes and sum are over the finite points.
+/// Running summary of a series. Extremes and sum are over the finite points.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunningSummary {
     points: u64,
@@ -12,7 +12,7 @@ pub(super) struct RunningSummary {
     sum: f64,
     /// Attempt, step and value of the newest point.
     last: Option<(AttemptId, u64, f64)>,
-    /// Value and step of the minimum.
+    /// Value and step of the smallest point.
     least: Option<(f64, u64)>,
     most: Option<(f64, u64)>,
 }
@@ -43,7 +43,7 @@ impl RunningSummary {
         Ok(found.unwrap_or_default())
     }
 
-    /// Adds points of an attempt.
+    /// Adds points of an attempt to the summary.
     pub(super) fn add(&mut self, attempt: AttemptId, samples: &[MetricSample]) {
         for MetricSample { step, value, .. } in samples {
             let (step, value) = (*step, *value);
@@ -60,8 +60,8 @@ impl RunningSummary {
         }
     }
 
-    /// Writes it to the table `summary`, replacing an older one: in the history, or in a temporary table of
-    /// that name.
+    /// Writes the summary to the table `summary`, replacing an older one: in the history, or in a temporary
+    /// table of that name.
     pub(super) fn write(
         &self,
         database: &Connection,

@@ -19,16 +19,16 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Everything about one trial but its points.
+/// Everything about one trial except its points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialDetails {
-    /// Row of the list of trials.
+    /// Trial as in the list of trials.
     pub row: TrialRow,
-    /// Result; `None` before the end.
+    /// Verdict of the trial; `None` before the end.
     pub verdict: Option<Verdict>,
     /// Recipe of the user, as JSON.
     pub recipe: Value,
-    /// Whole plan; null if the recorded text is not JSON.
+    /// Whole plan, as JSON; null if the recorded text is not JSON.
     pub plan: Value,
     /// Candidate that was trained, as JSON.
     pub candidate: Value,
@@ -40,82 +40,82 @@ pub struct TrialDetails {
     pub attempts: Vec<Attempt>,
     /// All checkpoints, oldest first, refused ones included.
     pub checkpoints: Vec<Checkpoint>,
-    /// Summary of each series.
+    /// Summaries of all series.
     pub figures: Vec<Summary>,
-    /// Gradient noise scale, if the replicas measured it.
+    /// Gradient noise scale; `None` if the replicas did not measure it.
     pub noise_scale: Option<NoiseScale>,
-    /// Checkpoint of another trial that it began with.
+    /// Checkpoint of another trial that the trial began with; `None` if it started anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// Code, program and environment that produced it.
+    /// Code, program and environment that produced the trial.
     pub provenance: Provenance,
     /// Notes of the user, oldest first.
     pub notes: Vec<Note>,
-    /// Values of tags, by name.
+    /// Values of the trial's tags, by name.
     pub tags: BTreeMap<String, String>,
 }
 
 impl TrialDetails {
-    /// Returns the summary of a figure of the lowest rank that reports it.
+    /// Returns the summary of the series `key`, from the lowest rank that reports it.
     pub fn figure(&self, key: &str) -> Option<&Summary> {
         figures::summary_of(&self.figures, key)
     }
 
-    /// Returns the unit of its throughput: samples for a model of rows, otherwise tokens.
+    /// Returns the unit of the trial's throughput: samples for a model of rows, otherwise tokens.
     pub fn unit_of_speed(&self) -> &'static str {
         let recipe = serde_json::from_value::<Recipe>(self.recipe.clone());
         let has_rows = recipe.is_ok_and(|recipe| recipe.model.sample_tokens() == 1) && !self.is_script();
         if has_rows { "samples/s" } else { "tokens/s" }
     }
 
-    /// Returns `true` if it runs a script of the user.
+    /// Returns `true` if the trial runs the user's own program.
     pub fn is_script(&self) -> bool {
         self.recipe.pointer("/model/kind").and_then(Value::as_str) == Some("command")
     }
 }
 
-/// One launch of a trial.
+/// One attempt of a trial: a launch of the trial's ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Number of the attempt, from 1.
     pub number: AttemptId,
-    /// Step of the checkpoint that it resumed from.
+    /// Step of the checkpoint that the attempt resumed from; `None` if it started anew.
     pub from: Option<StepId>,
-    /// Start time, in milliseconds since the Unix epoch.
+    /// Time when the attempt started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// End time, in milliseconds since the Unix epoch; `None` before it.
+    /// Time when the attempt ended, in milliseconds since the Unix epoch; `None` before that.
     pub ended_ms: Option<u64>,
-    /// Result of the attempt.
+    /// Result of the attempt; `None` before its end.
     pub ended: Option<AttemptEnd>,
 }
 
-/// Committed checkpoint in the history. Old ones may have been removed from disk since.
+/// Committed checkpoint in the history. An old one may have been removed from disk since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Attempt that wrote it.
+    /// Attempt that wrote the checkpoint.
     pub attempt: AttemptId,
-    /// Steps completed in it.
+    /// Training steps completed in the checkpoint.
     pub step: StepId,
     /// Time of the commit, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Path of its folder.
+    /// Path of the checkpoint's folder.
     pub folder: PathBuf,
-    /// Reason why it no longer counts, if it was refused.
+    /// Reason why the checkpoint no longer counts; `None` if it was not refused.
     pub refused: Option<String>,
 }
 
 /// Note of the user about a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Time of writing, in milliseconds since the Unix epoch.
+    /// Time when the note was written, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// Text of the note.
     pub text: String,
 }
 
 impl History {
-    /// Returns everything about a trial but its points; `is_alive` tells whether an agent or controller works
-    /// on it.
+    /// Returns everything about a trial except its points; `is_alive` tells whether an agent or controller
+    /// works on it.
     pub fn trial(
         &self,
         trial: &TrialId,
@@ -140,7 +140,7 @@ impl History {
         })
     }
 
-    /// Maps the folders of checkpoints to the state folder in use.
+    /// Changes the folders of checkpoints to those in the state folder in use, if it was copied or moved.
     fn relocate(&self, trial: &TrialId, checkpoints: &mut [Checkpoint]) {
         for saved in checkpoints {
             saved.folder = relocated(self.root(), trial, std::mem::take(&mut saved.folder));
@@ -159,7 +159,7 @@ impl History {
         })
     }
 
-    /// Sets or replaces a tag; an empty value removes it.
+    /// Sets or replaces a tag of a trial; an empty value removes it.
     pub fn set_tag(&mut self, trial: &TrialId, name: &str, value: &str) -> Result<(), LedgerError> {
         self.write("write a tag to", |transaction| {
             let trial = lookup::row_of(transaction, trial)?;
@@ -176,7 +176,7 @@ impl History {
         })
     }
 
-    /// Deletes like [`Self::delete`], but in small transactions, which need less room on a full disk.
+    /// Deletes a trial like [`Self::delete`], but in small transactions, which need less room on a full disk.
     ///
     /// After an interruption the trial is still listed, with the remaining rows; call it again.
     pub fn delete_in_parts(
@@ -195,7 +195,7 @@ impl History {
         self.delete(trial, is_alive)
     }
 
-    /// Removes some rows of a trial and truncates the write-ahead log; returns the number of rows.
+    /// Runs `sql`, which removes rows of a trial, and truncates the log; returns the number of rows.
     fn delete_part(&mut self, trial: &TrialId, sql: &str) -> Result<usize, LedgerError> {
         let removed = self.write("delete a trial from", |transaction| {
             Ok(transaction.execute(sql, [lookup::row_of(transaction, trial)?])?)
@@ -315,7 +315,7 @@ fn document(database: &Connection, trial: i64, kind: &str) -> Result<Value, BoxE
     Ok(serde_json::from_str(&text(database, trial, kind)?)?)
 }
 
-/// Returns the text of a document.
+/// Returns the text of the document of a trial that has the kind `kind`.
 fn text(database: &Connection, trial: i64, kind: &str) -> Result<String, BoxError> {
     let query = "SELECT json FROM document WHERE trial = ?1 AND kind = ?2";
     Ok(database.query_row(query, params![trial, kind], |row| row.get(0))?)
@@ -379,7 +379,7 @@ fn parent(database: &Connection, trial: i64) -> Result<Option<Parent>, BoxError>
     Ok(json.map(|json| serde_json::from_str(&json)).transpose()?)
 }
 
-/// Returns the provenance of a trial, with the patch and the environment that it shares with others.
+/// Returns the provenance of a trial, with the patch and the environment that it shares with other trials.
 fn provenance(database: &Connection, trial: i64) -> Result<Provenance, BoxError> {
     let mut made: Provenance = serde_json::from_value(document(database, trial, "provenance")?)?;
     let (patch, environment): (Option<String>, Option<String>) = database.query_row(

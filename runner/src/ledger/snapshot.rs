@@ -36,7 +36,7 @@ pub(super) fn open(path: &Path) -> Result<(Connection, OpenedFiles), BoxError> {
     Ok((of_copy(path)?, OpenedFiles::frozen(path, &found)))
 }
 
-/// Opens the file in place, without locks, which would need a file beside it.
+/// Opens the history in place, without locks, which would need a file beside it.
 fn in_place(path: &Path) -> Result<Connection, BoxError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
@@ -109,7 +109,7 @@ fn state(found: &Metadata) -> (u64, Option<SystemTime>) {
     (found.len(), found.modified().ok())
 }
 
-/// Opens a private copy, and brings it into one file of the newest schema.
+/// Opens a private copy of a history, and brings it into one file of the newest schema.
 fn open_copy(path: &Path) -> Result<Connection, BoxError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut database = Connection::open_with_flags(path, flags)?;

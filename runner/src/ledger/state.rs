@@ -8,23 +8,23 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialStatus {
-    /// Recorded, never launched.
+    /// The trial was recorded but never launched.
     Created,
-    /// Launched, not ended, and an agent or controller works on it.
+    /// The trial was launched and has not ended, and an agent or controller works on it.
     Running,
-    /// Launched, not ended, and no process works on it: it can be resumed.
+    /// The trial was launched and has not ended, but no process works on it: it can be resumed.
     Lost,
     /// Training reached its end.
     Completed,
-    /// A search ended it early.
+    /// A search ended the trial early.
     Pruned,
-    /// Memory ran out.
+    /// The trial ran out of memory.
     OutOfMemory,
-    /// Loss or gradient became infinite or NaN.
+    /// The loss or the gradient became infinite or NaN.
     Diverged,
-    /// It failed more often than allowed.
+    /// The trial failed more often than allowed.
     Failed,
-    /// The user stopped it; it can be resumed.
+    /// The user stopped the trial; it can be resumed.
     Stopped,
 }
 
@@ -42,7 +42,7 @@ impl TrialStatus {
         Self::Stopped,
     ];
 
-    /// Returns the word for the status.
+    /// Returns the word for the status, as shown to users.
     pub fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -67,7 +67,8 @@ impl fmt::Display for TrialStatus {
 impl std::str::FromStr for TrialStatus {
     type Err = String;
 
-    /// Parses the word, with spaces, `-` or `_` between its parts, or the shorter one that a list shows.
+    /// Parses the word for a status, with spaces, `-` or `_` between its parts, or the shorter word that a
+    /// list shows.
     fn from_str(text: &str) -> Result<Self, String> {
         let plain = text.replace(['-', '_'], " ").to_lowercase();
         let plain = match plain.as_str() {
@@ -82,19 +83,19 @@ impl std::str::FromStr for TrialStatus {
     }
 }
 
-/// State according to the records alone; stored in the trial's row.
+/// State of a trial according to its records alone; stored in its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Created: no attempt yet.
+    /// The trial was created but has no attempt yet.
     Created,
-    /// Launched and not ended: running or lost.
+    /// The trial was launched and has not ended: it is running or lost.
     Open,
-    /// Ended with this status.
+    /// The trial ended with this status.
     Ended(TrialStatus),
 }
 
 impl State {
-    /// Returns the stored word.
+    /// Returns the word by which the state is stored.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -104,7 +105,7 @@ impl State {
         }
     }
 
-    /// Parses a stored word.
+    /// Parses the word by which a state is stored; `None` if it is unknown.
     pub(super) fn parse(word: &str) -> Option<Self> {
         match word {
             "created" => Some(Self::Created),
@@ -113,7 +114,7 @@ impl State {
         }
     }
 
-    /// Returns the state after the record `fact`.
+    /// Returns the state of a trial after the record `fact`.
     pub(super) fn after(self, fact: &Fact) -> Self {
         match fact {
             Fact::AttemptStarted { .. } | Fact::Resumed => Self::Open,
@@ -124,7 +125,8 @@ impl State {
         }
     }
 
-    /// Returns the status; `is_alive` tells whether an agent or controller works on the trial.
+    /// Returns the status of a trial in this state; `is_alive` tells whether an agent or controller works on
+    /// it.
     pub(super) fn status(self, is_alive: impl FnOnce() -> bool) -> TrialStatus {
         match self {
             Self::Created => TrialStatus::Created,

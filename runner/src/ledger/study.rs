@@ -6,21 +6,21 @@ use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
 
-/// One suggestion of a study, with the trial that evaluated it.
+/// One suggestion of a study, with the trial that evaluates it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyTrialRow {
-    /// Number in the study, from 0.
+    /// Number of the suggestion in its study, from 0.
     pub number: u64,
     /// Suggested settings, in the format of the planner.
     pub json: Value,
-    /// Id of the trial; `None` if the suggestion was rejected, or the trial deleted.
+    /// Id of the trial that evaluates the suggestion; `None` if it was rejected, or the trial was deleted.
     pub trial: Option<TrialId>,
-    /// Reason why it was not trained, if it was rejected.
+    /// Reason why the suggestion was rejected; `None` if it was trained.
     pub rejection: Option<String>,
 }
 
 impl History {
-    /// Stores a new study. `Err` if the name is taken.
+    /// Stores a new study with its configuration. `Err` if the name is taken.
     pub fn create_study(&mut self, name: &str, json: &Value) -> Result<(), LedgerError> {
         self.write("write a study to", |transaction| {
             transaction.execute(
@@ -41,7 +41,7 @@ impl History {
         })
     }
 
-    /// Returns an unused name for a study of a recipe: `<recipe>-tune-<n>`.
+    /// Returns an unused name for a study of the recipe `recipe`: `<recipe>-tune-<n>`.
     pub fn free_study_name(&self, recipe: &str) -> Result<String, LedgerError> {
         self.read("look up a study in", |database| {
             let mut names = (1u64..).map(|number| format!("{recipe}-tune-{number}"));
@@ -56,7 +56,7 @@ impl History {
         })
     }
 
-    /// Stores the next suggestion of a study before its launch, with its trial or the reason of its
+    /// Stores the next suggestion of a study before its launch, with its trial or the reason for its
     /// rejection.
     pub fn record_study_trial(&mut self, study: &str, tried: &StudyTrialRow) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {
@@ -92,7 +92,7 @@ impl History {
 }
 
 impl History {
-    /// Marks a stopped trial as pruned: its study will not continue it.
+    /// Marks a stopped trial as pruned: its study will not continue the trial.
     pub fn end_as_pruned(&mut self, trial: &TrialId) -> Result<(), LedgerError> {
         // A trial ends only once, so it is resumed first.
         let facts = vec![Fact::Resumed, Fact::TrialEnded { verdict: Verdict::Pruned }];
@@ -125,7 +125,7 @@ impl History {
     }
 }
 
-/// Returns `true` if a study, or a trial of one that has not begun, has this name.
+/// Returns `true` if a study has this name, or a trial belongs to a study of this name.
 fn is_taken(database: &Connection, name: &str) -> Result<bool, BoxError> {
     let query =
         "SELECT EXISTS(SELECT 1 FROM study WHERE name = ?1) OR EXISTS(SELECT 1 FROM trial WHERE study = ?1)";

@@ -1,4 +1,4 @@
-//! Typical step of a trial: its speed, and the time of each phase.
+//! Typical step of a trial: its duration, and the time of each phase.
 
 use super::{BoxError, History, MetricSample, lookup, points};
 use crate::fact::LedgerError;
@@ -6,7 +6,7 @@ use dtrain_protocol::{PhaseTimes, Rank, TrialId};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// Most ranks that are queried, spread evenly over all.
+/// Most ranks whose typical step is computed, spread evenly over all.
 const RANKS_MOST: usize = 64;
 
 /// Times of a typical step of one rank. The phases add up to the step, as far as the rank measures them.
@@ -14,7 +14,7 @@ const RANKS_MOST: usize = 64;
 pub struct TypicalStep {
     /// Rank that the times belong to.
     pub rank: Rank,
-    /// Means over its typical steps, in seconds.
+    /// Means over the typical steps of the rank, in seconds.
     pub times: PhaseTimes,
 }
 
@@ -33,14 +33,14 @@ pub(super) fn typical(samples: &[MetricSample]) -> Vec<MetricSample> {
     sorted[left_out..sorted.len() - left_out].to_vec()
 }
 
-/// Returns the mean; `None` if there are no values.
+/// Returns the mean of the values; `None` if there are none.
 #[expect(clippy::cast_precision_loss, reason = "a trial has fewer than 2^52 steps")]
 pub(super) fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 impl History {
-    /// Returns a typical step of each rank that reports step times, by rank.
+    /// Returns a typical step of each rank that reports step times, ordered by rank.
     pub fn typical_steps(&self, trial: &TrialId) -> Result<Vec<TypicalStep>, LedgerError> {
         self.read("read figures from", |database| {
             let trial = lookup::row_of(database, trial)?;
@@ -52,7 +52,7 @@ impl History {
     }
 }
 
-/// Returns a typical step of a rank; `None` if it has none.
+/// Returns a typical step of a rank; `None` if it reports no step times.
 fn of_rank(database: &Connection, trial: i64, rank: Rank) -> Result<Option<TypicalStep>, BoxError> {
     let steps = typical(&points::joined_attempts(database, trial, "step_seconds", rank)?);
     let Some(step) = mean(&steps.iter().map(|step| step.value).collect::<Vec<_>>()) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Upgrade of the JSON in a history from before version 2.0 to today's names.
+//! Upgrade to today's names of the JSON in a history from before version 2.0.
 
 use super::BoxError;
 use dtrain_protocol::{bundle, old_names};
@@ -31,7 +31,7 @@ pub(super) fn documents(database: &Connection) -> Result<(), BoxError> {
     keys(database)
 }
 
-/// Applies `rename` to a JSON text; `None` if nothing changes, or it is no JSON.
+/// Applies `rename` to a JSON text; `None` if nothing changes, or the text is not JSON.
 fn renamed(json: &str, rename: impl Fn(&mut Value)) -> Option<String> {
     let before: Value = serde_json::from_str(json).ok()?;
     let mut after = before.clone();
@@ -57,7 +57,7 @@ fn each(
     rows.iter().try_for_each(|(number, json)| work(*number, json))
 }
 
-/// Renames keys in studies. They keep their digests, by which other machines identify them.
+/// Renames keys in studies. Studies keep their digests, by which other machines identify them.
 fn studies(database: &Connection) -> Result<(), BoxError> {
     let mut select = database.prepare("SELECT name, created_ms, json FROM study")?;
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -83,7 +83,7 @@ fn studies(database: &Connection) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Renames the paths of recorded parameters.
+/// Renames the paths of the parameters that were recorded.
 fn keys(database: &Connection) -> Result<(), BoxError> {
     let mut select = database.prepare("SELECT id, name FROM key")?;
     let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;

@@ -1,10 +1,12 @@
-//! Writes batches: records, points and the spool offset in one transaction, each stored only once.
+//! Writer of batches: records, points and the spool offset in one transaction, each stored only once.
 
 use super::lookup::row_of;
 use super::point_log::{PointLog, RecordHeader};
 use super::relocate::relocated;
 use super::state::State;
-use super::{BoxError, Corruption, History, figures, hosts, now_ms, open_points, points, stored, unstored};
+use super::{
+    BoxError, Corruption, History, figures, hosts, now_ms, open_points, points, stored, throughput, unstored,
+};
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Ledger, LedgerError, TrialUpdate};
 use crate::strikes::Strike;
@@ -72,7 +74,7 @@ impl Ledger for History {
 }
 
 impl History {
-    /// Marks open attempts as lost whose trials have no living agent or controller; returns these trials.
+    /// Marks the open attempts of trials without a living agent or controller as lost; returns these trials.
     ///
     /// Call it after the spools of dead agents have been read: a result in there takes precedence over the
     /// loss.
@@ -104,8 +106,8 @@ impl History {
     }
 }
 
-/// Returns the records of a trial after the first `known`. `Err` if one is missing: they are numbered without
-/// gaps.
+/// Returns the records of a trial after the first `known` ones. `Err` if one is missing: records are numbered
+/// without gaps.
 fn facts(database: &Connection, trial: i64, known: usize) -> Result<Vec<Fact>, BoxError> {
     let mut select = database
         .prepare_cached("SELECT seq, json FROM record WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
@@ -186,14 +188,15 @@ fn record_points(transaction: &Transaction<'_>, trial: i64, news: &TrialUpdate) 
     points::append(transaction, trial, log, &head, &fresh)
 }
 
-/// Newest stored event of each rank. Events of a rank come in order, so it stands for all before it.
+/// Newest stored event of each rank. Events of a rank come in order, so its newest event stands for all
+/// before it.
 struct LatestRankEvents {
     trial: i64,
     newest: BTreeMap<(AttemptId, Rank), (Option<u64>, bool)>,
 }
 
 impl LatestRankEvents {
-    /// Returns the newest events of a trial with this log.
+    /// Returns the newest stored events of a trial whose open points are in `log`.
     fn of(trial: i64, log: Option<&PointLog>) -> Self {
         let mut newest = BTreeMap::new();
         for (attempt, rank, sequence) in
@@ -204,7 +207,7 @@ impl LatestRankEvents {
         Self { trial, newest }
     }
 
-    /// Returns `true` if an event is new; remembers it.
+    /// Returns `true` if an event is new; remembers the event.
     fn is_new(&mut self, database: &Connection, stamped: &StampedEvent) -> Result<bool, BoxError> {
         let of = (stamped.attempt, stamped.rank);
         let known = match self.newest.get(&of) {
@@ -220,7 +223,7 @@ impl LatestRankEvents {
         Ok(is_new)
     }
 
-    /// Returns the newest event of each rank that had new ones.
+    /// Returns the newest event of each rank that had new events: attempt, rank and sequence number.
     fn into_new(self) -> Vec<(AttemptId, Rank, u64)> {
         let fresh = self.newest.into_iter().filter(|(_, (_, is_new))| *is_new);
         fresh.filter_map(|((attempt, rank), (sequence, _))| Some((attempt, rank, sequence?))).collect()
@@ -283,7 +286,7 @@ fn newest_fact_about<'a>(known: &'a [Fact], folder: &Path) -> Option<&'a Fact> {
     })
 }
 
-/// Adds a record with its time, and updates the tables that depend on it.
+/// Adds the record `fact` with its time, and updates the tables that depend on it.
 pub(super) fn add_fact(
     transaction: &Transaction<'_>,
     trial: i64,
@@ -311,7 +314,7 @@ pub(super) fn add_fact(
                 params![trial, stored(attempt.0), now, serde_json::to_string(ended)?],
             )?;
             open_points::seal(transaction, trial)?;
-            figures::update_speed(transaction, trial)?;
+            throughput::update_throughput(transaction, trial)?;
         }
         Fact::CheckpointCommitted { attempt, step, folder } => {
             transaction.execute(
@@ -331,12 +334,12 @@ pub(super) fn add_fact(
     follow_state(transaction, trial, fact, now)
 }
 
-/// Returns the last parts of a folder's path, which do not depend on the state folder.
+/// Returns the last parts of a checkpoint folder's path, which do not depend on the state folder.
 fn path_suffix(folder: &Path) -> String {
     folder.file_name().map_or_else(String::new, |name| format!("/{}", name.to_string_lossy()))
 }
 
-/// Updates the state in the trial's row after the record `fact`.
+/// Updates the state in the row of a trial after the record `fact`.
 fn follow_state(transaction: &Transaction<'_>, trial: i64, fact: &Fact, now: i64) -> Result<(), BoxError> {
     let word: String =
         transaction.query_row("SELECT state FROM trial WHERE id = ?1", [trial], |row| row.get(0))?;

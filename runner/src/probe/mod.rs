@@ -12,11 +12,11 @@ use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use sysinfo::System;
 
-/// Parameters of a measurement.
+/// Parameters of a probe.
 pub struct Probe<'a> {
     /// Program of a measuring rank: reads a `ProbeRequest`, answers with `RankRates`.
     pub worker: Program,
-    /// Model to be trained.
+    /// Model whose training is measured.
     pub model: &'a Model,
     /// Digest of the model.
     pub model_digest: &'a str,
@@ -26,15 +26,15 @@ pub struct Probe<'a> {
     pub micro_batches: Vec<u32>,
     /// Precision of matrix products on GPUs; on a CPU they are f32.
     pub precision: Precision,
-    /// Seconds for all measurements together.
+    /// Time for all measurements together, in seconds.
     pub budget_seconds: f64,
-    /// Seconds by which one measurement may exceed its share before it is given up: at least one pass of
-    /// every kind of block is measured, however long it takes.
+    /// Seconds by which one measurement may exceed its share of the time before it is given up: at least one
+    /// pass of every kind of block is measured, however long it takes.
     pub grace_seconds: f64,
 }
 
-/// Measures the rates of one number of ranks after the other; `progress` gets ranks and threads of each
-/// before it begins.
+/// Measures the rates for each number of ranks in turn; `progress` is called with the numbers of ranks and
+/// threads before each measurement.
 ///
 /// Runs on all hosts at once; if `others` is empty, on this machine. CPU ranks are 1, 2, 4, … up to the
 /// number of cores, which they share evenly; GPU ranks are 1, 2, 4, … up to the number of GPUs. Other
@@ -90,8 +90,8 @@ fn doublings(most: u32) -> impl Iterator<Item = u32> {
     (0..32).map(|power| 1 << power).take_while(move |ranks| *ranks <= most).chain(last)
 }
 
-/// Averages the simultaneous measurements of several ranks. Parts that not all of them measured are left out;
-/// memory is the maximum.
+/// Averages the simultaneous measurements of several ranks. Parts that some of them did not measure are left
+/// out; memory is the maximum.
 fn mean(measured: &[RankRates]) -> Option<RankRates> {
     let first = measured.first()?;
     #[expect(clippy::cast_precision_loss, reason = "a host has few ranks")]
@@ -193,18 +193,18 @@ pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
     }
 }
 
-/// Returns `1 rank`, `2 ranks side by side`.
+/// Formats a number of measured ranks: `1 rank` or `2 ranks side by side`.
 fn side_by_side(ranks: u32) -> String {
     if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks side by side") }
 }
 
-/// Error of a measurement.
+/// Error of a probe.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// A worker could not be started, or gave no usable answer.
     #[error("cannot measure {}: {reason}", side_by_side(*ranks))]
     Worker {
-        /// Ranks that ran side by side.
+        /// Number of ranks that ran side by side.
         ranks: u32,
         /// Cause of the failure.
         reason: String,
@@ -212,15 +212,15 @@ pub enum ProbeError {
     /// The workers did not answer in time.
     #[error("measuring {} took {:.0} s longer than it may", side_by_side(*ranks), grace_seconds)]
     Late {
-        /// Ranks that ran side by side.
+        /// Number of ranks that ran side by side.
         ranks: u32,
-        /// Extra seconds after which they were given up.
+        /// Extra seconds after which the workers were given up.
         grace_seconds: f64,
     },
     /// A worker ran out of memory.
     #[error("cannot measure {}: {reason}", side_by_side(*ranks))]
     Memory {
-        /// Ranks that ran side by side.
+        /// Number of ranks that ran side by side.
         ranks: u32,
         /// Cause of the failure.
         reason: String,

@@ -1,4 +1,4 @@
-//! Measuring ranks that run side by side, on this machine or on remote hosts.
+//! Ranks that measure rates side by side, on this machine or on remote hosts.
 
 use super::{Probe, ProbeError};
 use crate::agent::shared_memory;
@@ -23,28 +23,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time that a rank has to end after its pipes are closed.
+/// Time within which a rank must end after its pipes are closed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Extra seconds for compiling and tuning the kernels of a GPU.
+/// Extra seconds that a rank on a GPU gets for compiling and tuning kernels.
 const COMPILING_SECONDS: f64 = 600.0;
 
-/// A measuring rank, local or remote.
+/// Rank that measures rates, local or remote.
 struct MeasuringRank {
     to: Box<dyn Write + Send>,
     from: Box<dyn Read + Send>,
-    /// Returns the reason of the failure, once the rank has ended.
+    /// Function that returns the reason of a failure, once the rank has ended.
     complaint: Box<dyn FnOnce() -> MeasurementFailure + Send>,
 }
 
 /// Failure of a rank's measurement.
 struct MeasurementFailure {
-    /// Reason as text.
+    /// Reason of the failure, as text.
     words: String,
     kind: Kind,
 }
 
-/// Kind of a failure.
+/// Kind of a measurement's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The rank ran out of memory.
@@ -54,7 +54,7 @@ enum Kind {
     Other,
 }
 
-/// Reply of a rank.
+/// Reply of a measuring rank.
 enum RankReply {
     /// Address at which the rank listens.
     Listening(Rank, String),
@@ -62,7 +62,7 @@ enum RankReply {
     Rates(Result<RankRates, MeasurementFailure>),
 }
 
-/// Runs `ranks` measurements with `threads` threads each side by side; returns the rates of each.
+/// Runs `ranks` measurements side by side, each with `threads` threads; returns the rates of each.
 pub(super) fn measure(
     probe: &Probe<'_>,
     others: &mut [RemoteHost],
@@ -106,7 +106,7 @@ pub(super) fn measure(
     collect(&answers, &tell, until).map_err(because)
 }
 
-/// Returns the link of each rank, and the file that local ranks inherit for it.
+/// Returns the link of each rank to the others, and the file that local ranks inherit for it.
 fn links(
     others: &mut [RemoteHost],
     probe: &Probe<'_>,
@@ -131,7 +131,7 @@ fn links(
     Ok(((0..ranks).zip(identities).map(link).collect(), None))
 }
 
-/// Starts a rank on this machine.
+/// Starts a measuring rank on this machine.
 fn start_local(
     probe: &Probe<'_>,
     placement: &Placement,
@@ -159,7 +159,7 @@ fn start_local(
     Ok(MeasuringRank { to: Box::new(stdin), from: Box::new(messages), complaint })
 }
 
-/// Starts a rank on a remote host.
+/// Starts a measuring rank on a remote host.
 fn start_remote(host: &mut RemoteHost, placement: &Placement) -> Result<MeasuringRank, String> {
     let name = host.name.clone();
     let stream = host.measure(placement).map_err(|reason| format!("{name}: {reason}"))?;
@@ -222,7 +222,8 @@ fn exit_status(child: &Mutex<Child>) -> Option<ExitStatus> {
     }
 }
 
-/// Returns the reason of a failure, from the last output and the exit status: a line without a backtrace.
+/// Returns the reason why a measurement failed, from the last output and the exit status: a line without a
+/// backtrace.
 fn measurement_failure(complaint: &str, status: Option<ExitStatus>) -> MeasurementFailure {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
     let lines: Vec<&str> =
@@ -251,7 +252,7 @@ fn measurement_failure(complaint: &str, status: Option<ExitStatus>) -> Measureme
     MeasurementFailure { words, kind: if is_memory { Kind::Memory } else { Kind::Other } }
 }
 
-/// Distributes the addresses, and waits for the measurements of all ranks.
+/// Sends all ranks the addresses of the others, and waits for the measurements.
 fn collect(
     answers: &Receiver<RankReply>,
     tell: &[Sender<Order>],
@@ -281,8 +282,8 @@ fn collect(
     Ok(measured)
 }
 
-/// Returns the root cause of a failure, given those of `others` more ranks soon after it: a rank without
-/// memory takes the others with it, and their failures may arrive first.
+/// Returns the root cause of a failure, given the failures of `others` more ranks soon after it: a rank
+/// without memory takes the others with it, and their failures may arrive first.
 fn root_cause(first: MeasurementFailure, answers: &Receiver<RankReply>, others: usize) -> MeasurementFailure {
     let until = Instant::now() + LAST_WORDS;
     for _ in (0..others).take_while(|_| first.kind != Kind::Memory) {

@@ -34,15 +34,15 @@ const READING: &str =
 
 /// Git repository, found from a folder in it.
 pub(super) struct Repository {
-    /// Folder that the commands are about.
+    /// Folder that git commands ask about.
     folder: PathBuf,
-    /// Top of the work tree.
+    /// Root of the work tree.
     top: PathBuf,
     /// The `.git` folder, or the folder that a `.git` file names.
     own: PathBuf,
-    /// Folder of objects and branches: equal to `own` except in additional work trees.
+    /// Folder of objects and branches: equal to `own` except in linked work trees.
     common: PathBuf,
-    /// Deadline for git commands.
+    /// Deadline for all git commands on the repository.
     until: Instant,
 }
 
@@ -84,14 +84,14 @@ impl Repository {
         Some(Self { top: top.to_owned(), folder, own, common, until })
     }
 
-    /// Returns the answer to a question about `HEAD`; no file of the work tree is read.
+    /// Returns git's output for the command `question` about `HEAD`; no file of the work tree is read.
     pub(super) fn head(&self, question: &[&str]) -> Option<String> {
         let (text, _) = capture_output(self.plain_command().args(question), 1024, self.until)?;
         Some(text.trim().to_owned())
     }
 
-    /// Returns git's output about the files, and whether it was cut at `limit` bytes; `None` if git fails or
-    /// is not installed.
+    /// Returns git's output for a command about files, and whether it was cut at `limit` bytes; `None` if git
+    /// fails or is not installed.
     pub(super) fn query_files(
         &self,
         revision: &str,
@@ -130,7 +130,7 @@ impl Repository {
         command
     }
 
-    /// Makes a folder with `revision` checked out and everything needed to read the files.
+    /// Makes a temporary git folder whose `HEAD` is `revision`, with everything needed to read the files.
     fn temporary_git_dir(&self, revision: &str) -> io::Result<TemporaryGitDir> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Repository {
         Ok(stand)
     }
 
-    /// Returns the settings for reading files.
+    /// Returns a git configuration with the repository's settings that affect how files are read.
     fn read_settings(&self) -> String {
         let question = ["config", "--null", "--get-regexp", READING];
         let (found, _) =
@@ -171,12 +171,12 @@ impl Repository {
     }
 }
 
-/// Resolves a path in one of git's files.
+/// Resolves the path that one of git's files contains, relative to the folder `from`.
 fn resolve_git_path(from: &Path, path: &str) -> PathBuf {
     from.join(path.trim())
 }
 
-/// Reads a short file; `None` if there is none.
+/// Reads a short file; `None` if there is no such regular file.
 fn read_short_file(path: &Path) -> Option<String> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
@@ -186,13 +186,13 @@ fn read_short_file(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Returns `true` if the path is neither a file nor a folder, but for example a pipe.
+/// Returns `true` if the path exists but is not a regular file, for example a pipe.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| !found.is_file())
 }
 
-/// Returns the output of a command, and whether it was cut at `limit` bytes; `None` if it fails, is not
-/// installed, or still runs at `until`.
+/// Returns the output of a command, and whether it was cut at `limit` bytes; `None` if the command fails, is
+/// not installed, or still runs at `until`.
 fn capture_output(command: &mut Command, limit: usize, until: Instant) -> Option<(String, bool)> {
     let mut child = command.stderr(Stdio::null()).spawn().ok()?;
     let mut output = child.stdout.take()?.take(limit as u64 + 1);

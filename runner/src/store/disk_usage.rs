@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Returns the bytes that are freed when all files below `paths` are removed. A file with another hard link
-/// elsewhere, such as in the checkpoint that a derived trial adopted, frees nothing. Inaccessible files count
-/// nothing.
+/// elsewhere, such as in the checkpoint that a derived trial adopted, frees nothing. Inaccessible files are
+/// not counted.
 pub fn freed_bytes<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> u64 {
     let mut files = BTreeMap::new();
     for path in paths {

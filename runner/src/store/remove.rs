@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 /// Disk space that a removal freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreedSpace {
-    /// Bytes of files freed on this machine; the history file keeps its size and reuses the space.
+    /// Number of bytes freed on this machine; the history file keeps its size and reuses the space.
     pub bytes: u64,
 }
 
 /// Error of removing a trial.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// The trial runs.
+    /// The trial is running.
     #[error("it is running{}", of_processes(.processes))]
     Running {
-        /// Process ids of its agent and its controller on this machine.
+        /// Process ids of the trial's agent and controller on this machine.
         processes: Vec<u32>,
     },
-    /// The trial cannot be locked against controllers.
+    /// The trial could not be locked to keep controllers away.
     #[error(transparent)]
     Drive(#[from] DriveError),
     /// The history could not be read or written.
@@ -58,14 +58,15 @@ fn of_processes(processes: &[u32]) -> String {
     }
 }
 
-/// Returns the folders of a trial in this state folder: its own, and those of the nodes of a Slurm job.
+/// Returns the folders of a trial in the state folder `home`: its own, and those of the nodes of a Slurm job.
 pub fn folders(home: &Home, trial: &TrialId) -> Vec<PathBuf> {
     let nodes = slurm::nodes(home).into_iter().map(|(_, node)| node);
     let all = std::iter::once(home.clone()).chain(nodes);
     all.map(|home| home.trial(trial).path().to_owned()).filter(|folder| folder.exists()).collect()
 }
 
-/// Removes a trial that does not run. `elsewhere` removes its data on hosts; if that fails, the trial stays.
+/// Removes a trial that does not run. `elsewhere` removes the trial's data on other hosts; if that fails, the
+/// trial stays.
 ///
 /// A crash leaves no trial that would resume from a missing checkpoint, and no data that cannot be found
 /// again:
@@ -111,7 +112,7 @@ pub fn remove(
     Ok(FreedSpace { bytes })
 }
 
-/// Name of the file that marks the folder of a trial to be removed.
+/// Name of the file that marks the folder of a trial as one to be removed.
 pub(super) const MARK: &str = "removed";
 
 /// Removes the files of trials that are still in the history, so that a full disk has room to delete them
@@ -139,7 +140,7 @@ pub fn empty_all(
     Ok(())
 }
 
-/// Removes the large files in the folder of a trial, but keeps its lock.
+/// Removes the large files in the folder of a trial, but not its lock.
 fn empty(folder: &Path) -> Result<(), RemoveError> {
     mark(folder, EMPTIED)?;
     let trial = TrialFolder::at(folder);
@@ -152,7 +153,7 @@ fn empty(folder: &Path) -> Result<(), RemoveError> {
     }
 }
 
-/// Creates an empty marker file, for which even a full disk has room.
+/// Creates an empty marker file named `name` in `folder`; even a full disk has room for it.
 fn mark(folder: &Path, name: &str) -> Result<(), RemoveError> {
     let path = folder.join(name);
     durable::write(&path, b"")
@@ -160,7 +161,7 @@ fn mark(folder: &Path, name: &str) -> Result<(), RemoveError> {
         .map_err(|source| RemoveError::Folder { path, source })
 }
 
-/// Removes a folder with its contents; links are removed, not followed.
+/// Removes a folder with its contents; symbolic links are removed, not followed.
 pub(super) fn remove_tree(folder: &Path) -> Result<(), RemoveError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -168,7 +169,8 @@ pub(super) fn remove_tree(folder: &Path) -> Result<(), RemoveError> {
     }
 }
 
-/// Removes the data on this host of a trial that another machine controls; returns the freed bytes.
+/// Removes the data that this host has of a trial controlled by another machine; returns the number of bytes
+/// freed.
 ///
 /// `Err` if an agent of the trial lives here, or a file cannot be removed.
 pub fn remove_folder(home: &Home, trial: &TrialId) -> Result<u64, String> {

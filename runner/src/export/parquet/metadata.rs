@@ -1,5 +1,5 @@
-//! Trial metadata as a JSON list: too long for memory, so it is buffered in a file until all rows are
-//! written.
+//! Trial metadata as a JSON list, which may be too long for memory and so is buffered in a file until all
+//! rows are written.
 
 use serde_json::Value;
 use std::fs::File;
@@ -9,9 +9,9 @@ use std::io::{self, BufWriter, Seek, Write, copy};
 pub(super) struct TrialMetadata {
     whole: BufWriter<File>,
     length: u64,
-    /// Most bytes that it may have.
+    /// Most bytes that the list may have.
     most: u64,
-    /// Short list with names and results only, used if the full list is too long.
+    /// Shorter list with only the names and results of trials, used if the full list is too long.
     brief: Vec<u8>,
 }
 
@@ -21,7 +21,7 @@ impl TrialMetadata {
         Self { whole: BufWriter::new(scratch), length: 0, most, brief: Vec::new() }
     }
 
-    /// Adds the full metadata of a trial, and the brief version for a list that grows too long.
+    /// Adds the full metadata of a trial, and the brief metadata, used if the list grows too long.
     pub(super) fn add(&mut self, whole: &Value, brief: &Value) -> io::Result<()> {
         let separator = if self.brief.is_empty() { b'[' } else { b',' };
         self.brief.push(separator);
@@ -48,7 +48,7 @@ impl TrialMetadata {
         Ok(if self.length <= self.most { self.length } else { self.brief.len() as u64 })
     }
 
-    /// Writes the closed list.
+    /// Copies the closed list to `to`.
     pub(super) fn copy_to(&mut self, to: &mut impl Write) -> io::Result<()> {
         if self.length > self.most {
             return to.write_all(&self.brief);

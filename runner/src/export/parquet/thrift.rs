@@ -1,13 +1,13 @@
 //! Writer for structures in Thrift's compact protocol.
 
-/// Field types.
+// Field types of Thrift's compact protocol.
 const I32: u8 = 5;
 const I64: u8 = 6;
 const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// Structure that is being written; fields must come in the order of their numbers.
+/// Thrift structure that is being encoded; fields must come in the order of their numbers.
 #[derive(Clone, Default)]
 pub(super) struct StructBuilder {
     bytes: Vec<u8>,
@@ -72,8 +72,8 @@ impl StructBuilder {
         all
     }
 
-    /// Adds a list with one structure, `one`, whose last field is a text of the given length. Returns the
-    /// bytes before the text, and the builder that continues after it.
+    /// Adds a list with one structure, `one`, whose last field is a text of `length` bytes. Returns the bytes
+    /// before the text, and the builder that continues after it.
     pub(super) fn around_text(self, field: u16, one: Self, (text, length): (u16, u64)) -> (Vec<u8>, Self) {
         let mut all = self.list(field, STRUCT, 1);
         all.bytes.extend(one.field(text, BINARY).bytes);
@@ -82,7 +82,7 @@ impl StructBuilder {
         (all.bytes, Self { bytes: vec![0], last: all.last })
     }
 
-    /// Returns the bytes with the stop marker.
+    /// Returns the encoded structure with its stop marker.
     pub(super) fn finish(&self) -> Vec<u8> {
         [&self.bytes[..], &[0]].concat()
     }

@@ -171,7 +171,7 @@ pub fn remember(home: &Home, trial: &TrialId, job: &JobId) -> Result<(), SlurmEr
 
 fn write_file(path: PathBuf, text: &str) -> Result<(), SlurmError> {
     let write = files::make_folder(path.parent().unwrap_or(&path))
-        .and_then(|()| durable::replace(&path, text.as_bytes()));
+        .and_then(|()| durable::atomic_write(&path, text.as_bytes()));
     write.map_err(|source| SlurmError::File { path, source })
 }
 

@@ -1,4 +1,4 @@
-//! Validation of a bundle's contents beyond its format: records, settings and provenance.
+//! Validation of the contents of a bundle beyond its format: records, settings and provenance.
 
 use super::super::{Parent, ValueSource};
 use crate::fact::Fact;
@@ -12,7 +12,7 @@ use std::io::Read;
 /// Reader of a bundle that validates each record.
 pub(super) struct ValidatingReader<R> {
     reader: Reader<R>,
-    /// Hashes of the texts that are environments.
+    /// Hashes of the texts in the bundle that are environments.
     environments: BTreeSet<String>,
 }
 
@@ -57,7 +57,7 @@ fn wrong(trial: &bundle::TrialRecord, field: impl Into<String>, what: impl Into<
     BundleError::Invalid { of: format!("trial {}", trial.name), field: field.into(), what: what.into() }
 }
 
-/// Checks that a document of a trial can be parsed, if it has one of this kind.
+/// Checks that the document of the kind `kind` can be parsed, if the trial has one.
 fn document<T: DeserializeOwned>(trial: &bundle::TrialRecord, kind: &str) -> Result<(), BundleError> {
     let Some(json) = trial.documents.get(kind) else { return Ok(()) };
     serde_json::from_str::<T>(json)
@@ -65,7 +65,7 @@ fn document<T: DeserializeOwned>(trial: &bundle::TrialRecord, kind: &str) -> Res
         .map_err(|error| wrong(trial, format!("documents.{kind}"), format!("cannot be read: {error}")))
 }
 
-/// Parses the origin of a parameter's value.
+/// Parses the origin of a parameter's value in a bundle.
 pub(super) fn source(
     trial: &bundle::TrialRecord,
     path: &str,
@@ -75,7 +75,7 @@ pub(super) fn source(
         .ok_or_else(|| wrong(trial, format!("params.{path}"), format!("has the unknown source {word:?}")))
 }
 
-/// Parses the records of a trial, each with its time in milliseconds.
+/// Parses the records of a trial in a bundle, each with its time in milliseconds.
 pub(super) fn facts(trial: &bundle::TrialRecord) -> Result<Vec<(u64, Fact)>, BundleError> {
     let read = |(number, (at_ms, json)): (usize, &(u64, String))| match serde_json::from_str(json) {
         Ok(fact) => Ok((*at_ms, fact)),

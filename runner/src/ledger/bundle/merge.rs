@@ -13,18 +13,18 @@ use rusqlite::{ErrorCode, OptionalExtension, Transaction, params};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 
-/// Changes made by a merge.
+/// Changes that a merge made to a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct MergeReport {
-    /// Trials that were new.
+    /// Number of trials that were new to the history.
     pub new: u64,
-    /// Trials of other machines that have progressed since the last import.
+    /// Number of trials of other machines that have progressed since the last import.
     pub updated: u64,
-    /// Trials that were already up to date.
+    /// Number of trials that were already up to date.
     pub unchanged: u64,
-    /// New notes and tags of known trials.
+    /// Number of notes and tags added to known trials.
     pub annotations: u64,
-    /// Studies that were new.
+    /// Number of studies that were new to the history.
     pub studies: u64,
 }
 
@@ -34,9 +34,9 @@ pub enum ImportError {
     /// A bundle is invalid.
     #[error("bundle {number}: {source}")]
     Bundle {
-        /// Index of the bundle, from 0.
+        /// Index of the invalid bundle, from 0.
         number: usize,
-        /// Description of the fault.
+        /// Fault of the bundle.
         source: BundleError,
     },
     /// The history could not be written.
@@ -58,7 +58,7 @@ impl History {
         Ok(reader.head().clone())
     }
 
-    /// Merges bundles in one transaction: all of them, or none. `watch` is called with each trial.
+    /// Merges bundles in one transaction: all of them, or none. `watch` is called for each trial.
     pub fn merge_bundles<R: Read>(
         &mut self,
         bundles: impl IntoIterator<Item = io::Result<R>>,
@@ -86,7 +86,7 @@ struct FailedBundle {
     fault: BoxError,
 }
 
-/// Separates failures of a bundle from those of the history.
+/// Tells a failure that a bundle caused from one of the history.
 fn import_error(LedgerError { doing, path, source }: LedgerError) -> ImportError {
     let FailedBundle { number, fault } = match source.downcast() {
         Ok(refused) => *refused,
@@ -98,7 +98,7 @@ fn import_error(LedgerError { doing, path, source }: LedgerError) -> ImportError
     }
 }
 
-/// Merges one bundle.
+/// Merges one bundle into the history, within a transaction.
 fn merge(
     transaction: &Transaction<'_>,
     from: impl Read,
@@ -136,7 +136,7 @@ fn merge(
     }
 }
 
-/// Blames the bundle for a value that the tables reject, and the history for all other errors.
+/// Attributes a fault to the bundle if the tables reject one of its values, otherwise to the history.
 fn attribute_fault(record: &str, fault: BoxError) -> BoxError {
     let code = fault.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
     let is_refused =
@@ -170,7 +170,7 @@ fn merge_trial(
 }
 
 impl TrialWithPoints {
-    /// Adds the next points of the bundle.
+    /// Adds points of the bundle to the first series of the trial that does not have all of its points yet.
     fn add(&mut self, samples: Vec<MetricSample>) {
         let series = self.trial.series.iter().zip(&mut self.samples);
         let next = series.into_iter().find(|(series, known)| (known.len() as u64) < series.points);
@@ -184,7 +184,7 @@ impl TrialWithPoints {
     }
 }
 
-/// Effect of the merge on one trial.
+/// Effect of a merge on one trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MergeOutcome {
     New,
@@ -192,7 +192,7 @@ enum MergeOutcome {
     None,
 }
 
-/// Inserts or updates a trial unless the history is up to date; returns its row number.
+/// Inserts or updates a trial, unless the history already has all of it; returns its row number.
 fn put_trial(
     transaction: &Transaction<'_>,
     whole: &TrialWithPoints,
@@ -257,7 +257,7 @@ fn put_trial(
     Ok((row, change))
 }
 
-/// Inserts the row of a newly created trial, before any record.
+/// Inserts the row of a trial as newly created, before any of its records.
 fn put_row(
     transaction: &Transaction<'_>,
     trial: &bundle::TrialRecord,
@@ -328,7 +328,7 @@ fn put_series(transaction: &Transaction<'_>, row: i64, whole: &TrialWithPoints) 
     folds.iter().try_for_each(|((key, rank), fold)| fold.write(transaction, row, *key, *rank))
 }
 
-/// Adds missing notes and tags of a trial; returns their number.
+/// Adds notes and tags that a trial lacks; returns their number.
 fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::TrialRecord) -> Result<u64, BoxError> {
     let mut added = 0;
     for (at_ms, text) in &trial.notes {
@@ -348,8 +348,8 @@ fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::TrialRecord
     Ok(added as u64)
 }
 
-/// Assigns labels to the trials of other machines whose name there is `name`: the oldest gets the name,
-/// unless a trial of this machine has it; the others get it with the end of their id.
+/// Assigns labels to the imported trials whose label on their own machine is `name`: the oldest gets this
+/// label, unless a trial of this machine has it; the others get it with the end of their id.
 fn label(transaction: &Transaction<'_>, name: &str) -> Result<(), BoxError> {
     let mut select = transaction.prepare_cached(
         "SELECT trial.id, uid, label FROM trial JOIN imported_trial ON imported_trial.trial = trial.id

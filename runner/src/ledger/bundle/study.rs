@@ -5,7 +5,7 @@ use super::study_name;
 use dtrain_protocol::bundle::{StudyName, StudyRecord};
 use rusqlite::{Connection, Transaction, params};
 
-/// Returns the name that a study of the bundle has in this history.
+/// Returns the name in this history of a study of the bundle.
 pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<String, BoxError> {
     if study_name(database, &study.name)? == *study {
         return Ok(study.name.clone());
@@ -13,7 +13,7 @@ pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<Str
     Ok(format!("{}-{}", study.name, &study.digest[..6]))
 }
 
-/// Inserts a study or adds its new trials; returns `true` if it was new.
+/// Inserts a study, or adds the new trials of a known one; returns `true` if the study was new.
 pub(super) fn put_study(transaction: &Transaction<'_>, study: &StudyRecord) -> Result<bool, BoxError> {
     let here = study_here(transaction, &study.name)?;
     let mut is_new = false;

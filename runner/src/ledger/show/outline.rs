@@ -7,22 +7,22 @@ use crate::provenance::Provenance;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 
-/// Trial without its plan, its figures and its points.
+/// Trial without its plan, its figures and its points, for exports.
 #[derive(Clone, Debug)]
 pub struct TrialOutline {
-    /// Row of the list of trials.
+    /// Trial as in the list of trials.
     pub row: TrialRow,
-    /// Result; `None` before the end.
+    /// Verdict of the trial; `None` before the end.
     pub verdict: Option<Verdict>,
     /// Values of recipe and candidate, sorted by path.
     pub params: Vec<TrialParameter>,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// Command line that created it.
+    /// Command line that created the trial.
     pub command: Vec<String>,
     /// Notes of the user, oldest first.
     pub notes: Vec<Note>,
-    /// Values of tags, by name.
+    /// Values of the trial's tags, by name.
     pub tags: BTreeMap<String, String>,
 }
 

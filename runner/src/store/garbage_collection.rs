@@ -1,4 +1,4 @@
-//! Garbage in a state folder: files that no trial or command needs any more.
+//! Garbage collection in a state folder: finds and removes files that no trial or command needs any more.
 
 use super::remove::{MARK, remove_tree};
 use super::{RemoveError, freed_bytes};
@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Kind of garbage.
+/// Kind of garbage in a state folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Uncommitted checkpoint of a trial that does not run.
     PartialCheckpoint,
-    /// Spool of a trial that is over for good and recorded.
+    /// Spool of a trial that is over for good; all of its events are in the history.
     Report,
     /// Folder of a removed trial, left by an interrupted command.
     RemovedTrial,
@@ -32,16 +32,16 @@ pub enum Kind {
     Tokens,
 }
 
-/// One file or folder that is no longer needed.
+/// Garbage: one file or folder that is no longer needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Garbage {
-    /// Kind of garbage.
+    /// Kind of the garbage.
     pub kind: Kind,
     /// Path of the file or folder.
     pub path: PathBuf,
-    /// Bytes that removing it frees.
+    /// Number of bytes that removing the garbage frees.
     pub bytes: u64,
-    /// Trial that it belongs to.
+    /// Trial that the garbage belongs to, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trial: Option<TrialId>,
 }
@@ -53,7 +53,8 @@ impl Garbage {
     }
 }
 
-/// Finds the garbage of trials in `home`. The reports of the newest `keep` trials are not garbage.
+/// Finds the garbage of trials in the state folder `home`. The spools of the newest `keep` trials are not
+/// garbage.
 pub fn garbage_of_trials(
     home: &Home,
     history: &History,
@@ -83,7 +84,7 @@ pub fn garbage_of_trials(
     Ok(found)
 }
 
-/// Lists the folders of all trials below `home`, also those of the nodes of Slurm jobs.
+/// Lists the folders of all trials below `home`, including those of the nodes of Slurm jobs.
 fn trial_folders(home: &Home) -> Vec<(TrialId, PathBuf)> {
     let nodes = slurm::nodes(home).into_iter().map(|(_, node)| node);
     let roots = std::iter::once(home.clone()).chain(nodes).map(|home| home.path().join("trials"));
@@ -121,8 +122,8 @@ fn partial_checkpoints(
     Ok(paths.into_iter().map(|path| Garbage::new(Kind::PartialCheckpoint, path, Some(&row.id))).collect())
 }
 
-/// Returns the spools of a trial that cannot be resumed, if the history has all of them. Spools of other
-/// trials contain their training time.
+/// Returns the spools of a trial that cannot be resumed, if the history has all of their events. Spools of
+/// other trials contain their training time.
 fn reports(history: &History, folder: &TrialFolder, row: &TrialRow) -> Result<Vec<Garbage>, LedgerError> {
     if !matches!(row.status, TrialStatus::Completed | TrialStatus::Pruned) {
         return Ok(Vec::new());
@@ -168,13 +169,13 @@ pub fn unused_programs(home: &Home, sent: &Path, own: &str) -> (Vec<Garbage>, Op
     (paths.into_iter().map(|path| Garbage::new(Kind::Program, path, None)).collect(), kept)
 }
 
-/// Returns the programs of all processes on this machine.
+/// Returns the paths of the programs of all processes on this machine.
 fn running_programs() -> BTreeSet<PathBuf> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok()).collect()
 }
 
-/// Removes one piece of garbage; `Ok(false)` if its trial runs again.
+/// Removes one piece of garbage; `Ok(false)` if its trial runs again, and nothing was removed.
 pub fn remove_garbage(leftover: &Garbage) -> Result<bool, RemoveError> {
     let _lock = match (&leftover.trial, folder_of_trial(leftover)) {
         (Some(trial), Some(folder)) => match take_lock(&folder, trial) {
