@@ -1,11 +1,13 @@
 //! Pipeline schedules: the ordered actions of each stage within one step, and their simulation.
 //!
-//! A schedule is an order of passes for every stage (`pass_order`); `messages` places the messages between
-//! them, in one way for all schedules.
+//! A schedule is an order of passes for every stage (`pass_order`, `schedule_1f1b`, `zero_bubble`);
+//! `messages` places the messages between them, in one way for all schedules.
 
 mod messages;
 mod pass_order;
+mod schedule_1f1b;
 pub mod simulate;
+mod zero_bubble;
 
 #[cfg(test)]
 mod tests;
@@ -31,9 +33,9 @@ pub fn passes(schedule: PipelineSchedule, shape: PipelineShape) -> Vec<Vec<Actio
     let order = |stage| match schedule {
         PipelineSchedule::Gpipe => pass_order::all_forward_all_backward(shape),
         PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => {
-            pass_order::one_forward_one_backward(stage, shape)
+            schedule_1f1b::one_forward_one_backward(stage, shape)
         }
-        PipelineSchedule::ZeroBubble => pass_order::zero_bubble(stage, shape),
+        PipelineSchedule::ZeroBubble => zero_bubble::zero_bubble(stage, shape),
     };
     let orders: Vec<_> = (0..shape.stages).map(order).collect();
     messages::connect(&orders, shape)
