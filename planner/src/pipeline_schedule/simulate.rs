@@ -148,27 +148,9 @@ fn seconds(action: Action, cost: PassCost) -> f64 {
     }
 }
 
-/// Returns the exposed seconds of a gradient reduction.
-///
-/// The reduction of each bucket starts when its gradients are ready, during the last backward; `overlap` is
-/// the share of that backward that communication can overlap with. The last bucket is ready only when
-/// backward ends, so it is always exposed.
-pub fn exposed_reduction(reduction: f64, buckets: u64, last_backward: f64, overlap: f64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "buckets are few")]
-    let last_bucket = reduction / buckets.max(1) as f64;
-    (reduction - overlap * last_backward).max(last_bucket)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_bucket_is_always_exposed() {
-        assert!((exposed_reduction(1.0, 4, 100.0, 1.0) - 0.25).abs() < 1e-12);
-        assert!((exposed_reduction(1.0, 1, 100.0, 1.0) - 1.0).abs() < 1e-12);
-        assert!((exposed_reduction(1.0, 4, 1.0, 0.5) - 0.5).abs() < 1e-12);
-    }
 
     #[test]
     fn what_is_sent_is_received_by_the_pass_that_reads_it() {

@@ -1,28 +1,23 @@
 //! Step time: compute and communication of each stage, and the pipeline bubble between stages.
 
+mod bubble;
 mod causes;
+mod overlap;
 mod timeline;
 
 use crate::layout::parameters::ModelParameters;
 use crate::pipeline_schedule::chunks_of;
-use crate::pipeline_schedule::simulate::exposed_reduction;
 use crate::price::estimate::TimeBreakdown;
+use crate::rates::all_reduce;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::{MicroBatchCost, relative_block_flops};
 use crate::rates::custom_model::head_is_larger;
-use crate::rates::network;
 use crate::rates::speeds::RankSpeeds;
 use crate::step::traffic::{CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase};
+use bubble::PipelineFill;
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
-use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStage};
-
-/// Returns the share of a backward that communication can overlap with: none on a CPU, whose cores do both.
-fn overlap(device: DeviceKind) -> f64 {
-    match device {
-        DeviceKind::Cpu => 0.0,
-        DeviceKind::Cuda | DeviceKind::Wgpu => 0.5,
-    }
-}
+use dtrain_recipes::{Model, OptimizerKind, Recompute, ZeroStage};
+use overlap::{CommTime, overlap_share};
 
 /// Slowdown on CPUs for each halving along an axis, relative to half the compute time: norms and sums that
 /// all tensor-parallel ranks repeat, attention merged from pieces, unevenly used experts, handovers. Medians
@@ -135,34 +130,6 @@ struct Bottleneck {
     filling: PipelineFill,
 }
 
-/// Fill of a pipeline: the sum of [`TimingInputs::fill_seconds`] over all stages, and the longest message.
-#[derive(Clone, Copy, Debug, Default)]
-struct PipelineFill {
-    all: f64,
-    message: f64,
-}
-
-/// Seconds of communication in one phase, and the number of messages.
-#[derive(Clone, Copy, Debug, Default)]
-struct CommTime {
-    seconds: f64,
-    pieces: u64,
-}
-
-impl CommTime {
-    fn add(&mut self, seconds: f64, times: u64) {
-        #[expect(clippy::cast_precision_loss, reason = "a small count")]
-        let all = seconds * times as f64;
-        self.seconds += all;
-        self.pieces += times;
-    }
-
-    /// Returns the communication time left exposed when it overlaps with `overlap` × `compute` seconds.
-    fn exposed(&self, compute: f64, overlap: f64) -> f64 {
-        if self.pieces == 0 { 0.0 } else { exposed_reduction(self.seconds, self.pieces, compute, overlap) }
-    }
-}
-
 impl<'a> PipelineTiming<'a> {
     /// Builds the stages of a pipeline.
     pub(crate) fn of(timing: TimingInputs<'a>) -> Self {
@@ -209,21 +176,6 @@ impl<'a> PipelineTiming<'a> {
             }
         }
         deciding
-    }
-
-    /// Returns the idle seconds of the busiest stage: pipeline fill and drain (Narayanan et al. 2021), and
-    /// messages.
-    fn bubble(&self, split: &BatchCost, busiest: &StageTimes, filling: PipelineFill, walked: bool) -> f64 {
-        let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
-        let PipelineFill { all, message: transfer } = filling;
-        let (p, v) = (f64::from(layout.pipeline.get()), f64::from(chunks));
-        let passes = f64::from(split.micro_batches) * v;
-        let closed =
-            (all - self.timing.fill_seconds(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
-        if !walked {
-            return closed;
-        }
-        self.walked(split, transfer).map_or(closed, |walked| walked.bubble())
     }
 }
 
@@ -276,7 +228,7 @@ impl<'a> TimingInputs<'a> {
 
     /// Returns the seconds of a single collective of `transfer`.
     fn once(&self, transfer: &CommunicationOp) -> f64 {
-        self.factors.communication * network::transfer_seconds(transfer, self.speeds)
+        self.factors.communication * all_reduce::transfer_seconds(transfer, self.speeds)
     }
 
     /// Returns the seconds of all collectives of `transfer`.
@@ -305,7 +257,7 @@ impl<'a> TimingInputs<'a> {
         steady.sender.passes(split.micro, |transfer| self.pass(&mut computed, &transfer));
         // Collectives that other ranks wait for are exposed; gradients and gathered weights overlap with
         // passes.
-        let hidden = overlap(self.arrangement.device);
+        let hidden = overlap_share(self.arrangement.device);
         computed.sent_forward += steady.forward.exposed(forward, hidden);
         computed.sent_backward += steady.backward.exposed(backward, hidden);
         computed.end += self.reduction(steady, split, &computed);
@@ -318,7 +270,7 @@ impl<'a> TimingInputs<'a> {
         // A reduction that may be stale overlaps with whole steps.
         let steps = self.arrangement.sync.staleness * split.micro_batches;
         let beside = if steps > 0 { f64::from(steps) * (forward + backward) } else { backward };
-        steady.reduction.exposed(beside, overlap(self.arrangement.device))
+        steady.reduction.exposed(beside, overlap_share(self.arrangement.device))
     }
 
     /// Returns the speedup of a pass that is split over the ranks of a replica, less the overhead.
@@ -350,22 +302,6 @@ impl<'a> TimingInputs<'a> {
             TransferPhase::LastBackward | TransferPhase::Step | TransferPhase::Meeting => {
                 stage.end += self.seconds(transfer);
             }
-        }
-    }
-
-    /// Returns the seconds by which a stage delays the first micro-batch on its way forward and back.
-    fn fill_seconds(&self, stage: &StageTimes, split: &BatchCost) -> f64 {
-        match self.arrangement.schedule {
-            // Gradients of weights are not on this path, and those of later micro-batches fill the bubble.
-            PipelineSchedule::ZeroBubble => {
-                let ahead = f64::from(self.arrangement.layout.pipeline.get() - 1);
-                let later = f64::from(split.micro_batches - 1);
-                let hidden = if ahead > 0.0 { (later / ahead).min(1.0) } else { 0.0 };
-                (stage.micro() - (1.0 + hidden) * stage.weights).max(0.0)
-            }
-            PipelineSchedule::Gpipe
-            | PipelineSchedule::OneForwardOneBackward
-            | PipelineSchedule::Interleaved => stage.micro(),
         }
     }
 

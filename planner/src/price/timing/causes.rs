@@ -1,6 +1,7 @@
 //! Step time by cause, with each kind of communication apart.
 
-use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes, SteadyState, TimingInputs, overlap};
+use super::overlap::overlap_share;
+use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes, SteadyState, TimingInputs};
 use crate::price::estimate::Causes;
 use crate::step::traffic::{TrafficPurpose, TransferPhase};
 
@@ -43,7 +44,7 @@ impl TimingInputs<'_> {
     /// `stage`.
     fn in_passes(&self, steady: &SteadyState<'_>, split: &BatchCost, stage: &StageTimes) -> SecondsByPurpose {
         let mut sends = SecondsByPurpose::default();
-        let hidden = overlap(self.arrangement.device);
+        let hidden = overlap_share(self.arrangement.device);
         self.spread(
             steady,
             TransferPhase::Forward,

@@ -1,14 +1,13 @@
 //! The timeline of a step: the activities of each stage, from the simulated pipeline.
 
 use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes};
-use crate::pipeline_schedule::simulate::{PassCost, SimulatedPipeline, simulate_pipeline};
-use crate::pipeline_schedule::{PipelineShape, passes};
+use crate::pipeline_schedule::PipelineShape;
 use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 use dtrain_protocol::Arrangement;
 
 impl StageTimes {
     /// Returns the seconds of one pass through one of the stage's chunks.
-    fn work(&self, chunks: u32) -> ChunkTimes {
+    pub(super) fn work(&self, chunks: u32) -> ChunkTimes {
         let v = f64::from(chunks);
         ChunkTimes {
             forward: self.forward / v,
@@ -43,17 +42,7 @@ impl PipelineTiming<'_> {
         Some(Timeline { step_seconds: step * timing.speeds.whole, lanes })
     }
 
-    /// Simulates the passes of a step action by action, with `transfer` seconds for each message; see
-    /// [`simulate_pipeline`].
-    pub(super) fn walked(&self, split: &BatchCost, transfer: f64) -> Option<SimulatedPipeline> {
-        let Arrangement { chunks, schedule, .. } = *self.timing.arrangement;
-        let stages = self.stages.iter().map(|steady| self.timing.stage(steady, split));
-        let costs: Vec<PassCost> = stages.map(|stage| stage.work(chunks).cost()).collect();
-        let shape = self.shape(split);
-        simulate_pipeline(&passes(schedule, shape), shape, &costs, transfer, |_, _, _| {})
-    }
-
-    fn shape(&self, split: &BatchCost) -> PipelineShape {
+    pub(super) fn shape(&self, split: &BatchCost) -> PipelineShape {
         let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
         PipelineShape { stages: layout.pipeline.get(), chunks, micros: split.micro_batches }
     }

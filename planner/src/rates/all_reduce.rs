@@ -1,4 +1,5 @@
-//! Communication time: from a measured all-reduce curve, or from latency and bandwidth.
+//! Time of an all-reduce and of the other collectives: from a measured all-reduce curve, or from latency and
+//! bandwidth.
 
 use crate::rates::speeds::RankSpeeds;
 use crate::step::traffic::{CollectiveKind, CommunicationOp};
