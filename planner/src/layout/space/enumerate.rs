@@ -2,16 +2,14 @@
 
 use crate::layout::batch_split::divisors;
 use crate::layout::rejection::Rejection;
-use crate::pipeline_schedule::{PipelineShape, chunks_of, is_possible};
+use crate::layout::space::recompute_options::recompute_options;
+use crate::pipeline_schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
-use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, Tunable, ZeroStage};
+use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Tunable, ZeroStage};
 use std::num::NonZeroU32;
 
 /// Most chunks per stage that are tried, unless the recipe sets more: messages grow with them.
 const CHUNKS_MOST: u32 = 4;
-
-/// Intervals of recomputed blocks that are tried: one in this many.
-const EVERY: [u32; 3] = [1, 2, 4];
 
 /// Returns all layouts of `ranks` ranks that respect the pins, in a fixed order.
 pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
@@ -128,7 +126,7 @@ pub(super) fn enumerate_arrangements(
         all.map(|(schedule, chunks)| Arrangement { schedule, chunks, ..*a }).collect()
     });
     each(&|a| {
-        let all = recomputes(pins, a, recipe.model.blocks()).into_iter();
+        let all = recompute_options(pins, a, recipe.model.blocks()).into_iter();
         all.map(|(recompute, recompute_every)| Arrangement { recompute, recompute_every, ..*a }).collect()
     });
     all
@@ -200,28 +198,4 @@ fn schedules(pins: &LayoutPins, layout: Layout, blocks: u32) -> Vec<(PipelineSch
         (*schedule == Interleaved) == (*chunks > 1) && stages * chunks <= blocks.max(1)
     };
     all.flat_map(with_chunks).filter(fits).collect()
-}
-
-/// Returns the recompute settings to try, with their block intervals: fewer where runs of blocks are short.
-fn recomputes(pins: &LayoutPins, arrangement: &Arrangement, blocks: u32) -> Vec<(Recompute, u32)> {
-    let all = match pins.recompute {
-        Some(one) => vec![one],
-        // ZeRO 3 gathers a part again for its backward, which requires recompute.
-        None if arrangement.zero == ZeroStage::Zero3 => vec![Recompute::Full],
-        None => vec![Recompute::None, Recompute::Selective, Recompute::Full],
-    };
-    // The last run is never shorter than another.
-    let last = arrangement.layout.pipeline.get() - 1;
-    let longest = chunks_of(last, arrangement, blocks).map(|run| run.len()).max().unwrap_or(0);
-    let longest = u32::try_from(longest).unwrap_or(u32::MAX);
-    let is_new = |every: &u32| *every == 1 || longest.div_ceil(*every) < longest.div_ceil(every / 2);
-    let every = |recompute| match (recompute, pins.recompute_every) {
-        (Recompute::None, _) => vec![1],
-        (_, Some(every)) => vec![every],
-        (Recompute::Full, None) if arrangement.zero != ZeroStage::Zero3 => {
-            EVERY.into_iter().filter(is_new).collect()
-        }
-        (Recompute::Full | Recompute::Selective, None) => vec![1],
-    };
-    all.into_iter().flat_map(|one| every(one).into_iter().map(move |every| (one, every))).collect()
 }

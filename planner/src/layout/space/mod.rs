@@ -1,6 +1,8 @@
 //! The space of candidates: all axes, all divisors, and a reason for each that is rejected.
 
 mod enumerate;
+mod reader_shares;
+mod recompute_options;
 mod rejections;
 
 #[cfg(test)]
@@ -14,6 +16,7 @@ use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
+use reader_shares::{largest_share, reader_shares};
 pub use rejections::RejectionTally;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -348,34 +351,6 @@ fn threads(host: &HostFacts, rates: Option<&Rates>, device: DeviceKind, ranks: u
         threads.push((host.all_cores() / ranks).max(1));
     }
     threads
-}
-
-/// Returns the samples per step of each reader; empty when the batch does not divide. `shares` is the
-/// relative work of the data replicas, empty when all are equal.
-fn reader_shares(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> Vec<u64> {
-    let expert = u64::from(layout.expert.get());
-    let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
-    let of = |share: u64, all: u64| {
-        let samples = batch.get() * share;
-        samples.is_multiple_of(all * expert).then(|| samples / (all * expert))
-    };
-    let data = layout.data.get();
-    let replicas: Option<Vec<u64>> = if shares.is_empty() {
-        (0..data).map(|_| of(1, data.into())).collect()
-    } else {
-        shares.iter().map(|share| of(u64::from(*share), all)).collect()
-    };
-    let each = replicas.unwrap_or_default().into_iter();
-    each.flat_map(|samples| (0..expert).map(move |_| samples)).collect()
-}
-
-/// Returns the samples per step of the reader that reads most, for a batch that divides.
-fn largest_share(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> u64 {
-    let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
-    match shares.iter().max() {
-        Some(most) => batch.get() * u64::from(*most) / (all * u64::from(layout.expert.get())),
-        None => batch.get() / u64::from(layout.readers()),
-    }
 }
 
 /// Returns the micro-batches that divide all readers' shares, ascending; empty when the batch does not
