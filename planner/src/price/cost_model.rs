@@ -1,5 +1,6 @@
 //! The cost model: prices a candidate from its compute, communication, schedule and memory.
 
+mod fits_in_memory;
 mod layout_costs;
 
 use crate::layout::batch_split::BatchSplit;
@@ -8,7 +9,7 @@ use crate::layout::parameters::ModelParameters;
 use crate::layout::space::{CandidateId, CandidateSpace, LayoutOption};
 use crate::price::candidate_cost::CandidateCost;
 use crate::price::estimate::{Causes, TimeBreakdown};
-use crate::price::memory::{LargestTensor, MemoryBreakdown};
+use crate::price::memory::MemoryBreakdown;
 use crate::price::step_profile::StepProfile;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::MicroBatchCost;
@@ -16,9 +17,9 @@ use crate::rates::cost_inputs::CostInputs;
 use crate::rates::speeds::{RankSpeeds, SpeedSource, nearest_measurement, rank_speeds};
 use crate::step::traffic::Traffic;
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates};
-use dtrain_recipes::{Bytes, Precision};
+use dtrain_recipes::Precision;
+pub use fits_in_memory::Feasibility;
 use layout_costs::LayoutCosts;
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -36,15 +37,6 @@ pub struct CostModel<'a> {
 /// Returns the degrees of the axes that shard weights, tensor and expert.
 fn weight_cuts(layout: &Layout) -> (u32, u32) {
     (layout.degree(Axis::Tensor), layout.degree(Axis::Expert))
-}
-
-/// Feasibility of a candidate: its cost, or the missing memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Feasibility {
-    /// It fits in memory and a step has this cost.
-    Fits(CandidateCost),
-    /// It needs this many bytes more than are available.
-    TooMuch(Bytes),
 }
 
 impl<'a> CostModel<'a> {
@@ -73,33 +65,6 @@ impl<'a> CostModel<'a> {
     /// Returns the space whose candidates are priced.
     pub fn space(&self) -> &'a CandidateSpace {
         self.space
-    }
-
-    /// Returns the cost of a step, with pipelines in closed form; or the bytes that are missing.
-    pub fn feasibility(&self, id: CandidateId) -> Feasibility {
-        self.layout_costs(id.option).feasibility(id.micro)
-    }
-
-    /// Returns the feasibility of many candidates; consecutive candidates of one layout option share its
-    /// costs.
-    pub fn feasibilities(&self, ids: &[impl Borrow<CandidateId>]) -> Vec<Feasibility> {
-        let mut verdicts = Vec::with_capacity(ids.len());
-        for of_option in ids.chunk_by(|a, b| a.borrow().option == b.borrow().option) {
-            let common = self.layout_costs(of_option[0].borrow().option);
-            verdicts.extend(of_option.iter().map(|id| common.feasibility(id.borrow().micro)));
-        }
-        verdicts
-    }
-
-    /// Returns `true` if the memory of a rank suffices and its device allows the largest tensor.
-    pub fn fits(&self, id: CandidateId) -> bool {
-        self.memory(id).total() <= self.available(&self.space.options[id.option as usize])
-            && self.oversized_tensor(id).is_none()
-    }
-
-    /// Returns the largest tensor, if it is larger than the device allows, and that limit.
-    pub fn oversized_tensor(&self, id: CandidateId) -> Option<(LargestTensor, Bytes)> {
-        self.layout_costs(id.option).oversized_tensor(id.micro)
     }
 
     /// Returns the time of a step by part, with pipelines simulated action by action.
@@ -133,38 +98,6 @@ impl<'a> CostModel<'a> {
         let option = &self.space.options[id.option as usize];
         let split = (self.space.micro(id).get(), self.space.micro_batches(id));
         Traffic::largest(self.case.model, &option.arrangement, split)
-    }
-
-    /// Returns the bytes that one rank of `option` may use: nine tenths of its share of the host's memory, or
-    /// of its GPU's.
-    pub fn available(&self, option: &LayoutOption) -> Bytes {
-        let pool = self.space.pools[option.pool as usize];
-        let share = match pool.device {
-            DeviceKind::Cpu => {
-                self.case.host.memory_bytes / u64::from((pool.ranks / self.case.host.hosts).max(1))
-            }
-            DeviceKind::Cuda | DeviceKind::Wgpu => self.gpu_memory(),
-        };
-        Bytes(share / 10 * 9)
-    }
-
-    /// Returns the memory of the smallest GPU, in bytes.
-    fn gpu_memory(&self) -> u64 {
-        self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
-    }
-
-    /// Returns the largest tensor that the device of a rank of `option` allows, in bytes; `None` where memory
-    /// is the only limit. The worker's runtime limits a tensor to a quarter of the memory with CUDA, and with
-    /// wgpu to the largest Vulkan binding.
-    pub fn largest_tensor(&self, option: &LayoutOption) -> Option<Bytes> {
-        if self.case.engine.is_some() {
-            return None;
-        }
-        match self.space.pools[option.pool as usize].device {
-            DeviceKind::Cpu => None,
-            DeviceKind::Cuda => Some(Bytes(self.gpu_memory() / 4)),
-            DeviceKind::Wgpu => Some(Bytes(i32::MAX.unsigned_abs().into())),
-        }
     }
 
     /// Returns the number of busy devices of `option`: GPUs, or cores where CPUs train.
