@@ -5,9 +5,8 @@
 //! training never waits for the disk.
 
 use crate::price::memory::moments;
-use crate::training::goodput::{
-    FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS, goodput, interval_seconds, job_mtbf_seconds,
-};
+use crate::training::goodput::{FailureModel, RESTART_SECONDS, goodput};
+use crate::training::mtbf::{HOST_MTBF_SECONDS, job_mtbf_seconds};
 use crate::training::step_count::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
@@ -109,6 +108,22 @@ fn automatic_interval(failure_model: &FailureModel, seconds: f64) -> (f64, Check
     } else {
         (patience, CheckpointReason::LostWork)
     }
+}
+
+/// Returns the seconds of work between two checkpoints that lose the least time.
+///
+/// With `δ = stall_seconds` and `M = mtbf_seconds` it is `√(2δM)·(1 + ⅓√(δ/2M) + ⅑·δ/2M) − δ` where `δ < 2M`,
+/// and `M` otherwise: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
+/// dumps", Future Generation Computer Systems 22 (2006). Its first term is that of J. W. Young, "A first
+/// order approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974). The restart
+/// time does not matter. Infinite without failures.
+pub fn interval_seconds(failure_model: &FailureModel) -> f64 {
+    let FailureModel { mtbf_seconds, stall_seconds, .. } = *failure_model;
+    if mtbf_seconds.is_infinite() || stall_seconds >= 2.0 * mtbf_seconds {
+        return mtbf_seconds;
+    }
+    let half = stall_seconds / (2.0 * mtbf_seconds);
+    (2.0 * stall_seconds * mtbf_seconds).sqrt() * (1.0 + half.sqrt() / 3.0 + half / 9.0) - stall_seconds
 }
 
 /// Returns the failure model of a run. State not yet durable at a failure is lost, which counts as a longer

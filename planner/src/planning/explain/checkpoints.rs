@@ -43,8 +43,7 @@ fn reason(saving: &CheckpointInterval, plan: &Plan) -> String {
             format!("{held}, and more frequent ones would take over {:.0} % of the time", 100.0 * HOLD_SHARE)
         }
         CheckpointReason::Failures => {
-            let host =
-                plan.recipe.cluster.mtbf.unwrap_or(Seconds(crate::training::goodput::HOST_MTBF_SECONDS));
+            let host = plan.recipe.cluster.mtbf.unwrap_or(Seconds(crate::training::mtbf::HOST_MTBF_SECONDS));
             format!("{held}, and a host fails every {host}")
         }
     }
