@@ -1,17 +1,17 @@
-//! Passes in rounds of micro-batches, the base of every schedule, and their GPipe order.
+//! The order of passes in rounds of micro-batches, on which all schedules are based, and the GPipe order.
 
 use super::PipelineShape;
 use dtrain_protocol::{Action, Pass};
 
-/// Returns the GPipe order, equal for all stages: all forwards, then all backwards, so that every micro-batch
-/// is alive at once.
+/// Returns the GPipe order of passes, equal for all stages: all forward passes, then all backward passes, so
+/// that every micro-batch is alive at once.
 pub(super) fn all_forward_all_backward(shape: PipelineShape) -> Vec<Action> {
     let (forwards, backwards) = rounds(shape);
     forwards.map(Action::Forward).chain(backwards.map(Action::Backward)).collect()
 }
 
-/// Returns the forward and the backward passes: in rounds of `stages` micro-batches, one chunk after the
-/// other in each round.
+/// Returns all forward passes and all backward passes, each in rounds of `stages` micro-batches, one chunk
+/// after the other in each round.
 pub(super) fn rounds(shape: PipelineShape) -> (impl Iterator<Item = Pass>, impl Iterator<Item = Pass>) {
     let PipelineShape { stages, chunks, micros } = shape;
     // With one chunk the rounds make no difference.

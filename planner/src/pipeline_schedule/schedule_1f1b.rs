@@ -4,8 +4,8 @@ use super::PipelineShape;
 use super::pass_order::rounds;
 use dtrain_protocol::Action;
 
-/// Returns the 1F1B order: forwards until the first gradient arrives, then one forward and one backward in
-/// turn.
+/// Returns the 1F1B order of passes for a stage: forward passes until the first gradient arrives, then one
+/// forward and one backward pass in turn.
 ///
 /// With one chunk at most `stages - stage` micro-batches are alive at once; with several more, since the
 /// first gradient passes through all chunks.

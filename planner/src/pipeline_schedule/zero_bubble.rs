@@ -1,10 +1,11 @@
-//! The zero-bubble schedule ZB-H1: late gradients of weights fill the bubble of 1F1B.
+//! The zero-bubble schedule ZB-H1: weight gradients, computed late, fill the bubble of 1F1B.
 
 use super::PipelineShape;
 use super::schedule_1f1b::one_forward_one_backward;
 use dtrain_protocol::{Action, Pass};
 
-/// Returns the ZB-H1 order (Qi et al. 2023): 1F1B, but gradients of weights are computed late.
+/// Returns the ZB-H1 order of passes for a stage (Qi et al. 2023): 1F1B, but with weight gradients computed
+/// late.
 ///
 /// Stage `s` computes them `s` micro-batches after the input gradient. So early stages, which wait for their
 /// first gradient, and late ones, which start later, have work left to fill the bubble, and every stage holds

@@ -11,7 +11,7 @@
 /// average.
 pub const RESTART_SECONDS: f64 = 600.0;
 
-/// Failure model of a job: failure rate, checkpoint cost and restart time.
+/// Failure model of a training job: failure rate, checkpoint cost and restart time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FailureModel {
     /// Mean time between failures of the job, above 0; infinite without failures.
@@ -22,7 +22,7 @@ pub struct FailureModel {
     pub restart_seconds: f64,
 }
 
-/// Returns the useful share of time, from 0 to 1, with a checkpoint after every `interval_seconds` of work
+/// Returns the goodput: the useful fraction of time, with a checkpoint after every `interval_seconds` of work
 /// (above 0).
 ///
 /// A piece of work `τ` with its checkpoint takes `M·e^(R/M)·(e^((τ+δ)/M) − 1)` seconds on average, with
@@ -36,7 +36,7 @@ pub fn goodput(failure_model: &FailureModel, interval_seconds: f64) -> f64 {
     interval_seconds / (mtbf_seconds * (restart_seconds / mtbf_seconds).exp() * piece)
 }
 
-/// Returns the average seconds that `work_seconds` of work take, with a checkpoint after every
+/// Returns the average number of seconds that `work_seconds` of work take, with a checkpoint after every
 /// `interval_seconds` of them and at the end. Infinite where they would practically never end.
 pub fn wall_seconds(failure_model: &FailureModel, interval_seconds: f64, work_seconds: f64) -> f64 {
     if work_seconds <= 0.0 {
@@ -45,7 +45,7 @@ pub fn wall_seconds(failure_model: &FailureModel, interval_seconds: f64, work_se
     work_seconds / goodput(failure_model, interval_seconds.min(work_seconds))
 }
 
-/// Returns the expected number of failures in `wall_seconds`, including those during restarts.
+/// Returns the expected number of failures in `wall_seconds` seconds, including those during restarts.
 pub fn failures(failure_model: &FailureModel, wall_seconds: f64) -> f64 {
     if failure_model.mtbf_seconds.is_infinite() { 0.0 } else { wall_seconds / failure_model.mtbf_seconds }
 }

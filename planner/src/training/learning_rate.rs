@@ -7,7 +7,7 @@ use crate::training::decision::Decision;
 use crate::training::learning_rate_scaling::{adam, sgd};
 use dtrain_recipes::{Model, Optimizer, OptimizerKind, Tunable};
 
-/// Returns the peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in
+/// Recommends a peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in
 /// all.
 pub fn recommended_peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> Decision<f64> {
     let adam = adam(model, batch, tokens);
@@ -26,8 +26,8 @@ pub fn recommended_peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens
     Decision { value, low: round(value / 3.0), high: round(value * 3.0), reason }
 }
 
-/// Lowers `recommended` for gradients that are `staleness` steps late: that many steps go in one direction
-/// before the first takes effect, so together they may be as long as one.
+/// Lowers a recommended learning rate for gradients that are `staleness` steps late: that many steps go in
+/// one direction before the first takes effect, so together they may be as long as one.
 pub fn for_stale_gradients(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
     if staleness == 0 {
         return recommended;
@@ -39,7 +39,7 @@ pub fn for_stale_gradients(recommended: Decision<f64>, staleness: u32) -> Decisi
     Decision { value: shorter(value), low: shorter(low), high: shorter(high), reason }
 }
 
-/// Returns the number nearest to the recommended one that the recipe allows.
+/// Returns the learning rate that the recipe allows and that is nearest to the recommended one.
 pub fn clamp_to_choice(choice: &Tunable<f64>, recommended: Decision<f64>) -> Decision<f64> {
     let nearest = |values: &[f64]| {
         let far = |v: &f64| (v / recommended.value).ln().abs();
@@ -63,7 +63,7 @@ pub fn clamp_to_choice(choice: &Tunable<f64>, recommended: Decision<f64>) -> Dec
     }
 }
 
-/// Returns the steps of linear warm-up for a run of `steps`.
+/// Returns the number of steps of linear warm-up in a training of `steps` steps.
 ///
 /// Adam-like optimizers: long enough for the second moment to settle (`2/(1−β₂)`), at least 1 % of the run,
 /// but never more than a fifth of it. SGD: a twentieth of the run, at most 500 steps.
@@ -97,8 +97,8 @@ pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
     Decision { value, low: (value / 2).max(1), high: (value * 2).min(fifth), reason }
 }
 
-/// Rounds to two significant digits, through text, so that the result is exactly 0.0012 and not a float
-/// beside it.
+/// Rounds `value` to two significant digits, through text, so that the result is exactly 0.0012 and not a
+/// float beside it.
 pub(super) fn round(value: f64) -> f64 {
     format!("{value:.1e}").parse().unwrap_or(value)
 }

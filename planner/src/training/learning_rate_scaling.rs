@@ -5,8 +5,8 @@ use crate::training::batch_size;
 use dtrain_recipes::number_format::{count, thousands};
 use dtrain_recipes::{Model, Optimizer, PartOutline};
 
-/// Returns the rate of Adam-like optimizers: a base rate scaled by the root of the batch, flattening towards
-/// the critical batch.
+/// Returns the learning rate of Adam-like optimizers, with the reason: a base rate scaled by the square root
+/// of the batch, flattening towards the critical batch.
 pub(super) fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
     let (base, base_batch, critical, from) = base(model, tokens);
     #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
@@ -33,7 +33,7 @@ pub(super) fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
     (value, reason)
 }
 
-/// Returns the rate of SGD: in proportion to the batch, flat at the critical batch.
+/// Returns the learning rate of SGD, with the reason: in proportion to the batch, flat at the critical batch.
 pub(super) fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, String) {
     let (_, _, critical, _) = base(model, tokens);
     #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
@@ -52,7 +52,8 @@ pub(super) fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64)
     (value, reason)
 }
 
-/// Returns AdamW's base rate, its batch in tokens, the critical batch, and the source.
+/// Returns the starting point for scaling: AdamW's base rate, the batch it is for, the critical batch, and
+/// the source in words.
 fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
     match model {
         Model::Decoder(d) => of_tokens(d.parameters().saturating_sub(d.outer_parameters()), tokens),
@@ -65,7 +66,8 @@ fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
     }
 }
 
-/// Returns the values of `base` for a language model with `blocks` parameters in its blocks.
+/// Returns the starting point for scaling ([`base`]) of a language model with `blocks` parameters in its
+/// blocks.
 fn of_tokens(blocks: u64, tokens: f64) -> (f64, f64, f64, String) {
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
     let blocks = blocks as f64;

@@ -1,4 +1,4 @@
-//! Mean time between failures: of one host, where the recipe does not set it, and of a job on several hosts.
+//! Mean time between failures: the default for one host, and that of a job on several hosts.
 
 /// Default of `cluster.mtbf`, the mean time between failures of one host, in seconds: 154 days, for eight
 /// GPUs.

@@ -1,4 +1,4 @@
-//! Enumerates the arrangements of a number of ranks that the recipe leaves open.
+//! Enumerates the layouts and arrangements of a number of ranks that the recipe leaves open.
 
 use crate::layout::batch_split::divisors;
 use crate::layout::rejection::Rejection;
@@ -8,10 +8,11 @@ use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
 use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Tunable, ZeroStage};
 use std::num::NonZeroU32;
 
-/// Most chunks per stage that are tried, unless the recipe sets more: messages grow with them.
+/// Most chunks per pipeline stage to try, unless the recipe sets more: the number of messages grows with
+/// them.
 const CHUNKS_MOST: u32 = 4;
 
-/// Returns all layouts of `ranks` ranks that respect the pins, in a fixed order.
+/// Enumerates all layouts of `ranks` ranks that have the degrees pinned in the recipe, in a fixed order.
 pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
     let pin = |axis| match axis {
         Axis::Tensor => pins.tensor,
@@ -37,7 +38,7 @@ pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
     whole.filter_map(|(degrees, _)| layout(&degrees)).collect()
 }
 
-/// Returns the layout with the degrees in the order of [`Axis::ALL`].
+/// Returns the layout with the given degrees, one for each axis in the order of [`Axis::ALL`].
 fn layout(degrees: &[u32]) -> Option<Layout> {
     let degree = |axis: Axis| NonZeroU32::new(*degrees.get(axis as usize)?);
     Some(Layout {
@@ -49,7 +50,8 @@ fn layout(degrees: &[u32]) -> Option<Layout> {
     })
 }
 
-/// Returns the reason why the model or the pins do not divide by this layout, with any engine.
+/// Returns a rejection if a degree of `layout` does not divide its dimension of the model or a pinned
+/// setting, with any engine; `None` if all do.
 pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection> {
     let pins = &recipe.layout;
     let check = |what: &str, size: u32, degree: u32| {
@@ -89,14 +91,15 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
     decoder.or(too_deep).or_else(|| check("the number of replicas", replicas, shard))
 }
 
-/// Returns the number that micro-batches must be a multiple of, see [`crate::pipeline_schedule::is_possible`].
+/// Returns the number of which the micro-batches of a step must be a multiple: see
+/// [`crate::pipeline_schedule::is_possible`].
 pub(super) fn round(arrangement: &Arrangement) -> u32 {
     let stages = arrangement.layout.pipeline.get();
     let shape = PipelineShape { stages, chunks: arrangement.chunks, micros: 1 };
     if is_possible(arrangement.schedule, shape) { 1 } else { stages }
 }
 
-/// Returns every arrangement of one layout that the recipe leaves open.
+/// Enumerates the arrangements of one layout that the recipe leaves open.
 pub(super) fn enumerate_arrangements(
     recipe: &Recipe,
     layout: Layout,
@@ -141,7 +144,7 @@ fn precisions(choice: &Tunable<Precision>) -> Vec<Precision> {
     }
 }
 
-/// Returns the ZeRO stages to try: only 0 without replicas, unless the recipe pins another.
+/// Returns the ZeRO stages to try: the pinned one, otherwise all, or only stage 0 for a single replica.
 fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
     match pinned {
         Some(zero) => vec![zero],
@@ -150,7 +153,7 @@ fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
     }
 }
 
-/// Returns the shard group sizes to try: all replicas, or those of one host, whose links are faster.
+/// Returns the sizes of the shard group to try: all replicas, or those of one host, whose links are faster.
 fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
     let replicas = arrangement.replicas();
     let hosts = recipe.cluster.host_count();
@@ -164,7 +167,7 @@ fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
     }
 }
 
-/// Returns the settings of sequence parallelism to try: both, where the sequence divides.
+/// Returns the settings of sequence parallelism to try: off, and on where the sequence length is divisible.
 fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     let tensor = layout.tensor.get();
     let divides = match &recipe.model {
@@ -179,7 +182,7 @@ fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     }
 }
 
-/// Returns the pipeline schedules to try, with the chunks per stage.
+/// Returns the pipeline schedules to try, each with its number of chunks per stage.
 fn schedules(pins: &LayoutPins, layout: Layout, blocks: u32) -> Vec<(PipelineSchedule, u32)> {
     use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
     let stages = layout.pipeline.get();

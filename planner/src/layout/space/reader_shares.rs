@@ -1,9 +1,9 @@
-//! Shares of the readers in a batch: equal, or in proportion to the work that the recipe gives each replica.
+//! Shares of a batch by reader: equal, or in proportion to the work that the recipe gives each data replica.
 
 use dtrain_protocol::Layout;
 use std::num::NonZeroU64;
 
-/// Returns the samples per step of each reader; empty when the batch does not divide. `shares` is the
+/// Returns the samples per step of each reader; empty when the batch does not divide evenly. `shares` is the
 /// relative work of the data replicas, empty when all are equal.
 pub(super) fn reader_shares(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> Vec<u64> {
     let expert = u64::from(layout.expert.get());
@@ -22,7 +22,7 @@ pub(super) fn reader_shares(batch: NonZeroU64, layout: &Layout, shares: &[u32]) 
     each.flat_map(|samples| (0..expert).map(move |_| samples)).collect()
 }
 
-/// Returns the samples per step of the reader that reads most, for a batch that divides.
+/// Returns the samples per step of the reader with the largest share, for a batch that divides evenly.
 pub(super) fn largest_share(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> u64 {
     let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
     match shares.iter().max() {

@@ -1,13 +1,14 @@
-//! Recompute settings to try: none, attention only or whole blocks, and of which blocks.
+//! Recompute settings to try: none, attention only or whole blocks, and for how many of the blocks.
 
 use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, Recompute, ZeroStage};
 
-/// Intervals of recomputed blocks that are tried: one in this many.
+/// Intervals between recomputed blocks to try: 4 recomputes one block in four.
 const EVERY: [u32; 3] = [1, 2, 4];
 
-/// Returns the recompute settings to try, with their block intervals: fewer where runs of blocks are short.
+/// Returns the recompute settings to try, each with its interval between recomputed blocks; fewer where a
+/// stage has few consecutive blocks.
 pub(super) fn recompute_options(
     pins: &LayoutPins,
     arrangement: &Arrangement,

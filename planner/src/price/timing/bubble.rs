@@ -6,7 +6,8 @@ use crate::pipeline_schedule::simulate::{PassCost, SimulatedPipeline, simulate_p
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::PipelineSchedule;
 
-/// Fill of a pipeline: the sum of [`TimingInputs::fill_seconds`] over all stages, and the longest message.
+/// Inputs of the closed form for the pipeline bubble: the sum of [`TimingInputs::fill_seconds`] over all
+/// stages, and the seconds of the longest message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PipelineFill {
     pub(super) all: f64,
@@ -15,7 +16,7 @@ pub(super) struct PipelineFill {
 
 impl PipelineTiming<'_> {
     /// Returns the idle seconds of the busiest stage: pipeline fill and drain (Narayanan et al. 2021), and
-    /// messages.
+    /// messages. The pipeline is simulated action by action if `walked`, otherwise priced in closed form.
     pub(super) fn bubble(
         &self,
         split: &BatchCost,

@@ -1,8 +1,9 @@
-//! Overlap of communication with computation: the part of the communication time that stays exposed.
+//! Overlap of communication with computation, and the communication time that stays exposed.
 
 use dtrain_protocol::DeviceKind;
 
-/// Returns the share of a backward that communication can overlap with: none on a CPU, whose cores do both.
+/// Returns the fraction of a pass during which communication can overlap with it: none on a CPU, whose cores
+/// do both.
 pub(super) fn overlap_share(device: DeviceKind) -> f64 {
     match device {
         DeviceKind::Cpu => 0.0,
@@ -10,7 +11,7 @@ pub(super) fn overlap_share(device: DeviceKind) -> f64 {
     }
 }
 
-/// Seconds of communication in one phase, and the number of messages.
+/// Seconds of communication in one phase of a step, and the number of transfers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommTime {
     seconds: f64,
@@ -25,13 +26,14 @@ impl CommTime {
         self.pieces += times;
     }
 
-    /// Returns the communication time left exposed when it overlaps with `overlap` × `compute` seconds.
+    /// Returns the exposed seconds of communication: the part that does not overlap with `overlap` ×
+    /// `compute` seconds of computing.
     pub(super) fn exposed(&self, compute: f64, overlap: f64) -> f64 {
         if self.pieces == 0 { 0.0 } else { exposed_reduction(self.seconds, self.pieces, compute, overlap) }
     }
 }
 
-/// Returns the exposed seconds of a gradient reduction.
+/// Returns the exposed seconds of a reduction of gradients in `buckets` buckets.
 ///
 /// The reduction of each bucket starts when its gradients are ready, during the last backward; `overlap` is
 /// the share of that backward that communication can overlap with. The last bucket is ready only when

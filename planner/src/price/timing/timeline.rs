@@ -1,4 +1,4 @@
-//! The timeline of a step: the activities of each stage, from the simulated pipeline.
+//! The timeline of a predicted step: the activities of each stage, from the simulated pipeline.
 
 use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes};
 use crate::pipeline_schedule::PipelineShape;
@@ -6,7 +6,7 @@ use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 use dtrain_protocol::Arrangement;
 
 impl StageTimes {
-    /// Returns the seconds of one pass through one of the stage's chunks.
+    /// Returns the seconds of one pass through one of the stage's `chunks` chunks.
     pub(super) fn work(&self, chunks: u32) -> ChunkTimes {
         let v = f64::from(chunks);
         ChunkTimes {
@@ -20,8 +20,8 @@ impl StageTimes {
 }
 
 impl PipelineTiming<'_> {
-    /// Returns one step of every stage. All tracks end at the step time of [`PipelineTiming::breakdown`] with
-    /// a simulated pipeline; `None` when the schedule deadlocks.
+    /// Returns the timeline of one step in every stage. All tracks end at the step time of
+    /// [`PipelineTiming::breakdown`] with a simulated pipeline; `None` when the schedule deadlocks.
     pub(crate) fn timeline(&self, split: &BatchCost) -> Option<Timeline> {
         let (timing, arrangement) = (&self.timing, self.timing.arrangement);
         let Bottleneck { busiest: (_, busiest), filling, .. } = self.deciding(split);
