@@ -31,14 +31,14 @@ pub(crate) fn llama() -> Model {
     })
 }
 
-/// Returns a model with eight experts per block, two per token.
+/// Returns a decoder with eight experts per block, of which each token uses two.
 pub(crate) fn experts() -> Model {
     let Model::Decoder(dense) = llama() else { unreachable!("it is a decoder") };
     let experts = Experts::new(8, 2);
     Model::Decoder(Decoder { experts: Some(experts), ..dense })
 }
 
-/// Returns a model with latent attention, shared experts, a first dense layer, and multi-token prediction.
+/// Returns a decoder with latent attention, shared experts, a first dense layer, and multi-token prediction.
 pub(crate) fn deepseek() -> Model {
     let Model::Decoder(llama) = llama() else { unreachable!("it is a decoder") };
     let experts = Experts {
@@ -124,7 +124,7 @@ pub(crate) fn host(cores: u32) -> HostFacts {
     }
 }
 
-/// Returns a request for the sample recipe; tests change what they need.
+/// Returns a request to plan the sample recipe; tests change the fields that they are about.
 pub(crate) fn request<'a>(
     recipe: &'a Recipe,
     host: &'a HostFacts,
@@ -133,7 +133,7 @@ pub(crate) fn request<'a>(
     PlanRequest { rates, data_root: "/data".into(), program: "0.1.0", ..PlanRequest::new(recipe, host) }
 }
 
-/// Returns rates of a host with `cores` cores: perfectly divided compute, a 2 GB/s all-reduce.
+/// Returns the rates of a host with `cores` cores: perfectly divided compute, a 2 GB/s all-reduce.
 pub(crate) fn rates(cores: u32) -> Rates {
     let by_ranks = (1..=cores).filter(|ranks| cores.is_multiple_of(*ranks)).map(|ranks| {
         let threads = cores / ranks;

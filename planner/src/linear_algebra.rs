@@ -15,16 +15,17 @@ pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// Cholesky decomposition `A = L·Lᵀ` of a positive definite matrix.
+/// Cholesky decomposition `A = L·Lᵀ` of a symmetric positive definite matrix.
 #[derive(Clone, Debug)]
 pub struct Cholesky {
-    /// `L`, row-major, `size × size`; the entries above the diagonal are not used.
+    /// The factor `L`, row-major, `size × size`; the entries above the diagonal are not used.
     factor: Vec<f64>,
     size: usize,
 }
 
 impl Cholesky {
-    /// Decomposes a symmetric matrix, reading its lower half; `None` when it is not positive definite.
+    /// Decomposes a symmetric matrix, reading only its lower triangle; `None` when it is not positive
+    /// definite.
     pub fn of(mut matrix: Vec<f64>, size: usize) -> Option<Self> {
         assert_eq!(matrix.len(), size * size, "the matrix is square");
         for i in 0..size {
@@ -42,12 +43,12 @@ impl Cholesky {
         Some(Self { factor: matrix, size })
     }
 
-    /// Returns row `i` of `L`; entries after the diagonal are not used.
+    /// Returns row `i` of `L`; entries after the diagonal are meaningless.
     pub fn row(&self, i: usize) -> &[f64] {
         &self.factor[i * self.size..][..self.size]
     }
 
-    /// Returns `L⁻¹·b`.
+    /// Solves `L·x = b` for `x`.
     pub fn solve_lower(&self, b: &[f64]) -> Vec<f64> {
         let mut x = b.to_vec();
         for i in 0..self.size {
@@ -56,7 +57,7 @@ impl Cholesky {
         x
     }
 
-    /// Returns `A⁻¹·b`.
+    /// Solves `A·x = b` for `x`.
     pub fn solve(&self, b: &[f64]) -> Vec<f64> {
         let mut x = self.solve_lower(b);
         for i in (0..self.size).rev() {
@@ -74,7 +75,7 @@ impl Cholesky {
         2.0 * (0..self.size).map(|i| self.row(i)[i].ln()).sum::<f64>()
     }
 
-    /// Returns the lower half of `A⁻¹`, row after row: entry `(i, j)`, `j ≤ i`, is at `i·(i+1)/2 + j`.
+    /// Returns the lower triangle of `A⁻¹`, row after row: entry `(i, j)`, `j ≤ i`, is at `i·(i+1)/2 + j`.
     pub fn inverse(&self) -> Vec<f64> {
         let columns = self.inverse_factor();
         let of = |i: usize, j: usize| {
@@ -84,7 +85,7 @@ impl Cholesky {
         (0..self.size).flat_map(|i| (0..=i).map(move |j| (i, j))).map(|(i, j)| of(i, j)).collect()
     }
 
-    /// Returns `L⁻¹`, column after column.
+    /// Returns the inverse of `L`, column after column.
     fn inverse_factor(&self) -> Vec<f64> {
         let n = self.size;
         let mut columns = vec![0.0; n * n];

@@ -37,10 +37,11 @@ use dtrain_recipes::{Model, StopConditions};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-/// Number of candidates kept in a plan.
+/// Largest number of candidates kept in a plan.
 pub const CHOICES: usize = 20;
 
-/// Searches and prices everything the recipe leaves open, and ranks it.
+/// Makes the plan of a request: searches and prices all that the recipe leaves open, and ranks the
+/// candidates.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let (recipe, host) = (request.recipe, request.host);
     precheck(recipe, Some(host), request.train_samples)?;
@@ -115,7 +116,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     })
 }
 
-/// Returns `true` if a condition other than a target ends the training.
+/// Returns `true` if a stop condition other than a target ends the training.
 fn has_end(stop: &StopConditions) -> bool {
     stop.steps.is_some()
         || stop.samples.is_some()
@@ -124,7 +125,8 @@ fn has_end(stop: &StopConditions) -> bool {
         || stop.time.is_some()
 }
 
-/// Returns the global batch: pinned, among the recipe's choices, or recommended for the length of the run.
+/// Decides the global batch: pinned, among the recipe's choices, or recommended for the length of the
+/// training.
 pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanError> {
     let recipe = request.recipe;
     if recipe.objective.stop.epochs.is_some() && request.train_samples.is_none() {
@@ -142,15 +144,15 @@ pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanErro
     Ok(batch_size::clamp_to_choice(&recipe.train.batch, recommended))
 }
 
-/// Returns the length of the run; a time becomes samples by the speed of one rank at a medium micro-batch.
+/// Returns the expected length of the training; a time limit becomes samples by a rough speed.
 fn budget(request: &PlanRequest<'_>) -> TrainingBudget {
     let recipe = request.recipe;
     let speed = rough_speed(request);
     batch_size::budget(&recipe.objective.stop, &recipe.model, request.train_samples, speed)
 }
 
-/// Returns the samples per second with the best number of ranks at a micro-batch of 8, before the batch is
-/// known.
+/// Returns a rough speed of the training in samples per second, before the batch is known: that of the best
+/// number of ranks at eight samples per replica.
 fn rough_speed(request: &PlanRequest<'_>) -> f64 {
     let recipe = request.recipe;
     let case = CostInputs {
@@ -175,7 +177,7 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
     ranking.best.first().map_or(1.0, |(seconds, _)| space.batch.get() as f64 / seconds.max(1e-9))
 }
 
-/// Returns the tokens of the run, by its stop condition or by its time.
+/// Returns the number of tokens in the training, by its stop condition or by its time limit.
 fn tokens(request: &PlanRequest<'_>, batch: u64, step: &TimeBreakdown) -> f64 {
     #![expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let cost = step_costs(step, batch);
@@ -183,7 +185,7 @@ fn tokens(request: &PlanRequest<'_>, batch: u64, step: &TimeBreakdown) -> f64 {
     pace.schedule_steps as f64 * (batch * request.recipe.model.sample_tokens()) as f64
 }
 
-/// Returns the correction factors from the newest trials. Every trial is priced by the current model.
+/// Fits the correction factors to the newest trials, each priced by the current cost model.
 fn factors(case: CostInputs<'_>, observations: &[StepObservation]) -> Factors {
     let newest = calibrate::newest_observations(observations);
     let mut residuals: Vec<Residual> = newest.iter().filter_map(|o| residual(case, o)).collect();
@@ -209,9 +211,9 @@ fn residual(case: CostInputs<'_>, observation: &StepObservation) -> Option<Resid
     })
 }
 
-/// Returns the kept candidates, the recommended one first, with whether each ties with the fastest. Ties come
-/// before the others, the simplest first ([`TieBreak`]), and of equals the one whose slow end is fastest (so
-/// a measured micro-batch precedes an interpolated one).
+/// Returns the kept candidates, the recommended one first, each with `true` if it ties with the fastest. Ties
+/// come before the others, the simplest first ([`TieBreak`]), and of equals the one whose slow end is fastest
+/// (so a measured micro-batch precedes an interpolated one).
 fn by_preference(cost_model: &CostModel<'_>, ranking: &Ranking) -> Vec<(CandidateId, bool)> {
     let Some((fastest, first)) = ranking.best.first().copied() else { return Vec::new() };
     let limit = fastest * (1.0 + cost_model.uncertainty(first).1);
@@ -230,7 +232,7 @@ fn by_preference(cost_model: &CostModel<'_>, ranking: &Ranking) -> Vec<(Candidat
     ties.chain(rest.into_iter().map(|(_, id)| (id, false))).collect()
 }
 
-/// Returns the candidates rejected before and during pricing, by reason.
+/// Returns the candidates that were rejected before and during pricing, grouped by reason.
 fn rejected_groups(
     space: &CandidateSpace,
     cost_model: &CostModel<'_>,

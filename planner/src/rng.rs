@@ -1,4 +1,4 @@
-//! Random numbers that depend on a key alone.
+//! Random numbers that depend on a key alone, so that a search can be repeated.
 
 use dtrain_protocol::shuffle::splitmix64;
 use rand::RngCore;
@@ -11,17 +11,17 @@ pub(crate) struct SearchRng {
 }
 
 impl SearchRng {
-    /// Returns the stream of a key.
+    /// Returns the stream of random numbers for a key.
     pub(crate) fn new(key: u64) -> Self {
         Self { key, drawn: 0 }
     }
 
-    /// Returns a uniform number below `n`.
+    /// Returns a uniformly distributed number from 0 to `n - 1`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next_u64() % n
     }
 
-    /// Returns a uniform index into a list of `n`.
+    /// Returns a uniformly distributed index into a list of length `n`.
     pub(crate) fn pick(&mut self, n: usize) -> usize {
         usize::try_from(self.below(n as u64)).expect("it is below a length")
     }

@@ -1,26 +1,26 @@
-//! Text of plans for people: rows of a key and a value, wrapped to the width of a terminal, and amounts.
+//! Text of plans for the terminal: wrapped rows of a key and a value, and amounts.
 
 use dtrain_recipes::number_format::thousands;
 
-/// Most columns of a line: longer ones are hard to read.
+/// Largest width of a line in columns: longer ones are hard to read.
 pub const WIDTH: usize = 100;
 
-/// Column at which values start.
+/// Column at which the values of rows start.
 const INDENT: usize = 16;
 
-/// Appends a key and its value as one line, which [`wrapped`] breaks.
+/// Appends a row to `text`: a key and its value on one line, which [`wrapped`] breaks.
 pub(crate) fn row(text: &mut String, key: &str, value: &str) {
     text.push_str(format!("{key:<INDENT$}{value}").trim_end());
     text.push('\n');
 }
 
-/// Wraps rows to at most `width` and at most [`WIDTH`] columns: values break between words and continue below
-/// their start.
+/// Wraps the rows in `text` to at most `width` and at most [`WIDTH`] columns: values break between words and
+/// continue below their start.
 pub fn wrapped(text: &str, width: usize) -> String {
     wrapped_with_indent(text, width, INDENT)
 }
 
-/// Wraps lines whose values start at column `indent`; see [`wrapped`].
+/// Wraps the lines in `text` whose values start at column `indent`; see [`wrapped`].
 pub fn wrapped_with_indent(text: &str, width: usize, indent: usize) -> String {
     let width = width.clamp(2 * indent, WIDTH);
     text.lines().map(|line| wrap_row(line, width, indent)).collect()
@@ -43,7 +43,7 @@ fn wrap_row(row: &str, width: usize, indent: usize) -> String {
     text + line.trim_end() + "\n"
 }
 
-/// Returns a count as a float, for [`count`](dtrain_recipes::number_format::count).
+/// Returns `n` as a float, for [`count`](dtrain_recipes::number_format::count).
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub(crate) fn whole(n: u64) -> f64 {
     n as f64

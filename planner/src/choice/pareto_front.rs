@@ -1,4 +1,4 @@
-//! Pareto front over time, memory and cost.
+//! Pareto front over step time, memory and device cost.
 //!
 //! It has every nondominated point, also those too similar to tell apart; [`notable_points`] selects the ones
 //! to show.
@@ -8,23 +8,23 @@ mod tests;
 
 use crate::price::candidate_cost::CandidateCost;
 
-/// Most points that are shown.
+/// Largest number of points on a Pareto front to show beside the choice.
 const NAMED: usize = 8;
 
-/// Least relative difference of time or cost that is worth showing.
+/// Smallest relative difference of time or cost for which a point is worth showing beside another.
 const LEAST: f64 = 0.05;
 
-/// A point with its cost.
+/// A point of a Pareto front: an item with its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParetoPoint<T> {
-    /// Cost of the point.
+    /// Cost of the item.
     pub cost: CandidateCost,
-    /// Item at the point, such as a candidate.
+    /// The item that has this cost, such as a candidate.
     pub what: T,
 }
 
-/// The nondominated points: no other point is at least as good in all dimensions. Of points with equal costs,
-/// the first one inserted is kept.
+/// A set of nondominated points: no other point is at least as good as any of them in all dimensions. Of
+/// points with equal costs, the first one inserted is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParetoFront<T> {
     points: Vec<ParetoPoint<T>>,
@@ -37,8 +37,8 @@ impl<T> Default for ParetoFront<T> {
 }
 
 impl<T> ParetoFront<T> {
-    /// Inserts a point, and removes those it dominates. The time grows with the points kept, not with those
-    /// inserted.
+    /// Inserts a point unless a kept one dominates it, and removes the points that it dominates. The time per
+    /// insertion grows with the number of points kept, not of those inserted.
     pub fn insert(&mut self, cost: CandidateCost, what: T) {
         if let Some(better) = self.points.iter().position(|point| point.cost.is_no_worse_than(&cost)) {
             // A point that dominated one will likely dominate the next: move it forward.
@@ -49,8 +49,8 @@ impl<T> ParetoFront<T> {
         self.points.push(ParetoPoint { cost, what });
     }
 
-    /// Returns `true` if no point has at most this time and at most this memory, so that a new one may enter
-    /// the front.
+    /// Returns `true` if no kept point has at most this time and at most this memory, so that a new one with
+    /// them may enter the front.
     pub fn may_gain(&self, step_seconds: f64, memory_fraction: f64) -> bool {
         let is_within = |cost: &CandidateCost| {
             cost.step_seconds <= step_seconds && cost.memory_fraction <= memory_fraction
@@ -58,12 +58,12 @@ impl<T> ParetoFront<T> {
         !self.points.iter().any(|point| is_within(&point.cost))
     }
 
-    /// Returns `true` if there is no point.
+    /// Returns `true` if the front has no points.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// Returns the points, fastest first.
+    /// Returns the points of the front, fastest first.
     pub fn into_points(self) -> Vec<ParetoPoint<T>> {
         let mut points = self.points;
         let key = |point: &ParetoPoint<T>| {
@@ -79,7 +79,7 @@ impl<T> ParetoFront<T> {
     }
 }
 
-/// Returns the Pareto front of some points.
+/// Returns the Pareto front of `points`, fastest first.
 pub fn pareto_front<T>(points: impl IntoIterator<Item = (CandidateCost, T)>) -> Vec<ParetoPoint<T>> {
     let mut front = ParetoFront::default();
     for (cost, what) in points {
@@ -88,9 +88,9 @@ pub fn pareto_front<T>(points: impl IntoIterator<Item = (CandidateCost, T)>) -> 
     front.into_points()
 }
 
-/// Returns the indices of the points of a front to show beside `choice`: each differs from it and from every
-/// other by more than `resolution` of time or cost, or twice that of memory. If there are too many, larger
-/// differences are required.
+/// Returns the indices of the points of `front` to show beside `choice`: each differs from the choice and
+/// from every other by more than `resolution` in time or cost, or by more than twice that in memory. If there
+/// are too many, larger differences are required.
 pub fn notable_points(choice: &CandidateCost, front: &[CandidateCost], resolution: f64) -> Vec<usize> {
     let mut least = resolution.max(LEAST);
     loop {

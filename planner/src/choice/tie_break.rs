@@ -1,16 +1,16 @@
-//! Tie-break between layouts of equal estimated time: one rule for all planners.
+//! Tie-break between layouts of equal estimated time: one rule for all searches of the planner.
 
 use dtrain_protocol::{Arrangement, Axis};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
-/// Share of the memory above which a layout is tight.
+/// Fraction of the memory above which a layout counts as tight.
 pub const TIGHT: f64 = 0.9;
 
-/// Sort key of a layout's simplicity, the simplest first: headroom in memory, then fewer ranks, fewer axes
-/// besides data, fewer tensor-parallel ranks, the simpler schedule, less recompute and less sharding.
+/// Sort key by the simplicity of a layout, the simplest first: headroom in memory, then fewer ranks, fewer
+/// axes besides data, fewer tensor-parallel ranks, the simpler schedule, less recompute and less sharding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TieBreak {
-    /// True if it takes more than [`TIGHT`] of the memory.
+    /// True if the layout takes more than [`TIGHT`] of the memory.
     pub is_tight: bool,
     ranks: u32,
     axes: usize,
@@ -21,11 +21,11 @@ pub struct TieBreak {
 }
 
 impl TieBreak {
-    /// The rule in words: why the choice precedes others as fast.
+    /// The tie-break rule in words: why the choice precedes other candidates that are as fast.
     pub const RULE: &'static str = "it leaves more memory free, or has fewer axes, fewer tensor-parallel ranks, a \
                                     simpler schedule or less to recompute, in this order";
 
-    /// Returns the key of a layout whose heaviest rank uses the share `full` of its memory.
+    /// Returns the sort key of a layout whose heaviest rank uses the fraction `full` of its memory.
     pub fn of(arrangement: &Arrangement, full: f64) -> Self {
         let layout = &arrangement.layout;
         let axes = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Data && layout.degree(*axis) > 1);

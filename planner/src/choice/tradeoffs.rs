@@ -1,4 +1,4 @@
-//! The chosen candidate and its alternatives on the Pareto front of time, memory and cost.
+//! Trade-offs: the chosen candidate beside the others on the Pareto front of time, memory and cost.
 
 use crate::choice::pareto_front::notable_points;
 use crate::price::candidate_cost::CandidateCost;
@@ -7,46 +7,47 @@ use dtrain_recipes::number_format::thousands;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// The chosen candidate and the Pareto front over time, memory and cost.
+/// Trade-offs of a plan: the chosen candidate and the Pareto front over time, memory and cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tradeoffs<T> {
     /// The chosen candidate with its cost.
     pub choice: Tradeoff<T>,
-    /// Pareto front, fastest first.
+    /// Points of the Pareto front, fastest first.
     pub pareto_front: Vec<Tradeoff<T>>,
-    /// Indices of the points of the front that differ enough from the choice, and from each other, to be
-    /// shown.
+    /// Indices into `pareto_front` of the points to show: those that differ enough from the choice and from
+    /// each other.
     pub distinct: Vec<usize>,
 }
 
-/// A candidate with its cost.
+/// A candidate with its cost, per step and for the whole training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tradeoff<T> {
-    /// The candidate.
+    /// The candidate that has this cost.
     pub candidate: T,
-    /// Cost of a step.
+    /// Cost of a training step with the candidate.
     pub cost: CandidateCost,
-    /// Peak memory of the heaviest rank.
+    /// Peak memory of the candidate's heaviest rank.
     pub memory_peak: Bytes,
-    /// Number of busy devices: GPUs, or cores where CPUs train. Idle ones cost nothing.
+    /// Number of devices that the candidate keeps busy: GPUs, or cores where CPUs train. Idle ones cost
+    /// nothing.
     pub devices: u32,
     /// Device hours of the whole training; `None` where the number of steps is unknown.
     pub device_hours: Option<f64>,
-    /// Price of these device hours; `None` where the recipe sets no price.
+    /// Price of the device hours; `None` where the recipe sets no price or the number of steps is unknown.
     pub money: Option<f64>,
 }
 
-/// Length of a training and price of a device.
+/// Number of training steps and price of a device, from which the cost of the whole training follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CostBasis {
-    /// Number of steps, where it is known.
+    /// Number of steps of the training; `None` where it is unknown.
     pub(crate) steps: Option<u64>,
-    /// Price of a device hour.
+    /// Price of a device hour; `None` where the recipe sets none.
     pub(crate) price: Option<f64>,
 }
 
 impl CostBasis {
-    /// Returns the candidate's cost in the whole training, from the cost of a step.
+    /// Returns `candidate` with its cost for the whole training, computed from the cost of a step.
     pub(crate) fn tradeoff<T>(
         &self,
         candidate: T,
@@ -62,20 +63,20 @@ impl CostBasis {
 }
 
 impl<T> Tradeoffs<T> {
-    /// Combines a choice with a Pareto front; points that differ by less than `resolution` tie.
+    /// Combines the choice with a Pareto front; points that differ by less than `resolution` count as equal.
     pub(crate) fn of(choice: Tradeoff<T>, pareto_front: Vec<Tradeoff<T>>, resolution: f64) -> Self {
         let costs: Vec<CandidateCost> = pareto_front.iter().map(|point| point.cost).collect();
         let distinct = notable_points(&choice.cost, &costs, resolution);
         Self { choice, pareto_front, distinct }
     }
 
-    /// Returns the choice, then the points to show beside it.
+    /// Returns the choice, then the points of the Pareto front to show beside it.
     pub fn shown(&self) -> impl Iterator<Item = &Tradeoff<T>> {
         std::iter::once(&self.choice).chain(self.distinct.iter().map(|index| &self.pareto_front[*index]))
     }
 
-    /// Appends the table of the choice and the points to show beside it; nothing without such points.
-    /// `device` is the word for one device, `words` describes a candidate.
+    /// Appends the table of trade-offs to `text`: the choice and the points to show beside it; nothing if
+    /// there are no such points. `device` is the word for one device, `words` describes a candidate.
     pub(crate) fn write_table(&self, text: &mut String, device: &str, words: impl Fn(&T) -> String) {
         if self.distinct.is_empty() {
             return;
@@ -100,13 +101,13 @@ impl<T> Tradeoffs<T> {
     }
 }
 
-/// Returns the title of the device column: hours of the whole training, or seconds of a step.
+/// Returns the title of the column for device time: hours of the whole training, or seconds of a step.
 fn hours_title<T>(choice: &Tradeoff<T>, device: &str) -> String {
     let unit = if choice.device_hours.is_some() { "hours" } else { "seconds" };
     format!("{device} {unit}")
 }
 
-/// Formats cells as columns; the price is left out where the choice has none.
+/// Formats the cells of one table row in columns; the price is left out where the choice has none.
 fn line<T>([step, memory, devices, hours, money]: [String; 5], choice: &Tradeoff<T>) -> String {
     let money = if choice.money.is_some() { format!("  {money:>9}") } else { String::new() };
     format!("{step:<9} {memory:>9}  {devices:>6}  {hours:>12}{money}")

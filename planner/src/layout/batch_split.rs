@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Range;
 
-/// Most micro-batches of a rank in a step: a rank is sent a list of all its passes.
+/// Largest number of micro-batches per step on one rank, which is sent a list of all its passes.
 pub const MOST_MICRO_BATCHES: u64 = 1 << 16;
 
-/// Split of the global batch: all readers have micro-batches of one size, in a number that makes their share.
-/// Always `micro · (passes of all readers) = global`.
+/// Split of the global batch into micro-batches of one size; each reader (a group of ranks that reads the
+/// same samples) has as many as make up its share. Always `micro · (passes of all readers) = global`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "BatchSplitFields", into = "BatchSplitFields")]
 pub struct BatchSplit {
     micro: NonZeroU32,
-    /// Passes per step of the reader that does most.
+    /// Passes per step of the reader with the largest share.
     micro_batches: NonZeroU32,
     replicas: NonZeroU32,
-    /// Passes per step of each reader; empty when all are equal.
+    /// Passes per step of each reader; empty when all have the same number.
     uneven: Vec<NonZeroU32>,
 }
 
@@ -33,7 +33,8 @@ struct BatchSplitFields {
 }
 
 impl BatchSplit {
-    /// Splits `global` samples evenly; `Err` when `micro · replicas` does not divide it.
+    /// Splits `global` samples evenly over `replicas`, in micro-batches of `micro`; `Err` when the product of
+    /// the two does not divide `global`.
     pub fn of(global: NonZeroU64, micro: NonZeroU32, replicas: NonZeroU32) -> Result<Self, Rejection> {
         let round = u64::from(micro.get()) * u64::from(replicas.get());
         let uneven = || Rejection::BatchDoesNotDivide {
@@ -54,8 +55,8 @@ impl BatchSplit {
         Ok(Self { micro, micro_batches, replicas, uneven: Vec::new() })
     }
 
-    /// Gives each reader its share of samples; `None` when `micro` does not divide every share, or there is
-    /// no share.
+    /// Splits a batch in which each reader has its share of samples; `None` when `micro` does not divide
+    /// every share, or `shares` is empty.
     pub fn of_shares(shares: &[u64], micro: NonZeroU32) -> Option<Self> {
         let passes = |share: &u64| {
             let whole = share.is_multiple_of(u64::from(micro.get()));
@@ -70,41 +71,42 @@ impl BatchSplit {
         Some(Self { micro, micro_batches, replicas, uneven: if is_even { Vec::new() } else { passes } })
     }
 
-    /// Returns the samples of one optimizer step over all ranks.
+    /// Returns the global batch: the samples of one optimizer step over all ranks.
     pub fn global(&self) -> u64 {
         let even = u64::from(self.micro_batches.get()) * u64::from(self.replicas.get());
         let uneven = self.uneven.iter().map(|n| u64::from(n.get())).sum();
         u64::from(self.micro.get()) * if self.uneven.is_empty() { even } else { uneven }
     }
 
-    /// Returns the samples of one forward pass on one rank.
+    /// Returns the size of a micro-batch: the samples of one forward pass on one rank.
     pub fn micro(&self) -> u32 {
         self.micro.get()
     }
 
-    /// Returns the forward passes per step on a rank of the reader that does most.
+    /// Returns the number of micro-batches per step of the reader with the largest share.
     pub fn micro_batches(&self) -> NonZeroU32 {
         self.micro_batches
     }
 
-    /// Returns the forward passes per step on a rank of reader `reader`.
+    /// Returns the number of micro-batches per step of reader `reader`.
     pub fn micro_batches_of(&self, reader: u32) -> NonZeroU32 {
         self.uneven.get(reader as usize).copied().unwrap_or(self.micro_batches)
     }
 
-    /// Returns the range of a step's samples that reader `reader` reads.
+    /// Returns the range of the samples in a step that reader `reader` reads.
     pub fn share(&self, reader: u32) -> Range<u64> {
         let samples = |reader| u64::from(self.micro.get()) * u64::from(self.micro_batches_of(reader).get());
         let begin = (0..reader).map(samples).sum();
         begin..begin + samples(reader)
     }
 
-    /// Readers of samples: data-parallel replicas, times the ranks along the expert axis.
+    /// Returns the number of readers of samples: data-parallel replicas, times the ranks along the expert
+    /// axis.
     pub fn replicas(&self) -> u32 {
         self.replicas.get()
     }
 
-    /// Returns the relative work of each data replica, when it has `expert` readers; empty when all are
+    /// Returns the relative work of each data replica, where each has `expert` readers; empty when all are
     /// equal.
     pub fn shares(&self, expert: NonZeroU32) -> Vec<u32> {
         self.uneven.iter().step_by(expert.get() as usize).map(|n| n.get()).collect()
@@ -136,7 +138,7 @@ impl From<BatchSplit> for BatchSplitFields {
     }
 }
 
-/// Returns all divisors of `n`, ascending, not only powers of two.
+/// Returns all divisors of `n` in ascending order.
 pub fn divisors(n: u64) -> Vec<u64> {
     let (mut low, mut high) = (Vec::new(), Vec::new());
     let mut d = 1;

@@ -1,4 +1,4 @@
-//! A candidate: one complete way to train.
+//! A candidate of the planner: one complete way to train.
 
 use super::batch_split::BatchSplit;
 use dtrain_protocol::{Arrangement, DeviceKind, Layout};
@@ -9,10 +9,10 @@ use std::fmt;
 /// One complete way to train: arrangement, batch split, threads and learning rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Layout, schedule, sharding, recompute and precision.
+    /// Layout, schedule, sharding, recompute and precision of the training.
     #[serde(flatten)]
     pub arrangement: Arrangement,
-    /// Split of the global batch.
+    /// Split of the global batch into micro-batches.
     pub split: BatchSplit,
     /// Compute threads of every rank.
     pub threads: u32,
@@ -21,7 +21,7 @@ pub struct Candidate {
 }
 
 impl fmt::Display for Candidate {
-    /// Writes it like `data 2, 1 thread each, 2 micro-batches of 4`; defaults are left out.
+    /// Formats the candidate like `data 2, 1 thread each, 2 micro-batches of 4`; defaults are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Arrangement { layout, zero, shard, sequence, recompute, recompute_every, .. } = self.arrangement;
         let Arrangement { schedule, chunks, sync, precision, device, .. } = self.arrangement;
@@ -64,7 +64,7 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Returns the layout with its devices, such as `data 2, 1 thread each`.
+/// Formats a layout with its devices, such as `data 2, 1 thread each`.
 pub fn layout_with_devices(layout: &Layout, device: DeviceKind, threads: u32) -> String {
     let s = if threads == 1 { "" } else { "s" };
     match (device, layout.world()) {
@@ -75,7 +75,7 @@ pub fn layout_with_devices(layout: &Layout, device: DeviceKind, threads: u32) ->
     }
 }
 
-/// Returns the ZeRO stage as it is written in a recipe.
+/// Returns the number of a ZeRO stage as it is written in a recipe, such as `"3"`.
 pub fn zero_name(zero: ZeroStage) -> &'static str {
     match zero {
         ZeroStage::Zero0 => "0",

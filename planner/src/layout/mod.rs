@@ -1,4 +1,4 @@
-//! The space of layouts, a candidate in it or its rejection, and its split of the batch and of the parameters.
+//! The space of layouts: candidates and rejections, and how a layout splits the batch and the parameters.
 
 pub mod batch_split;
 pub mod candidate;

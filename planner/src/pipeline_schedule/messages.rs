@@ -1,4 +1,4 @@
-//! Places sends and receives between the passes of a schedule.
+//! Places the sends and receives of pipeline stages between the passes of a schedule.
 //!
 //! A simulation with nominal durations orders all passes and messages of a step in time; every stage executes
 //! its own in that order. So the earliest action that is not done can always proceed, even over links without
@@ -9,8 +9,8 @@ use crate::pipeline_schedule::simulate::{StageAction, hop};
 use dtrain_protocol::{Action, Neighbor, Pass};
 use std::collections::BTreeMap;
 
-/// Returns the nominal duration of a pass: backward takes twice as long as forward, mostly for the input
-/// gradient.
+/// Returns the nominal duration of an action in ticks: a backward pass takes twice as long as a forward pass,
+/// mostly for the input gradient.
 ///
 /// A message that comes earlier than simulated costs nothing; for a later one its stage idles while weight
 /// gradients could be computed. So a pass that others wait for is nominally a little longer.
@@ -24,10 +24,11 @@ fn ticks(action: Action) -> u64 {
     }
 }
 
-/// Sort key of an event: tick, messages before the passes of that tick, then those of one link together.
+/// Sort key of an event in the schedule: tick, messages before the passes of that tick, then those of one
+/// link together.
 type EventOrder = (u64, bool, u32, u32);
 
-/// One end of a message.
+/// One end of a message between two pipeline stages: the send or the receive.
 #[derive(Clone, Copy)]
 struct MessageEnd {
     with: Neighbor,
@@ -35,7 +36,8 @@ struct MessageEnd {
     is_send: bool,
 }
 
-/// Returns the actions of every stage: its `orders` with sends and receives between them.
+/// Returns the actions of every stage: the passes of its list in `orders`, with sends and receives between
+/// them.
 pub(super) fn connect(orders: &[Vec<Action>], shape: PipelineShape) -> Vec<Vec<Action>> {
     let mut passes: Vec<Vec<(EventOrder, Action)>> = vec![Vec::new(); orders.len()];
     let mut ends: Vec<Vec<(EventOrder, MessageEnd)>> = vec![Vec::new(); orders.len()];
@@ -77,7 +79,8 @@ pub(super) fn connect(orders: &[Vec<Action>], shape: PipelineShape) -> Vec<Vec<A
     passes.into_iter().zip(ends).map(|(passes, ends)| merge(passes, ends)).collect()
 }
 
-/// Merges passes and messages of one stage in order; an adjacent send and receive become one exchange.
+/// Merges the passes and messages of one stage in order of time; an adjacent send and receive become one
+/// exchange.
 fn merge(passes: Vec<(EventOrder, Action)>, mut ends: Vec<(EventOrder, MessageEnd)>) -> Vec<Action> {
     ends.sort_by_key(|(moment, _)| *moment);
     let messages = ends.into_iter().map(|(moment, end)| {

@@ -1,11 +1,13 @@
 //! Pipeline schedules: the ordered actions of each stage within one step, and their simulation.
 //!
-//! A schedule is an order of passes for every stage (`pass_order`); `messages` places the messages between
-//! them, in one way for all schedules.
+//! A schedule is an order of passes for every stage (`pass_order`, `schedule_1f1b`, `zero_bubble`);
+//! `messages` places the messages between them, in one way for all schedules.
 
 mod messages;
 mod pass_order;
+mod schedule_1f1b;
 pub mod simulate;
+mod zero_bubble;
 
 #[cfg(test)]
 mod tests;
@@ -15,14 +17,14 @@ use dtrain_recipes::PipelineSchedule;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// Shape of a pipeline schedule: stages, chunks per stage and micro-batches.
+/// Size of a pipeline schedule: stages, chunks per stage and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineShape {
-    /// Pipeline stages, at least 1.
+    /// Number of pipeline stages, at least 1.
     pub stages: u32,
-    /// Chunks per stage, at least 1; each is a run of blocks.
+    /// Number of chunks per stage, at least 1; each chunk is a run of consecutive blocks.
     pub chunks: u32,
-    /// Micro-batches of a step, at least 1.
+    /// Number of micro-batches in a step, at least 1.
     pub micros: u32,
 }
 
@@ -31,15 +33,15 @@ pub fn passes(schedule: PipelineSchedule, shape: PipelineShape) -> Vec<Vec<Actio
     let order = |stage| match schedule {
         PipelineSchedule::Gpipe => pass_order::all_forward_all_backward(shape),
         PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => {
-            pass_order::one_forward_one_backward(stage, shape)
+            schedule_1f1b::one_forward_one_backward(stage, shape)
         }
-        PipelineSchedule::ZeroBubble => pass_order::zero_bubble(stage, shape),
+        PipelineSchedule::ZeroBubble => zero_bubble::zero_bubble(stage, shape),
     };
     let orders: Vec<_> = (0..shape.stages).map(order).collect();
     messages::connect(&orders, shape)
 }
 
-/// Returns all actions of every stage in one step.
+/// Returns all actions of every stage in one step, including the final reduction and update.
 pub fn steps(arrangement: &Arrangement, micro_batches: NonZeroU32) -> Vec<Vec<Action>> {
     let shape = PipelineShape {
         stages: arrangement.layout.pipeline.get(),
@@ -51,14 +53,14 @@ pub fn steps(arrangement: &Arrangement, micro_batches: NonZeroU32) -> Vec<Vec<Ac
     steps
 }
 
-/// Returns `true` if the schedule supports this number of micro-batches: interleaved chunks need full rounds
-/// of as many micro-batches as there are stages.
+/// Returns `true` if the schedule supports the number of micro-batches in `shape`: interleaved chunks need
+/// full rounds of as many micro-batches as there are stages.
 pub fn is_possible(schedule: PipelineSchedule, shape: PipelineShape) -> bool {
     schedule != PipelineSchedule::Interleaved || shape.micros.is_multiple_of(shape.stages)
 }
 
-/// Returns the largest number of passes whose activations a stage keeps at once: forwards whose backward is
-/// not complete.
+/// Returns the largest number of passes whose activations stage `stage` keeps at once: forward passes whose
+/// backward pass is not complete.
 pub fn alive(schedule: PipelineSchedule, shape: PipelineShape, stage: u32) -> u32 {
     let PipelineShape { stages, chunks, micros } = shape;
     let ahead = stages - stage - 1;
@@ -71,9 +73,9 @@ pub fn alive(schedule: PipelineSchedule, shape: PipelineShape, stage: u32) -> u3
     most.min(micros * chunks)
 }
 
-/// Returns the runs of blocks of stage `stage`. The pipeline visits all stages once for each chunk. All runs
-/// are equal, the remainder spread evenly, with the ends of the model counted as in [`Arrangement::ends`].
-/// Memory, cost and assignments all use this split.
+/// Returns the range of blocks in each chunk of stage `stage`. The pipeline visits all stages once for each
+/// chunk. All ranges are equally long, the remainder spread evenly, with the ends of the model counted as in
+/// [`Arrangement::ends`]. Memory, cost and assignments all use this split.
 pub fn chunks_of(
     stage: u32,
     arrangement: &Arrangement,

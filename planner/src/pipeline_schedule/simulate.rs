@@ -1,4 +1,4 @@
-//! Discrete-event simulation of a pipeline: executes the action lists of all stages to get the time of a
+//! Discrete-event simulation of a pipeline: runs the action lists of all stages to find the duration of a
 //! step.
 //!
 //! It knows neither bytes nor devices: durations of the pieces come in, the duration of the whole goes out.
@@ -7,23 +7,24 @@ use crate::pipeline_schedule::PipelineShape;
 use dtrain_protocol::{Action, Neighbor, Pass};
 use std::collections::BTreeMap;
 
-/// Seconds of one pass through one chunk.
+/// Seconds of a pass of one micro-batch through one chunk of a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassCost {
-    /// Forward pass.
+    /// Seconds of the forward pass.
     pub forward: f64,
-    /// Backward for the input, which the stage before waits for, including recompute.
+    /// Seconds of the backward pass for the input gradient, which the stage before waits for, including
+    /// recompute.
     pub input: f64,
-    /// Backward for the weights: the rest.
+    /// Seconds of the rest of the backward pass, for the weight gradients.
     pub weights: f64,
 }
 
-/// Result of a simulation.
+/// Result of simulating one step of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimulatedPipeline {
-    /// Seconds until the slowest stage ends its last backward.
+    /// Seconds until the slowest stage ends its last backward pass.
     pub seconds: f64,
-    /// Seconds the busiest stage computes.
+    /// Seconds that the busiest stage computes.
     pub busy: f64,
 }
 
@@ -35,7 +36,7 @@ impl SimulatedPipeline {
     }
 }
 
-/// An action of one stage.
+/// An action in the simulated schedule, and the pipeline stage that performs it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StageAction {
     pub(crate) stage: u32,
@@ -44,19 +45,21 @@ pub(crate) struct StageAction {
 
 impl StageAction {
     /// Returns the message that the action waits for, if any: the neighbor that sends it, and the pass that
-    /// reads it.
+    /// needs it.
     pub(crate) fn reads(self, shape: PipelineShape) -> Option<(Neighbor, Pass)> {
         let (from, _, pass) = self.neighbors()?;
         has_neighbor(shape, self.stage, from, pass).then_some((from, pass))
     }
 
-    /// Returns the message that the action sends, if any: the neighbor, and the pass whose result it is.
+    /// Returns the message that the action sends, if any: the neighbor that receives it, and the pass whose
+    /// result it is.
     pub(crate) fn sends(self, shape: PipelineShape) -> Option<(Neighbor, Pass)> {
         let (_, to, pass) = self.neighbors()?;
         has_neighbor(shape, self.stage, to, pass).then_some((to, pass))
     }
 
-    /// Returns the neighbor that a pass receives from, the neighbor that it sends to, and the pass.
+    /// Returns the neighbor that a forward or backward pass receives from, the neighbor that it sends to, and
+    /// the pass itself; `None` for other actions.
     fn neighbors(self) -> Option<(Neighbor, Neighbor, Pass)> {
         match self.action {
             Action::Forward(pass) => Some((Neighbor::Previous, Neighbor::Next, pass)),
@@ -71,7 +74,8 @@ impl StageAction {
     }
 }
 
-/// Returns `true` if a chunk has a neighbor on that side: the model has a first and a last chunk.
+/// Returns `true` if the chunk of `pass` on `stage` has a neighbor in direction `with`: the first chunk of
+/// the model has none before it, and the last none after it.
 fn has_neighbor(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) -> bool {
     match with {
         Neighbor::Previous => stage > 0 || pass.chunk > 0,
@@ -79,8 +83,8 @@ fn has_neighbor(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) ->
     }
 }
 
-/// Returns the other end of a message: the stage, this stage as seen from there, and the pass as numbered
-/// there.
+/// Returns the other end of a message between stages: the stage there, the direction from there back to
+/// `stage`, and the pass as numbered there.
 pub(crate) fn hop(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) -> (u32, Neighbor, Pass) {
     match with {
         Neighbor::Next if stage + 1 < shape.stages => (stage + 1, Neighbor::Previous, pass),
@@ -90,7 +94,7 @@ pub(crate) fn hop(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) 
     }
 }
 
-/// Simulates the action lists of all stages of one pipeline; `None` when they deadlock.
+/// Simulates the action lists of all stages in one pipeline; `None` when they deadlock.
 ///
 /// `costs` has an entry for each stage; `transfer` is the seconds of one activation or gradient between
 /// neighbors. A sender does not wait; a receiver waits for the message. `ReduceGradients` and `UpdateWeights`
@@ -148,27 +152,9 @@ fn seconds(action: Action, cost: PassCost) -> f64 {
     }
 }
 
-/// Returns the exposed seconds of a gradient reduction.
-///
-/// The reduction of each bucket starts when its gradients are ready, during the last backward; `overlap` is
-/// the share of that backward that communication can overlap with. The last bucket is ready only when
-/// backward ends, so it is always exposed.
-pub fn exposed_reduction(reduction: f64, buckets: u64, last_backward: f64, overlap: f64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "buckets are few")]
-    let last_bucket = reduction / buckets.max(1) as f64;
-    (reduction - overlap * last_backward).max(last_bucket)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_last_bucket_is_always_exposed() {
-        assert!((exposed_reduction(1.0, 4, 100.0, 1.0) - 0.25).abs() < 1e-12);
-        assert!((exposed_reduction(1.0, 1, 100.0, 1.0) - 1.0).abs() < 1e-12);
-        assert!((exposed_reduction(1.0, 4, 1.0, 0.5) - 0.5).abs() < 1e-12);
-    }
 
     #[test]
     fn what_is_sent_is_received_by_the_pass_that_reads_it() {

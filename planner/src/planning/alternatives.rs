@@ -6,7 +6,8 @@ use crate::planning::plan::RankedCandidate;
 use crate::planning::search::Ranking;
 use crate::price::estimate::Causes;
 
-/// Returns the best candidate of every axis value that `chosen` does not have, slowest last within its axis.
+/// Returns the best candidate of every value of every axis that `chosen` does not have, by axis, the slowest
+/// last.
 pub(crate) fn alternatives(
     estimator: &Estimator<'_>,
     ranking: &Ranking,
@@ -47,14 +48,14 @@ pub(crate) fn alternatives(
     alternatives
 }
 
-/// Returns the extra seconds of each cause in `theirs`.
+/// Returns the extra seconds that each cause takes in `theirs` compared with `ours`.
 fn time_delta(ours: &Causes, theirs: &Causes) -> Vec<(String, f64)> {
     let pairs = ours.parts().into_iter().zip(theirs.parts());
     let grown = pairs.map(|((name, before), (_, after))| (name.to_owned(), after - before));
     grown.filter(|(_, seconds)| *seconds != 0.0).collect()
 }
 
-/// Axes in the order of display.
+/// Names of the axes, in the order in which they are shown.
 const AXES: [&str; 13] = [
     "ranks",
     "data",

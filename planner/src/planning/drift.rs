@@ -1,4 +1,4 @@
-//! Drift: differences between a plan's inputs and those of today, in words.
+//! Plan drift: differences between the inputs of a stored plan and those of today, in words.
 
 use crate::hardware::{gpu, normalized_gpu_name};
 use crate::planning::plan::{Plan, rates_digest};
@@ -8,32 +8,32 @@ use dtrain_recipes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Values of a recipe that are not defaults, by dotted path, as TOML.
+/// Settings of a recipe that differ from the defaults: TOML values by dotted path.
 type RecipeSettings = BTreeMap<String, String>;
 
-/// One difference since the plan was made.
+/// One input that has changed since a plan was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanDrift {
-    /// A value of the recipe changed.
+    /// A value in the recipe changed.
     Recipe {
         /// Key of the value, such as `train.batch`.
         key: String,
         /// Old value as TOML; `None` if it was unset.
         was: Option<String>,
-        /// New value as TOML; `None` if it is unset.
+        /// New value as TOML; `None` if it is now unset.
         is: Option<String>,
         /// Name of the recipe.
         recipe: String,
     },
-    /// The host changed; in words.
+    /// The host changed; the text says in words what differs.
     Host(String),
-    /// The rates changed; in words.
+    /// The measured rates changed; the text says in words what differs.
     Rates(String),
     /// The version of dtrain changed.
     Program {
-        /// Version that made the plan.
+        /// Version of dtrain that made the plan.
         was: String,
-        /// Version of today.
+        /// Version of dtrain that runs today.
         is: String,
     },
 }
@@ -54,8 +54,8 @@ impl fmt::Display for PlanDrift {
 }
 
 impl Plan {
-    /// Lists the changes of host, rates and program since the plan was made; empty if it is still valid. For
-    /// plans from data sheets, only the number of hosts and their GPUs count.
+    /// Lists the changes of host, rates and program since the plan was made; empty if the plan is still
+    /// valid. For plans from data sheets, only the number of hosts and their GPUs count.
     pub fn drift(&self, host: &HostFacts, rates: Option<&Rates>, program: &str) -> Vec<PlanDrift> {
         let changes = if self.is_estimated() { gpu_changes } else { host_changes };
         let mut found: Vec<PlanDrift> = changes(&self.host, host).into_iter().map(PlanDrift::Host).collect();
@@ -108,7 +108,7 @@ fn host_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     found
 }
 
-/// Describes the differences to the hosts of a plan from data sheets.
+/// Describes how the hosts of today differ from those of a plan made from data sheets.
 fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     let mut found = Vec::new();
     if was.hosts != is.hosts {
@@ -140,7 +140,8 @@ fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
     found
 }
 
-/// Returns `true` if two names mean the same GPU in the table, or are equal if it has neither.
+/// Returns `true` if two GPU names mean the same entry of the hardware table, or are equal when neither is
+/// listed.
 fn is_same_part(a: &str, b: &str) -> bool {
     match (gpu(a), gpu(b)) {
         (Some(a), Some(b)) => a.words == b.words,
@@ -153,8 +154,8 @@ fn cores(n: u32) -> String {
     if n == 1 { "1 core".into() } else { format!("{n} cores") }
 }
 
-/// Lists the changed settings of the recipe named `recipe`. Its name and description are labels and do not
-/// count.
+/// Lists the settings that changed in the recipe named `recipe`. Its name and description are labels and do
+/// not count.
 pub fn recipe_changes(recipe: &str, was: &RecipeSettings, is: &RecipeSettings) -> Vec<PlanDrift> {
     const LABELS: [&str; 2] = ["name", "description"];
     let keys: BTreeSet<&String> = was.keys().chain(is.keys()).collect();

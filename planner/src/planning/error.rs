@@ -1,16 +1,17 @@
-//! Errors of the planner: reasons why there is no plan.
+//! Errors of the planner: the reasons why a recipe has no plan.
 
 use crate::layout::rejection::{RejectedGroup, Rejection};
 use dtrain_protocol::Untrainable;
 use std::fmt::Write;
 
-/// Error of the planner.
+/// Reason why the planner cannot make a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// Every candidate was rejected.
+    /// Every candidate of the recipe was rejected.
     #[error("{}", nothing_fits(rejected))]
     NothingFits {
-        /// Reasons, with the number of candidates and the nearest one of each; the most frequent first.
+        /// Rejected candidates by reason, with the number of candidates and the nearest one of each; the most
+        /// frequent first.
         rejected: Vec<RejectedGroup>,
     },
     /// The number of ranks is not divisible by the number of hosts.
@@ -19,20 +20,21 @@ pub enum PlanError {
         or remove it"
     )]
     UnevenHosts {
-        /// Number of ranks in the recipe.
+        /// Number of ranks set in the recipe.
         ranks: u32,
         /// Number of hosts in the cluster.
         hosts: u32,
     },
-    /// The ranks of a command are no multiple of the degrees of its layout.
+    /// The number of ranks of a foreign command is not a multiple of the product of the degrees in its
+    /// layout.
     #[error(
         "the layout of the recipe is for a multiple of {product} ranks, and the command has {ranks}; set \
         cluster.ranks, or remove an axis of [layout]"
     )]
     UnevenLayout {
-        /// Number of ranks of the command.
+        /// Number of ranks that the command starts.
         ranks: u32,
-        /// Product of the degrees.
+        /// Product of the degrees set in the layout.
         product: u64,
     },
     /// The recipe requires a GPU that is not available.
@@ -41,16 +43,16 @@ pub enum PlanError {
          what is missing; build with {build}, or set cluster.devices = \"cpu\""
     )]
     NoGpu {
-        /// Device in the recipe: `gpu` or `cuda`.
+        /// Device that the recipe requires: `gpu` or `cuda`.
         asked: &'static str,
-        /// Name of the device in words.
+        /// Name of the missing device in words.
         what: &'static str,
-        /// Cargo options that build a backend for it.
+        /// Cargo options that build dtrain with a backend for the device.
         build: &'static str,
-        /// Name of the host.
+        /// Name of the host without the device.
         host: String,
     },
-    /// Epochs may end the training, and the number of samples is unknown.
+    /// The recipe limits the number of epochs, but the number of training samples is unknown.
     #[error(
         "objective.stop.epochs needs the number of training samples, which is unknown; set steps, samples, \
         tokens or time instead"
@@ -65,15 +67,15 @@ pub enum PlanError {
         set layout.recompute = \"full\" of every block, or a zero of 2 or less"
     )]
     GathersWithoutRecompute,
-    /// No stop condition ends the training.
+    /// No stop condition of the recipe ends the training.
     #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]
     NoEnd,
-    /// The data has fewer samples than one batch.
+    /// The training data has fewer samples than one batch.
     #[error(
         "train.batch is {batch}, and the data has {samples} samples to train on; use a smaller batch, or more data"
     )]
     BatchBeyondData {
-        /// Samples of one step.
+        /// Samples of one step, over all replicas.
         batch: u64,
         /// Samples of the training data.
         samples: u64,
@@ -85,22 +87,22 @@ pub enum PlanError {
         crate::layout::space::MICRO_BATCHES
     )]
     TooManyMicroBatches {
-        /// Samples of one step.
+        /// Samples of one step, over all replicas.
         batch: u64,
-        /// Samples of one forward pass.
+        /// Samples of one forward pass on one rank.
         micro: u32,
         /// Largest possible number of replicas.
         replicas: u32,
-        /// Micro-batches of one rank.
+        /// Micro-batches per step of one rank.
         passes: u64,
     },
-    /// The batch is zero.
+    /// The recipe sets a batch of zero samples.
     #[error("train.batch must be at least 1")]
     EmptyBatch,
 }
 
-/// Formats the reasons and a hint, the most helpful first: memory, then the batch, then the model, then the
-/// worker.
+/// Formats the reasons why no candidate fits, with a hint for the most helpful one: memory first, then the
+/// batch, then the model, then the worker.
 fn nothing_fits(rejected: &[RejectedGroup]) -> String {
     let mut groups: Vec<&RejectedGroup> = rejected.iter().collect();
     groups.sort_by_key(|group| informativeness(&group.rejection));

@@ -1,4 +1,4 @@
-//! Builds the estimate of a candidate with its interval, its training schedule and the source of the speeds.
+//! Builds the estimate of a candidate, with its interval, its training schedule and the source of the speeds.
 
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
 use crate::layout::candidate::Candidate;
@@ -15,10 +15,10 @@ use crate::training::training_schedule::{self, TrainingSchedule};
 use dtrain_protocol::HostNetwork;
 use dtrain_recipes::Seconds;
 
-/// Shortest plausible step, in seconds; shorter ones are raised to it.
+/// Shortest plausible duration of a step, in seconds; shorter ones are raised to it.
 pub(crate) const STEP_LEAST: f64 = 1e-9;
 
-/// Inputs of an estimate.
+/// Inputs for the estimates of all candidates of a plan.
 pub(crate) struct Estimator<'a> {
     pub(crate) request: &'a PlanRequest<'a>,
     pub(crate) cost_model: &'a CostModel<'a>,
@@ -27,7 +27,7 @@ pub(crate) struct Estimator<'a> {
 }
 
 impl Estimator<'_> {
-    /// Returns the candidate with its estimate and its training schedule.
+    /// Returns candidate `id` with its estimate and its training schedule.
     pub(crate) fn ranked_candidate(&self, id: CandidateId, is_tied: bool) -> RankedCandidate {
         let (request, cost_model) = (self.request, self.cost_model);
         let candidate = cost_model.space().candidate(id, self.learning_rate);
@@ -70,7 +70,8 @@ impl Estimator<'_> {
         RankedCandidate { candidate, estimate: Some(estimate), run_length: pace, is_tied }
     }
 
-    /// Returns `chosen` with the Pareto front of time, memory and cost.
+    /// Returns the trade-offs of candidate `chosen`: its cost, beside the Pareto front of time, memory and
+    /// cost.
     pub(crate) fn tradeoffs(&self, chosen: CandidateId, ranking: &Ranking) -> Tradeoffs<Candidate> {
         let front = ranking.front.clone().into_points();
         let front = front.into_iter().map(|point| self.tradeoff(point.what, point.cost)).collect();
@@ -100,7 +101,7 @@ impl Estimator<'_> {
         cost_basis.tradeoff(candidate, cost, cost_model.memory(id).total(), devices)
     }
 
-    /// Returns the source of the speeds, in words.
+    /// Returns the source of the speeds for candidate `id`, in words.
     fn source(&self, id: CandidateId) -> String {
         let measured = self.request.rates.map_or(0, |rates| rates.measured_at_ms);
         let day = calendar::format_day(measured);
@@ -131,7 +132,7 @@ impl Estimator<'_> {
     }
 }
 
-/// Returns the time of a step of `batch` samples, and of a validation sample, which is a forward pass.
+/// Returns the time of a step of `batch` samples, and that of a validation sample, which is a forward pass.
 pub(crate) fn step_costs(step: &TimeBreakdown, batch: u64) -> training_schedule::StepAndValidationTime {
     #[expect(clippy::cast_precision_loss, reason = "a batch is far below 2^52")]
     let sample = step.forward / batch as f64;
@@ -142,7 +143,7 @@ pub(crate) fn step_costs(step: &TimeBreakdown, batch: u64) -> training_schedule:
     }
 }
 
-/// Returns the seconds of all steps and validations.
+/// Returns the seconds of all steps and validations of a training.
 fn total_seconds(pace: &TrainingSchedule, step: f64) -> f64 {
     #![expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     let steps = pace.steps.unwrap_or(pace.schedule_steps);

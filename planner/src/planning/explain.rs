@@ -1,4 +1,4 @@
-//! Explains a plan to people, as text in columns.
+//! Explains a plan to its readers, as text in columns.
 
 mod alternatives;
 mod arrangement;
@@ -19,19 +19,19 @@ use dtrain_recipes::sanitize::on_one_line;
 use dtrain_recipes::{Bytes, ForeignCommand, Model, Recipe, Seconds};
 use std::collections::BTreeSet;
 
-/// Most reasons shown for rejected candidates.
+/// Largest number of reasons to show for rejected candidates.
 const REASONS: usize = 10;
 
-/// Level of detail about the alternatives.
+/// Level of detail in the explanation of the alternatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetailLevel {
-    /// The best values of every axis, each with its largest cause.
+    /// The best values of every axis, each with the largest cause of its difference from the choice.
     Short,
     /// Every value of every axis, with its memory and all causes that add or save time.
     Full,
 }
 
-/// Returns the plan as text: the choice, its cost, the alternatives and the rejections.
+/// Explains the plan as text: the choice, its cost, the alternatives and the rejections.
 pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
     let mut text = String::new();
     let best = plan.best();
@@ -60,7 +60,8 @@ pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
     text
 }
 
-/// Returns one line with the choice and its cost, for the end of a long text; empty without an estimate.
+/// Returns one line with the choice of a plan and its cost, for the end of a long text; empty without an
+/// estimate.
 pub fn summary(plan: &Plan) -> String {
     let best = plan.best();
     let mut text = String::new();
@@ -79,12 +80,12 @@ pub fn summary(plan: &Plan) -> String {
     text
 }
 
-/// Returns the unit of throughput: tokens for a model with sequences, otherwise samples.
+/// Returns the unit of a plan's throughput: tokens for a model with sequences, otherwise samples.
 pub fn unit(plan: &Plan) -> &'static str {
     if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" }
 }
 
-/// Returns the text of a foreign command: its processes and their hosts.
+/// Explains the plan of a foreign command: its processes, their hosts and its params.
 fn foreign(plan: &Plan, command: &ForeignCommand) -> String {
     let Candidate { arrangement, threads, .. } = &plan.best().candidate;
     let mut text = String::new();
@@ -97,7 +98,7 @@ fn foreign(plan: &Plan, command: &ForeignCommand) -> String {
     text
 }
 
-/// Returns each param with its value and its range, if any; inactive params are included.
+/// Formats each param of a recipe with its value and its range, if any; inactive params are included.
 fn params(recipe: &Recipe) -> Vec<String> {
     let names: BTreeSet<&String> = recipe.params.keys().chain(recipe.ranges.keys()).collect();
     let words = |name: &String| {
@@ -117,7 +118,7 @@ fn headline(text: &mut String, plan: &Plan) {
     }
 }
 
-/// Returns the subject of the plan: model, data and hosts.
+/// Returns the subject of the plan in words: model, data and hosts.
 pub fn subject(plan: &Plan) -> String {
     let parameters = count(whole(plan.recipe.model.parameters()));
     let kind = match &plan.recipe.model {
@@ -135,7 +136,8 @@ pub fn subject(plan: &Plan) -> String {
     format!("a {kind} of {parameters} parameters{adapters} on {}", host(plan))
 }
 
-/// Returns the choice in a line, and a sentence for each axis and each way of saving memory.
+/// Describes the choice of a plan: a line for the candidate, and a sentence for each axis and each way of
+/// saving memory.
 pub fn choice(plan: &Plan) -> Vec<String> {
     let candidate = &plan.best().candidate;
     let mut lines = vec![candidate.to_string()];
@@ -209,7 +211,7 @@ fn costs(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     row(text, "constants", &e.source);
 }
 
-/// Returns the unit of cost: a GPU, or a core where CPUs train.
+/// Returns the device by which cost is counted: a GPU, or a core where CPUs train.
 pub fn device(ranked: &RankedCandidate) -> &'static str {
     match ranked.candidate.arrangement.device {
         DeviceKind::Cpu => "core",
@@ -246,7 +248,7 @@ fn training(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     row(text, "validation", &validation(plan));
 }
 
-/// Returns the validation interval, samples and cost, in words.
+/// Describes the validations of a plan: interval, number of samples and cost.
 pub fn validation(plan: &Plan) -> String {
     let pace = &plan.best().run_length;
     let samples = if pace.validate_samples == 1 { "sample" } else { "samples" };
@@ -256,7 +258,7 @@ pub fn validation(plan: &Plan) -> String {
     format!("{told}, about {} each: {:.0} % of the time", Seconds(seconds), 100.0 * share)
 }
 
-/// Returns the interval of a repeated action of a run, in words.
+/// Describes the interval of an action that repeats every `every` steps: `every 100 steps` or `at the end`.
 fn after(every: u64, pace: &TrainingSchedule) -> String {
     if every >= pace.schedule_steps {
         "at the end".into()

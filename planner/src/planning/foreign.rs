@@ -1,5 +1,5 @@
-//! Plans for foreign commands: the placement of the ranks and the values they get. Their work is the
-//! command's own, so there is no estimate.
+//! Plans for foreign commands: the placement of the ranks and the values they get. There is no estimate,
+//! since dtrain does not know the work of such a command.
 
 use crate::layout::batch_split::BatchSplit;
 use crate::layout::candidate::Candidate;
@@ -15,7 +15,8 @@ use dtrain_recipes::{ForeignCommand, Recipe, Tunable};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// Returns a plan with one candidate: as many ranks as the recipe sets, or else one per GPU, or one per host.
+/// Returns the plan of a foreign command, with one candidate: as many ranks as the recipe sets, or else one
+/// per GPU, or one per host.
 pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let (recipe, host) = (request.recipe, request.host);
     let device = space::device(recipe, host);
@@ -63,8 +64,8 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     })
 }
 
-/// Returns the degrees of the recipe, with replicas for the remaining ranks; the program decides what to make
-/// of them.
+/// Returns the layout with the degrees in the recipe, and replicas for the remaining ranks; its use is up to
+/// the program.
 fn layout(recipe: &Recipe, world: NonZeroU32) -> Result<Layout, PlanError> {
     let pins = &recipe.layout;
     let axis = |pin: Option<u32>| pin.and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
@@ -115,7 +116,7 @@ fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     host.hosts.get() * each
 }
 
-/// Returns the value set in the recipe, or the command's own.
+/// Returns the decision for a value set in the recipe, or else one that is left to the command.
 fn from_recipe<T, U: Copy + Default>(choice: &Tunable<T>, of: impl Fn(&T) -> U) -> Decision<U> {
     match choice.pinned() {
         Some(value) => Decision { reason: "set in the recipe".into(), ..undecided(of(value)) },
@@ -123,7 +124,7 @@ fn from_recipe<T, U: Copy + Default>(choice: &Tunable<T>, of: impl Fn(&T) -> U) 
     }
 }
 
-/// Returns a decision that is left to the command.
+/// Returns the decision that stands for a value chosen by the command.
 fn undecided<T: Copy>(value: T) -> Decision<T> {
     Decision { value, low: value, high: value, reason: "the command's own".into() }
 }

@@ -7,10 +7,10 @@ use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
 use dtrain_recipes::Model;
 use std::fmt;
 
-/// Relative difference below which two rates count as equal.
+/// Relative difference below which two learning rates count as equal.
 const SAME: f64 = 0.01;
 
-/// The learning rate over a training.
+/// The learning rate of a plan as a function of the step.
 #[derive(Clone, Copy, Debug)]
 struct LearningRateCurve {
     curve: LearningRateSchedule,
@@ -18,21 +18,21 @@ struct LearningRateCurve {
     has_time_limit: bool,
 }
 
-/// A jump of the learning rate where a training is continued.
+/// A jump of the learning rate at the point where a training is continued.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningRateChange {
-    /// Rate of the last step before the jump.
+    /// Learning rate of the last step before the jump.
     pub before: f64,
-    /// Rate of the first step after the jump.
+    /// Learning rate of the first step after the jump.
     pub after: f64,
-    /// First step after the jump.
+    /// Number of the first step after the jump.
     pub step: u64,
-    /// Changed settings, each as a clause.
+    /// Changed settings that cause the jump, each as a clause.
     pub reasons: Vec<String>,
 }
 
 impl LearningRateCurve {
-    /// Returns the curve of a plan; `None` for a foreign command, which has its own.
+    /// Returns the learning-rate curve of a plan; `None` for a foreign command, which has its own.
     fn of(plan: &Plan) -> Option<Self> {
         if matches!(plan.recipe.model, Model::Command(_)) {
             return None;
@@ -43,7 +43,8 @@ impl LearningRateCurve {
         Some(Self { curve, steps: best.run_length.steps, has_time_limit })
     }
 
-    /// Returns the rate of the step after `done` steps. A time limit restarts with the trial that continues.
+    /// Returns the learning rate of the step after `done` steps. A time limit restarts with the trial that
+    /// continues.
     fn at(&self, done: u64) -> f64 {
         let elapsed = self.has_time_limit.then_some(0.0);
         self.curve.at(SchedulePosition { step: done, steps: self.steps, elapsed })
@@ -91,7 +92,8 @@ pub fn learning_rate_change(
     LearningRateCurve::of(then)?.change(&LearningRateCurve::of(now)?, done, applied)
 }
 
-/// Writes `learning rate rises from 1.00e-4 to 7.06e-4 at step 21, because the schedule now ends at step 40`.
+/// Formats the change like
+/// `learning rate rises from 1.00e-4 to 7.06e-4 at step 21, because the schedule now ends at step 40`.
 impl fmt::Display for LearningRateChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { before, after, step, reasons } = self;

@@ -1,4 +1,4 @@
-//! Lowers a choice to one assignment for each rank; nothing is left to decide afterwards.
+//! Lowers a plan's choice to one assignment for each rank; nothing is left to decide afterwards.
 
 use crate::layout::candidate::Candidate;
 use crate::pipeline_schedule::{self, chunks_of};
@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// Inputs of an attempt besides the choice.
+/// Inputs of the assignments of one attempt, besides the plan and its choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptSpec {
-    /// Id of the trial.
+    /// Id of the trial to which the attempt belongs.
     pub trial: TrialId,
     /// Id of the attempt.
     pub attempt: AttemptId,
     /// Folder of the trial's checkpoints.
     pub checkpoints: PathBuf,
-    /// Checkpoint to resume from.
+    /// Checkpoint to resume from; `None` for a start from initial weights.
     pub resume: Option<ResumePoint>,
-    /// Training time of earlier attempts, in seconds.
+    /// Seconds that earlier attempts have trained.
     pub spent_seconds: f64,
 }
 
@@ -94,7 +94,8 @@ fn of_rank(
     }
 }
 
-/// Returns the model that the ranks train; a command with the values of the plan.
+/// Returns the model that the ranks train; in that of a foreign command, placeholders are replaced by the
+/// plan's values.
 fn model(plan: &Plan, choice: &RankedCandidate) -> Model {
     match &plan.recipe.model {
         Model::Command(command) => Model::Command(foreign::command_with_values(plan, choice, command)),
@@ -102,7 +103,7 @@ fn model(plan: &Plan, choice: &RankedCandidate) -> Model {
     }
 }
 
-/// Returns the hyperparameters of a rank.
+/// Returns the hyperparameters of the training on rank `rank`.
 pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyperparameters {
     let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.run_length);
     let (split, reader) = (&candidate.split, candidate.arrangement.layout.reader(rank));
@@ -122,8 +123,8 @@ pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyp
     }
 }
 
-/// Returns the device of a rank. Ranks are spread over the hosts in order; on a CPU every rank has its own
-/// number, and the GPUs of a host are used in turn.
+/// Returns the host and device of rank `rank`. Ranks are spread over the hosts in order; on a CPU every rank
+/// has its own number, and the GPUs of a host are used in turn.
 fn placement(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Placement {
     let (device, threads) = (choice.candidate.arrangement.device, choice.candidate.threads);
     let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);

@@ -1,4 +1,4 @@
-//! Selects the micro-batches that a probe measures.
+//! Selects the micro-batch sizes that a probe measures.
 
 use crate::layout::space::{CandidateSpace, Capabilities};
 use crate::planning::batch;
@@ -10,11 +10,11 @@ use dtrain_protocol::HostFacts;
 use dtrain_recipes::Recipe;
 use std::num::NonZeroU64;
 
-/// Upper limit on micro-batches to measure.
+/// Largest number of micro-batch sizes to measure.
 const PROBES: usize = 5;
 
-/// Returns the micro-batches to measure before `recipe` is planned, ascending: the pinned one, or divisors of
-/// the batch up to the largest that fits one rank, evenly spaced in logarithms.
+/// Returns the micro-batch sizes to measure before `recipe` is planned, in ascending order: the pinned one,
+/// or divisors of the batch up to the largest that fits on one rank, evenly spaced in logarithms.
 pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples: Option<u64>) -> Vec<u32> {
     let request = PlanRequest { train_samples, ..PlanRequest::new(recipe, host) };
     if let Some(micro) = recipe.layout.micro_batch {
@@ -39,7 +39,7 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
     evenly(&fitting, PROBES)
 }
 
-/// Returns at most `count` of the ascending `values`, ends included, evenly spaced in logarithms.
+/// Selects at most `count` of the ascending `values`, ends included, evenly spaced in logarithms.
 fn evenly(values: &[u32], count: usize) -> Vec<u32> {
     let (Some(first), Some(last)) = (values.first(), values.last()) else { return vec![1] };
     let mut chosen: Vec<u32> = (0..u32::try_from(count).unwrap_or(1))

@@ -20,34 +20,35 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Version of the format of a stored plan. A newer one is refused, an older one is upgraded when it is read.
+/// Version of the format of stored plans. A newer one is refused, an older one is upgraded when it is read.
 pub const FORMAT: u32 = 2;
 
-/// Inputs of the planner. Equal requests give equal plans.
+/// Inputs of the planner; equal requests give equal plans.
 #[derive(Clone, Debug)]
 pub struct PlanRequest<'a> {
-    /// Recipe of the training.
+    /// Recipe to plan.
     pub recipe: &'a Recipe,
-    /// Facts about the host that trains.
+    /// Facts about the hosts that train.
     pub host: &'a HostFacts,
-    /// Another engine for which the plan will be emitted; candidates that it cannot run are rejected.
+    /// Another engine for which the plan will be emitted, which rejects candidates that it cannot run; `None`
+    /// for dtrain's own worker.
     pub engine: Option<&'static dyn Engine>,
-    /// Measured speeds of the host for this model; `None` falls back to the data sheet.
+    /// Measured speeds of the host for the recipe's model; `None` falls back to the data sheet.
     pub rates: Option<&'a Rates>,
     /// Measured step times of earlier trials on the same host with the same model.
     pub observations: &'a [StepObservation],
-    /// Corrections of the learning-rate rule by studies of such a training ([`training_digest`]), oldest
+    /// Corrections of the learning-rate rule from studies of the same training ([`training_digest`]), oldest
     /// first.
     pub corrections: &'a [Correction],
-    /// Folder to which relative data paths refer.
+    /// Folder against which relative data paths in the recipe are resolved.
     pub data_root: PathBuf,
-    /// Number of samples in the training data, when they were counted.
+    /// Number of training samples; `None` where they were not counted.
     pub train_samples: Option<u64>,
-    /// Number of samples in the validation data, when they were counted.
+    /// Number of validation samples; `None` where they were not counted.
     pub valid_samples: Option<u64>,
-    /// Seed of the search.
+    /// Seed of the search for candidates.
     pub seed: u64,
-    /// Version of the program that plans.
+    /// Version of the program that makes the plan.
     pub program: &'a str,
 }
 
@@ -71,60 +72,61 @@ impl<'a> PlanRequest<'a> {
     }
 }
 
-/// Ranked candidates with their estimates, and the inputs and decisions of the planner.
+/// A plan: ranked candidates with their estimates, and the inputs and decisions of the planner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Format version, see [`FORMAT`].
+    /// Version of the plan's format, see [`FORMAT`].
     pub format: u32,
-    /// Recipe of the training.
+    /// Recipe that was planned.
     pub recipe: Recipe,
-    /// Values of the recipe that are not defaults, by dotted path, as TOML; empty in a plan of an older
-    /// program.
+    /// Settings of the recipe that differ from the defaults: TOML values by dotted path; empty in a plan of
+    /// an older program.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// Folder to which relative data paths refer.
+    /// Folder against which relative data paths in the recipe are resolved.
     pub data_root: PathBuf,
-    /// Facts about the host that the plan was made for.
+    /// Facts about the hosts that the plan was made for.
     pub host: HostFacts,
-    /// Name of the engine that the plan was made for, as in [`crate::engine::engine_by_name`]; `None`:
-    /// dtrain's own worker, or a plan of an older program.
+    /// Name of the engine that the plan was made for, as in [`crate::engine::engine_by_name`]; `None` for
+    /// dtrain's own worker, and in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// Rates that the plan was made from; `None`: the data sheet.
+    /// Identity of the measured rates that the plan was made from; `None` where it was made from the data
+    /// sheet.
     pub rates: Option<RatesStamp>,
-    /// Correction factors from earlier trials.
+    /// Correction factors of the predicted times, from earlier trials.
     pub factors: Factors,
-    /// Seed of the search.
+    /// Seed of the search for candidates.
     pub seed: u64,
-    /// Version of the program that planned.
+    /// Version of the program that made the plan.
     pub program: String,
-    /// Number of samples in the training data, when they were counted.
+    /// Number of training samples; `None` where they were not counted.
     pub train_samples: Option<u64>,
-    /// Number of samples in the validation data, when they were counted.
+    /// Number of validation samples; `None` where they were not counted.
     pub valid_samples: Option<u64>,
-    /// Samples of one optimizer step.
+    /// Samples of one optimizer step, with the range worth trying.
     pub batch: Decision<u64>,
-    /// Peak learning rate.
+    /// Peak learning rate, with the range worth trying.
     pub learning_rate: Decision<f64>,
-    /// Candidates that fit, the recommended one first. Never empty.
+    /// Candidates that fit in memory, the recommended one first. Never empty.
     pub choices: Vec<RankedCandidate>,
-    /// Number of candidates that were priced.
+    /// Number of candidates that were priced for the plan.
     pub priced: u64,
-    /// The choice and the Pareto front over time, memory and cost; `None` in a plan of an older program.
+    /// The choice beside the Pareto front over time, memory and cost; `None` in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tradeoffs: Option<Tradeoffs<Candidate>>,
-    /// Best candidate of every axis value that was not chosen.
+    /// Best candidate of each axis value that was not chosen.
     pub alternatives: Vec<Alternative>,
     /// Rejected candidates by reason, the most frequent first.
     pub rejected: Vec<RejectedGroup>,
 }
 
-/// Number of epochs of a training.
+/// Number of epochs in a training, and whether it is too high.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epochs {
-    /// Number of times that each sample is seen.
+    /// Number of times that the training sees each sample.
     pub passes: f64,
-    /// Number of samples in the training data.
+    /// Number of training samples.
     pub samples: u64,
     /// True if there are so many epochs that the last ones hardly improve the model.
     pub is_many: bool,
@@ -147,16 +149,16 @@ impl fmt::Display for Epochs {
 /// Error while reading a stored plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanReadError {
-    /// A newer program wrote it.
+    /// A newer program wrote the plan, in a format that this one does not know.
     #[error("it has format {format}; this version reads up to {FORMAT}")]
     Newer {
-        /// Its format version.
+        /// Format version of the plan.
         format: u64,
     },
-    /// It is not a plan: a field is missing, or has another type.
+    /// The JSON is not a plan: a field is missing, or has another type.
     #[error("it is not a plan: {0}")]
     Json(#[from] serde_json::Error),
-    /// It has no candidate.
+    /// The plan has no candidate.
     #[error("it has no choices")]
     Empty,
 }
@@ -164,29 +166,29 @@ pub enum PlanReadError {
 /// Identity of the rates that a plan was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RatesStamp {
-    /// Digest of the rates, see [`rates_digest`].
+    /// Digest of the rates, as [`rates_digest`] computes it.
     pub digest: String,
-    /// Time of the measurement, in milliseconds since the Unix epoch.
+    /// Time at which the rates were measured, in milliseconds since the Unix epoch.
     pub measured_at_ms: u64,
 }
 
-/// A candidate with its estimate and training schedule.
+/// A candidate in the ranking of a plan, with its estimate and training schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankedCandidate {
-    /// The candidate.
+    /// The candidate that is ranked.
     pub candidate: Candidate,
-    /// Its predicted cost; `None` for a foreign command, whose work is unknown, and in a plan for other hosts
-    /// or for another engine, whose estimates have other causes and categories.
+    /// Predicted cost of the candidate; `None` for a foreign command, whose work is unknown, and in a plan
+    /// for other hosts or for another engine, whose estimates have other causes and categories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// Steps, warm-up, checkpoint and validation intervals.
+    /// Steps of the training, with its warm-up, checkpoint and validation intervals.
     pub run_length: TrainingSchedule,
-    /// True if it ties with the fastest candidate.
+    /// True if the candidate ties with the fastest one.
     pub is_tied: bool,
 }
 
 impl RankedCandidate {
-    /// Returns the estimate of a candidate of dtrain's own worker. Panics for a foreign command, and in a
+    /// Returns the estimate of a candidate for dtrain's own worker. Panics for a foreign command, and in a
     /// plan for other hosts or for another engine.
     pub fn price(&self) -> &Estimate {
         self.estimate.as_ref().expect("models of ours are priced")
@@ -194,18 +196,18 @@ impl RankedCandidate {
 }
 
 impl Plan {
-    /// Returns the recommended candidate.
+    /// Returns the recommended candidate of the plan.
     pub fn best(&self) -> &RankedCandidate {
         self.choices.first().expect("a plan has at least one choice")
     }
 
-    /// Returns `true` if the plan was made for hosts known only from a data sheet.
+    /// Returns `true` if the plan was made for hosts known only from data sheets.
     pub fn is_estimated(&self) -> bool {
         self.host.cores == 0
     }
 
-    /// Reads a plan from JSON, as a file or the history stores it, of this format or an older one. The only
-    /// way to read one.
+    /// Reads a plan from JSON, as a file or the history stores it, of the current format or an older one. It
+    /// is the only way to read a plan.
     ///
     /// `Err` when a newer program wrote it, or when it is not a plan.
     pub fn read(json: &Value) -> Result<Self, PlanReadError> {
@@ -223,7 +225,7 @@ impl Plan {
         if plan.choices.is_empty() { Err(PlanReadError::Empty) } else { Ok(plan) }
     }
 
-    /// Returns the number of epochs, where steps and samples are known.
+    /// Returns the number of epochs that the plan trains; `None` where steps or samples are unknown.
     pub fn epochs(&self) -> Option<Epochs> {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let ratio = |seen: u64, samples: u64| seen as f64 / samples as f64;
@@ -241,7 +243,7 @@ impl Plan {
     }
 }
 
-/// Returns the blake3 digest of a model in canonical JSON, in hex: rates belong to one model.
+/// Returns the blake3 digest of a model in canonical JSON, in hex; rates are stored under it.
 pub fn model_digest(model: &Model) -> String {
     digest(model)
 }

@@ -8,7 +8,7 @@ use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
 use dtrain_recipes::{Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage};
 
-/// Refuses recipes for which there is no plan. `host` is `None` where the training hosts cannot be reached,
+/// Refuses a recipe that no plan can satisfy. `host` is `None` where the training hosts cannot be reached,
 /// `samples` (of the training data) where they were not counted.
 pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>) -> Result<(), PlanError> {
     if let Some(missing) = cannot_train(&recipe.model, supported_precision(&recipe.train.precision)) {
@@ -35,7 +35,7 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     }
 }
 
-/// Refuses a host without the GPUs that the recipe requires.
+/// Refuses a host that lacks the GPUs required by the recipe.
 fn has_gpu(devices: Devices, host: &HostFacts) -> Result<(), PlanError> {
     let (asked, what, build, is_there) = match devices {
         Devices::Auto | Devices::Cpu => return Ok(()),
@@ -50,14 +50,14 @@ fn has_gpu(devices: Devices, host: &HostFacts) -> Result<(), PlanError> {
     Err(PlanError::NoGpu { asked, what, build, host: host.name.clone() })
 }
 
-/// Returns `true` if ZeRO 3 is pinned with a recompute setting other than full, which the worker does not
-/// support: it recomputes every block that it gathers again. The recipe is valid for other engines.
+/// Returns `true` if ZeRO 3 is pinned together with a recompute setting other than full, which the worker
+/// does not support: it recomputes every block that it gathers again. The recipe is valid for other engines.
 fn gathers_without_recompute(pins: &LayoutPins) -> bool {
     let is_other = pins.recompute.is_some_and(|recompute| recompute != Recompute::Full);
     pins.zero == Some(ZeroStage::Zero3) && (is_other || pins.recompute_every.is_some_and(|every| every > 1))
 }
 
-/// Refuses a batch larger than the data.
+/// Refuses a batch with more samples than the training data.
 pub(crate) fn require_full_batch(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
     match samples.filter(|samples| *samples < batch) {
         Some(samples) => Err(PlanError::BatchBeyondData { batch, samples }),
@@ -65,7 +65,8 @@ pub(crate) fn require_full_batch(batch: u64, samples: Option<u64>) -> Result<(),
     }
 }
 
-/// Returns a precision that the worker supports, where the recipe allows one.
+/// Returns a precision with which to check a recipe: one that the worker supports, unless the recipe allows
+/// only others.
 fn supported_precision(precision: &Tunable<Precision>) -> Precision {
     match precision {
         Tunable::Pinned(precision) => *precision,
@@ -74,7 +75,7 @@ fn supported_precision(precision: &Tunable<Precision>) -> Precision {
     }
 }
 
-/// Returns the smallest batch that the recipe allows; `None` where the planner chooses it.
+/// Returns the smallest batch that the recipe allows, in samples; `None` where the planner chooses it.
 fn smallest_batch(batch: &Tunable<Samples>) -> Option<u64> {
     match batch {
         Tunable::Auto => None,
@@ -83,7 +84,8 @@ fn smallest_batch(batch: &Tunable<Samples>) -> Option<u64> {
     }
 }
 
-/// Refuses more micro-batches per rank than the limit even with the largest number of replicas.
+/// Refuses a batch that would need more micro-batches per rank than the limit, even with the largest number
+/// of replicas.
 fn limit_micro_batches(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Result<(), PlanError> {
     let most = || space::max_ranks(host, space::device(recipe, host));
     let replicas = recipe.layout.data.or(recipe.cluster.ranks).unwrap_or_else(most).max(1);

@@ -1,4 +1,4 @@
-//! Profile of one step of a plan.
+//! Profile of one training step of a plan.
 
 use crate::layout::candidate::Candidate;
 use crate::layout::space::{CandidateId, CandidateSpace};
@@ -8,8 +8,8 @@ use crate::price::step_profile::StepProfile;
 use crate::rates::cost_inputs::CostInputs;
 use dtrain_protocol::Rates;
 
-/// Returns the profile of one step of a plan's candidate, with the `rates` that the plan was made from;
-/// `None` when its schedule deadlocks, which no planned candidate does.
+/// Returns the profile of one step of a plan's candidate, from the `rates` that the plan was made with;
+/// `None` when the schedule deadlocks, which that of no planned candidate does.
 pub fn step_profile(plan: &Plan, candidate: &Candidate, rates: Option<&Rates>) -> Option<StepProfile> {
     let space = CandidateSpace::single(candidate)?;
     let case = CostInputs {

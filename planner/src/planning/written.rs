@@ -1,12 +1,12 @@
-//! Digest of a plan as a file has it, for plans of an older format: their digest covers the names they were
-//! written with.
+//! Digest of a plan as its file is written: in plans of an older format, the digest covers the names of that
+//! format.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Number;
 use std::fmt;
 
-/// JSON whose objects keep the order of their keys.
+/// A JSON value whose objects keep the order of their keys.
 enum Ordered {
     Null,
     Bool(bool),
@@ -16,8 +16,8 @@ enum Ordered {
     Object(Vec<(String, Self)>),
 }
 
-/// Returns the blake3 digest, in hex, of the value of a key of a JSON object, written without spaces; `None`
-/// where the object lacks it.
+/// Returns the blake3 digest, in hex, of the value under `key` in a JSON object, written without spaces;
+/// `None` where the object lacks the key.
 ///
 /// `Err` when the text is no JSON object.
 pub fn digest_of(key: &str, text: &str) -> Result<Option<String>, serde_json::Error> {

@@ -1,5 +1,7 @@
-//! The cost model: prices a candidate from its compute, communication, schedule and memory.
+//! The cost model of dtrain's own worker: prices a candidate from its compute, communication, schedule and
+//! memory.
 
+mod fits_in_memory;
 mod layout_costs;
 
 use crate::layout::batch_split::BatchSplit;
@@ -8,7 +10,7 @@ use crate::layout::parameters::ModelParameters;
 use crate::layout::space::{CandidateId, CandidateSpace, LayoutOption};
 use crate::price::candidate_cost::CandidateCost;
 use crate::price::estimate::{Causes, TimeBreakdown};
-use crate::price::memory::{LargestTensor, MemoryBreakdown};
+use crate::price::memory::MemoryBreakdown;
 use crate::price::step_profile::StepProfile;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::MicroBatchCost;
@@ -16,39 +18,30 @@ use crate::rates::cost_inputs::CostInputs;
 use crate::rates::speeds::{RankSpeeds, SpeedSource, nearest_measurement, rank_speeds};
 use crate::step::traffic::Traffic;
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates};
-use dtrain_recipes::{Bytes, Precision};
+use dtrain_recipes::Precision;
+pub use fits_in_memory::Feasibility;
 use layout_costs::LayoutCosts;
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// Prices every candidate of a space.
+/// Prices every candidate of a space, from tables that they share.
 #[derive(Clone, Debug)]
 pub struct CostModel<'a> {
     case: CostInputs<'a>,
     space: &'a CandidateSpace,
     micros: Vec<u32>,
     speeds: Vec<RankSpeeds>,
-    /// The parameters of the largest rank, by the degrees of the axes that shard weights.
+    /// Parameters of the largest rank, by the degrees of the tensor and expert axes, which shard weights.
     parts: BTreeMap<(u32, u32), ModelParameters>,
 }
 
-/// Returns the degrees of the axes that shard weights, tensor and expert.
+/// Returns the degrees of the axes that shard weights: tensor and expert.
 fn weight_cuts(layout: &Layout) -> (u32, u32) {
     (layout.degree(Axis::Tensor), layout.degree(Axis::Expert))
 }
 
-/// Feasibility of a candidate: its cost, or the missing memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Feasibility {
-    /// It fits in memory and a step has this cost.
-    Fits(CandidateCost),
-    /// It needs this many bytes more than are available.
-    TooMuch(Bytes),
-}
-
 impl<'a> CostModel<'a> {
-    /// Builds the tables: the cost of every micro-batch on every rank pool.
+    /// Builds the tables: the cost of every micro-batch size on every pool of ranks.
     pub fn new(case: CostInputs<'a>, space: &'a CandidateSpace) -> Self {
         let mut cost_model = Self::sum_of_parts(case, space);
         for (pool, speeds) in space.pools.iter().zip(&mut cost_model.speeds) {
@@ -59,7 +52,8 @@ impl<'a> CostModel<'a> {
         cost_model
     }
 
-    /// Like [`CostModel::new`], but without the measured ratio of whole steps to the sum of their parts.
+    /// Builds the tables like [`CostModel::new`], but without the measured ratio of whole steps to the sum of
+    /// their parts.
     fn sum_of_parts(case: CostInputs<'a>, space: &'a CandidateSpace) -> Self {
         let micros = space.all_micro_batch_sizes();
         let speeds = space.pools.iter().map(|pool| rank_speeds(&case, *pool, &micros)).collect();
@@ -70,111 +64,53 @@ impl<'a> CostModel<'a> {
         Self { case, space, micros, speeds, parts }
     }
 
-    /// Returns the space whose candidates are priced.
+    /// Returns the space of the candidates that the model prices.
     pub fn space(&self) -> &'a CandidateSpace {
         self.space
     }
 
-    /// Returns the cost of a step, with pipelines in closed form; or the bytes that are missing.
-    pub fn feasibility(&self, id: CandidateId) -> Feasibility {
-        self.layout_costs(id.option).feasibility(id.micro)
-    }
-
-    /// Returns the feasibility of many candidates; consecutive candidates of one layout option share its
-    /// costs.
-    pub fn feasibilities(&self, ids: &[impl Borrow<CandidateId>]) -> Vec<Feasibility> {
-        let mut verdicts = Vec::with_capacity(ids.len());
-        for of_option in ids.chunk_by(|a, b| a.borrow().option == b.borrow().option) {
-            let common = self.layout_costs(of_option[0].borrow().option);
-            verdicts.extend(of_option.iter().map(|id| common.feasibility(id.borrow().micro)));
-        }
-        verdicts
-    }
-
-    /// Returns `true` if the memory of a rank suffices and its device allows the largest tensor.
-    pub fn fits(&self, id: CandidateId) -> bool {
-        self.memory(id).total() <= self.available(&self.space.options[id.option as usize])
-            && self.oversized_tensor(id).is_none()
-    }
-
-    /// Returns the largest tensor, if it is larger than the device allows, and that limit.
-    pub fn oversized_tensor(&self, id: CandidateId) -> Option<(LargestTensor, Bytes)> {
-        self.layout_costs(id.option).oversized_tensor(id.micro)
-    }
-
-    /// Returns the time of a step by part, with pipelines simulated action by action.
+    /// Returns the time of a step of candidate `id` by part, with pipelines simulated action by action.
     pub fn time(&self, id: CandidateId) -> TimeBreakdown {
         self.layout_costs(id.option).time(id.micro, true)
     }
 
-    /// Returns the cost of a step, with pipelines simulated action by action.
+    /// Returns the cost of candidate `id`, with pipelines simulated action by action.
     pub fn cost(&self, id: CandidateId) -> CandidateCost {
         self.layout_costs(id.option).cost(id.micro)
     }
 
-    /// Returns the time of a step by cause: like [`CostModel::time`], with each kind of communication apart.
+    /// Returns the time of a step of candidate `id` by cause: like [`CostModel::time`], with each kind of
+    /// communication apart.
     pub fn causes(&self, id: CandidateId) -> Causes {
         self.layout_costs(id.option).causes(id.micro)
     }
 
-    /// Returns the timeline of all stages in one step, and the memory of a rank of each; `None` when the
-    /// schedule deadlocks.
+    /// Returns the profile of a step of candidate `id`: the timeline of all stages, and the memory of a rank
+    /// of each; `None` when the schedule deadlocks.
     pub fn step_profile(&self, id: CandidateId) -> Option<StepProfile> {
         self.layout_costs(id.option).step_profile(id.micro)
     }
 
-    /// Returns the memory of the heaviest rank by category.
+    /// Returns the peak memory of the heaviest rank of candidate `id`, by category.
     pub fn memory(&self, id: CandidateId) -> MemoryBreakdown {
         self.layout_costs(id.option).memory(id.micro)
     }
 
-    /// Returns the bytes sent in a step by the rank that sends most.
+    /// Returns the bytes sent in a step of candidate `id` by the rank that sends most.
     pub fn traffic(&self, id: CandidateId) -> Traffic {
         let option = &self.space.options[id.option as usize];
         let split = (self.space.micro(id).get(), self.space.micro_batches(id));
         Traffic::largest(self.case.model, &option.arrangement, split)
     }
 
-    /// Returns the bytes that one rank of `option` may use: nine tenths of its share of the host's memory, or
-    /// of its GPU's.
-    pub fn available(&self, option: &LayoutOption) -> Bytes {
-        let pool = self.space.pools[option.pool as usize];
-        let share = match pool.device {
-            DeviceKind::Cpu => {
-                self.case.host.memory_bytes / u64::from((pool.ranks / self.case.host.hosts).max(1))
-            }
-            DeviceKind::Cuda | DeviceKind::Wgpu => self.gpu_memory(),
-        };
-        Bytes(share / 10 * 9)
-    }
-
-    /// Returns the memory of the smallest GPU, in bytes.
-    fn gpu_memory(&self) -> u64 {
-        self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
-    }
-
-    /// Returns the largest tensor that the device of a rank of `option` allows, in bytes; `None` where memory
-    /// is the only limit. The worker's runtime limits a tensor to a quarter of the memory with CUDA, and with
-    /// wgpu to the largest Vulkan binding.
-    pub fn largest_tensor(&self, option: &LayoutOption) -> Option<Bytes> {
-        if self.case.engine.is_some() {
-            return None;
-        }
-        match self.space.pools[option.pool as usize].device {
-            DeviceKind::Cpu => None,
-            DeviceKind::Cuda => Some(Bytes(self.gpu_memory() / 4)),
-            DeviceKind::Wgpu => Some(Bytes(i32::MAX.unsigned_abs().into())),
-        }
-    }
-
-    /// Returns the number of busy devices of `option`: GPUs, or cores where CPUs train.
+    /// Returns the number of devices that `option` keeps busy: GPUs, or cores where CPUs train.
     pub fn devices(&self, option: &LayoutOption) -> u32 {
         let pool = self.space.pools[option.pool as usize];
         devices(pool.device, pool.ranks, pool.threads, self.case.host)
     }
 
-    /// Returns the relative half-width of the 80 % interval, and the relative difference below which
-    /// candidates tie.
+    /// Returns the uncertainty of the step time of candidate `id`: the relative half-width of its 80 %
+    /// interval, and the relative difference below which candidates tie.
     pub fn uncertainty(&self, id: CandidateId) -> (f64, f64) {
         let option = &self.space.options[id.option as usize];
         let speeds = &self.speeds[option.pool as usize];
@@ -183,23 +119,23 @@ impl<'a> CostModel<'a> {
         (speeds.doubt * known + 0.15 * beyond, speeds.resolution + 0.05 * beyond)
     }
 
-    /// Returns the source of the speeds.
+    /// Returns the source of the speeds from which candidate `id` is priced.
     pub fn source(&self, id: CandidateId) -> SpeedSource {
         self.speeds[self.space.options[id.option as usize].pool as usize].source
     }
 
-    /// Returns the seconds by which the first step is longer, because the device compiles and tunes kernels.
-    /// `None` where this was not measured, and on CPUs.
+    /// Returns the extra seconds of the first step of candidate `id`, in which the device compiles and tunes
+    /// kernels; `None` where they were not measured, and on CPUs.
     pub fn first_step(&self, id: CandidateId) -> Option<f64> {
         self.speeds[self.space.options[id.option as usize].pool as usize].first_step
     }
 
-    /// Returns the correction factors from earlier trials.
+    /// Returns the correction factors of the predicted times, from earlier trials.
     pub fn factors(&self) -> Factors {
         self.case.factors
     }
 
-    /// Returns the id of a candidate, if it is in the space; the learning rate does not matter.
+    /// Returns the id of a candidate, whatever its learning rate; `None` if the space does not have it.
     pub fn candidate_id(&self, candidate: &Candidate) -> Option<CandidateId> {
         let same = |option: &LayoutOption| {
             let pool = self.space.pools[option.pool as usize];
@@ -222,8 +158,8 @@ impl<'a> CostModel<'a> {
     }
 }
 
-/// Returns the number of busy devices of `ranks` ranks with `threads` threads each: GPUs, or cores where CPUs
-/// train.
+/// Returns the number of devices that `ranks` ranks with `threads` threads each keep busy: GPUs, or cores
+/// where CPUs train.
 pub fn devices(device: DeviceKind, ranks: u32, threads: u32, host: &HostFacts) -> u32 {
     match device {
         DeviceKind::Cpu => ranks.saturating_mul(threads).min(host.all_cores()).max(1),
@@ -232,7 +168,7 @@ pub fn devices(device: DeviceKind, ranks: u32, threads: u32, host: &HostFacts) -
 }
 
 /// Returns the ratio of the measured time of whole steps to the sum of their parts, which the same probe
-/// timed one by one. `None` when no whole step was measured.
+/// timed one by one; `None` when no whole step was measured.
 fn whole_step_ratio(case: &CostInputs<'_>, rates: &RankRates) -> Option<f64> {
     let measured = rates.whole_step?;
     let positive = NonZeroU32::new;

@@ -5,20 +5,20 @@ use crate::step::traffic::Traffic;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// Predicted cost of a candidate.
+/// Predicted cost of a candidate of dtrain's own worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Time of one optimizer step.
+    /// Predicted time of one optimizer step.
     pub step: Seconds,
     /// Low end of the 80 % interval of the step time: nine steps in ten take longer.
     pub step_low: Seconds,
     /// High end of the 80 % interval of the step time: nine steps in ten take less.
     pub step_high: Seconds,
-    /// Time of a step by part.
+    /// Predicted time of one step by part.
     pub breakdown: TimeBreakdown,
-    /// Memory of the heaviest rank by category.
+    /// Peak memory of the heaviest rank by category.
     pub memory: MemoryBreakdown,
-    /// Peak memory of the heaviest rank.
+    /// Total peak memory of the heaviest rank.
     pub memory_peak: Bytes,
     /// Memory that one rank may use.
     pub memory_available: Bytes,
@@ -27,39 +27,40 @@ pub struct Estimate {
     pub traffic: Traffic,
     /// Tokens (samples, for a model without a sequence) per second over all ranks.
     pub tokens_per_second: f64,
-    /// Number of optimizer steps, when the stop condition determines it.
+    /// Number of optimizer steps; `None` where the stop condition does not determine it.
     pub steps: Option<u64>,
     /// Measured extra time of the first step on a device, which compiles and tunes its kernels; `None` where
     /// it was not measured, and on CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step: Option<Seconds>,
-    /// Time of the whole run with validations and the extra time of the first step, without start and
+    /// Time of the whole training with validations and the extra time of the first step, without start and
     /// checkpoints.
     pub total: Seconds,
-    /// Low end of the time of the whole run, with the kernels of the first step already compiled.
+    /// Low end of the 80 % interval of the time of the whole training, with the kernels of the first step
+    /// already compiled.
     pub total_low: Seconds,
-    /// High end of the time of the whole run.
+    /// High end of the 80 % interval of the time of the whole training.
     pub total_high: Seconds,
-    /// Relative difference below which two candidates tie.
+    /// Relative difference in step time below which two candidates tie.
     pub resolution: f64,
-    /// Source of the speeds, in words.
+    /// Source of the speeds from which the time is predicted, in words.
     pub source: String,
 }
 
 /// Seconds of one step on the busiest rank, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeBreakdown {
-    /// Forward passes.
+    /// Seconds of the forward passes.
     pub forward: f64,
-    /// Backward passes, including recompute.
+    /// Seconds of the backward passes, including recompute.
     pub backward: f64,
-    /// Exposed communication: the part that does not overlap with computing.
+    /// Seconds of exposed communication, which does not overlap with computing.
     pub communication: f64,
-    /// Pipeline bubble: waiting for other pipeline stages.
+    /// Seconds of the pipeline bubble: waiting for other pipeline stages.
     pub bubble: f64,
-    /// Gradient clipping and the optimizer.
+    /// Seconds of gradient clipping and the optimizer.
     pub optimizer: f64,
-    /// Reading samples and accumulating gradients.
+    /// Seconds of reading samples and accumulating gradients.
     pub overhead: f64,
 }
 
@@ -69,7 +70,7 @@ impl TimeBreakdown {
         self.forward + self.backward + self.communication + self.bubble + self.optimizer + self.overhead
     }
 
-    /// Returns every part times `factor`.
+    /// Returns the breakdown with every part multiplied by `factor`.
     pub fn scaled(self, factor: f64) -> Self {
         Self {
             forward: self.forward * factor,
@@ -81,7 +82,7 @@ impl TimeBreakdown {
         }
     }
 
-    /// Returns the parts with their names, in a fixed order.
+    /// Returns the seconds of each part with its name, in a fixed order.
     pub fn parts(&self) -> [(&'static str, f64); 6] {
         [
             ("forward", self.forward),
@@ -97,33 +98,33 @@ impl TimeBreakdown {
 /// Seconds of one step by cause: a [`TimeBreakdown`] with recompute and each kind of communication apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Causes {
-    /// Forward passes.
+    /// Seconds of the forward passes.
     pub forward: f64,
-    /// Backward passes.
+    /// Seconds of the backward passes, without recompute.
     pub backward: f64,
-    /// Recompute in the backward passes.
+    /// Seconds of recompute in the backward passes.
     pub recompute: f64,
-    /// Exposed time of summing gradients over replicas.
+    /// Exposed seconds of summing gradients over replicas.
     pub gradients: f64,
-    /// Exposed time of gathering sharded weights.
+    /// Exposed seconds of gathering sharded weights.
     pub weights: f64,
-    /// Communication of tensor parallelism.
+    /// Exposed seconds of communication for tensor parallelism.
     pub tensor: f64,
-    /// Keys and values sent around the ring of context parallelism.
+    /// Seconds of sending keys and values around the ring of context parallelism.
     pub context: f64,
-    /// Tokens sent to experts and back.
+    /// Seconds of sending tokens to experts and back.
     pub expert: f64,
-    /// Gradients of a tied embedding, summed over the first and the last stage.
+    /// Seconds of summing the gradients of a tied embedding over the first and the last stage.
     pub tied: f64,
-    /// Exchange of losses, counts, flags and gradient norms.
+    /// Seconds of exchanging losses, counts, flags and gradient norms.
     pub figures: f64,
-    /// Waiting for the slowest replica.
+    /// Seconds of waiting for the slowest replica.
     pub replicas: f64,
-    /// Pipeline bubble: waiting for other pipeline stages, and for their messages.
+    /// Seconds of the pipeline bubble: waiting for other pipeline stages, and for their messages.
     pub bubble: f64,
-    /// Gradient clipping and the optimizer.
+    /// Seconds of gradient clipping and the optimizer.
     pub optimizer: f64,
-    /// Reading samples and accumulating gradients.
+    /// Seconds of reading samples and accumulating gradients.
     pub overhead: f64,
 }
 
@@ -133,7 +134,7 @@ impl Causes {
         self.parts().iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// Returns the causes with their names, in a fixed order.
+    /// Returns the seconds of each cause with its name, in a fixed order.
     pub fn parts(&self) -> [(&'static str, f64); 14] {
         [
             ("forward", self.forward),

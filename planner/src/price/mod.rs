@@ -1,4 +1,4 @@
-//! Seconds and bytes of a step of dtrain's own worker, from its rates.
+//! Price of a candidate: seconds and bytes of a step of dtrain's own worker, from its rates.
 
 pub mod candidate_cost;
 pub mod cost_model;

@@ -1,33 +1,28 @@
-//! Step time: compute and communication of each stage, and the pipeline bubble between stages.
+//! Step time of a candidate: compute and communication of each stage, and the pipeline bubble between stages.
 
+mod bubble;
 mod causes;
+mod overlap;
 mod timeline;
 
 use crate::layout::parameters::ModelParameters;
 use crate::pipeline_schedule::chunks_of;
-use crate::pipeline_schedule::simulate::exposed_reduction;
 use crate::price::estimate::TimeBreakdown;
+use crate::rates::all_reduce;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::{MicroBatchCost, relative_block_flops};
 use crate::rates::custom_model::head_is_larger;
-use crate::rates::network;
 use crate::rates::speeds::RankSpeeds;
 use crate::step::traffic::{CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase};
+use bubble::PipelineFill;
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
-use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStage};
+use dtrain_recipes::{Model, OptimizerKind, Recompute, ZeroStage};
+use overlap::{CommTime, overlap_share};
 
-/// Returns the share of a backward that communication can overlap with: none on a CPU, whose cores do both.
-fn overlap(device: DeviceKind) -> f64 {
-    match device {
-        DeviceKind::Cpu => 0.0,
-        DeviceKind::Cuda | DeviceKind::Wgpu => 0.5,
-    }
-}
-
-/// Slowdown on CPUs for each halving along an axis, relative to half the compute time: norms and sums that
-/// all tensor-parallel ranks repeat, attention merged from pieces, unevenly used experts, handovers. Medians
-/// of small models in `cargo bench --workspace --bench predictions`, relative to two replicas; attention: 1.1
-/// to 1.6.
+/// Slowdown on CPUs for each doubling of the degree along an axis, relative to half the compute time: norms
+/// and sums that all tensor-parallel ranks repeat, attention merged from pieces, unevenly used experts,
+/// handovers. Medians of small models in `cargo bench --workspace --bench predictions`, relative to two
+/// replicas; attention: 1.1 to 1.6.
 const LEFT: [(Axis, f64); 4] =
     [(Axis::Tensor, 1.05), (Axis::Context, 1.25), (Axis::Expert, 1.25), (Axis::Pipeline, 1.06)];
 
@@ -35,10 +30,10 @@ const LEFT: [(Axis, f64); 4] =
 /// parameter. Measured on perceptrons of 2 and 4 million weights over two ranks: 0.9 and 1.07.
 const PACKED: f64 = 1.0;
 
-/// Slowdown of passes split over several ranks when ranks outnumber cores. Measured like [`LEFT`].
+/// Slowdown of passes that are split over several ranks when ranks outnumber cores. Measured like [`LEFT`].
 const CROWDED: f64 = 1.3;
 
-/// Returns the time of an optimizer relative to AdamW, the one that is measured.
+/// Returns the time of an optimizer's update relative to AdamW's, which is the measured one.
 fn optimizer_factor(kind: OptimizerKind) -> f64 {
     match kind {
         OptimizerKind::Adamw => 1.0,
@@ -48,11 +43,11 @@ fn optimizer_factor(kind: OptimizerKind) -> f64 {
     }
 }
 
-/// Inputs of the step time that do not depend on the micro-batch.
+/// Inputs for the step time of a candidate that do not depend on the micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimingInputs<'a> {
     pub(crate) model: &'a Model,
-    /// Parameters of the largest rank of the layout.
+    /// Parameters on the largest rank of the layout.
     pub(crate) parts: &'a ModelParameters,
     pub(crate) optimizer: OptimizerKind,
     pub(crate) arrangement: &'a Arrangement,
@@ -60,74 +55,76 @@ pub(crate) struct TimingInputs<'a> {
     pub(crate) factors: Factors,
 }
 
-/// Split of a rank's batch into micro-batches, and the cost of one.
+/// Split of a rank's batch into micro-batches, with the cost of each micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchCost {
     /// Samples of one forward pass.
     pub(crate) micro: u32,
-    /// Forward passes of a step.
+    /// Number of forward passes in a step.
     pub(crate) micro_batches: u32,
-    /// Seconds of a micro-batch on one rank that holds the whole model.
+    /// Seconds of a micro-batch on a rank that holds the whole model.
     pub(crate) cost: MicroBatchCost,
 }
 
-/// The stages of a pipeline, with the work of each that does not depend on the micro-batch.
+/// The stages of a pipeline, with the part of each stage's work that does not depend on the micro-batch.
 #[derive(Clone, Debug)]
 pub(crate) struct PipelineTiming<'a> {
     timing: TimingInputs<'a>,
     stages: Vec<SteadyState<'a>>,
 }
 
-/// Work of one stage that does not depend on the micro-batch.
+/// Work of one pipeline stage, as far as it does not depend on the micro-batch.
 #[derive(Clone, Debug)]
 struct SteadyState<'a> {
     sender: TrafficModel<'a>,
-    /// Number of its blocks, and forwards of blocks that are recomputed.
+    /// Work of the stage's blocks in one forward pass, in units of an average block; `again` is the part that
+    /// is recomputed.
     blocks: f64,
     again: f64,
-    /// 1 where the layers outside the blocks compute, otherwise 0.
+    /// 1 if the stage computes the layers outside the blocks, otherwise 0.
     outer: f64,
-    /// Traffic that overlaps with each forward, each backward and the last backward.
+    /// Traffic that overlaps with each forward pass; `backward` with each backward pass, `reduction` with the
+    /// last one.
     forward: CommTime,
     backward: CommTime,
     reduction: CommTime,
-    /// Seconds of communication at the end of a step.
+    /// Seconds of communication at the end of a step that does not overlap with passes.
     end: f64,
     optimizer: f64,
 }
 
-/// Seconds of one stage: of one micro-batch, and of the end of a step.
+/// Seconds of one pipeline stage: for one micro-batch, and at the end of a step.
 #[derive(Clone, Copy, Debug, Default)]
 struct StageTimes {
     forward: f64,
     backward: f64,
-    /// Part of `backward` that computes gradients of weights.
+    /// Part of `backward` that computes weight gradients.
     weights: f64,
-    /// Exposed communication in one forward.
+    /// Exposed communication in one forward pass.
     sent_forward: f64,
-    /// Exposed communication in one backward.
+    /// Exposed communication in one backward pass.
     sent_backward: f64,
     /// Seconds of one message to a neighboring stage.
     message: f64,
-    /// Gradient reduction and other communication at the end of a step.
+    /// Seconds of gradient reduction and other communication at the end of a step.
     end: f64,
     optimizer: f64,
 }
 
 impl StageTimes {
-    /// Returns the seconds of one micro-batch.
+    /// Returns the seconds that the stage needs for one micro-batch.
     fn micro(&self) -> f64 {
         self.forward + self.backward + self.sent_forward + self.sent_backward
     }
 
-    /// Returns the seconds after the last pass.
+    /// Returns the seconds that the stage needs after its last pass.
     fn end(&self) -> f64 {
         self.end + self.optimizer
     }
 }
 
-/// The stages that determine the step time, with indices: the busiest per micro-batch, and the slowest at the
-/// end.
+/// The stages that determine the step time, with their indices: the busiest per micro-batch, and the slowest
+/// at the end of a step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bottleneck {
     busiest: (usize, StageTimes),
@@ -135,44 +132,16 @@ struct Bottleneck {
     filling: PipelineFill,
 }
 
-/// Fill of a pipeline: the sum of [`TimingInputs::fill_seconds`] over all stages, and the longest message.
-#[derive(Clone, Copy, Debug, Default)]
-struct PipelineFill {
-    all: f64,
-    message: f64,
-}
-
-/// Seconds of communication in one phase, and the number of messages.
-#[derive(Clone, Copy, Debug, Default)]
-struct CommTime {
-    seconds: f64,
-    pieces: u64,
-}
-
-impl CommTime {
-    fn add(&mut self, seconds: f64, times: u64) {
-        #[expect(clippy::cast_precision_loss, reason = "a small count")]
-        let all = seconds * times as f64;
-        self.seconds += all;
-        self.pieces += times;
-    }
-
-    /// Returns the communication time left exposed when it overlaps with `overlap` × `compute` seconds.
-    fn exposed(&self, compute: f64, overlap: f64) -> f64 {
-        if self.pieces == 0 { 0.0 } else { exposed_reduction(self.seconds, self.pieces, compute, overlap) }
-    }
-}
-
 impl<'a> PipelineTiming<'a> {
-    /// Builds the stages of a pipeline.
+    /// Computes, for every stage of a pipeline, the work that does not depend on the micro-batch.
     pub(crate) fn of(timing: TimingInputs<'a>) -> Self {
         let stages =
             (0..timing.arrangement.layout.pipeline.get()).map(|stage| timing.steady(stage)).collect();
         Self { timing, stages }
     }
 
-    /// Returns the time of a step by part; pipelines are simulated action by action if `walked`, or in closed
-    /// form.
+    /// Returns the time of a step by part; pipelines are simulated action by action if `walked`, otherwise
+    /// priced in closed form.
     pub(crate) fn breakdown(&self, split: &BatchCost, walked: bool) -> TimeBreakdown {
         let timing = &self.timing;
         let n = f64::from(split.micro_batches);
@@ -193,7 +162,7 @@ impl<'a> PipelineTiming<'a> {
         parts.scaled(timing.speeds.whole)
     }
 
-    /// Finds the stages that determine the step time.
+    /// Finds the stages that determine the step time for a given split of the batch.
     fn deciding(&self, split: &BatchCost) -> Bottleneck {
         let mut deciding = Bottleneck::default();
         let Bottleneck { busiest, end, filling } = &mut deciding;
@@ -210,25 +179,10 @@ impl<'a> PipelineTiming<'a> {
         }
         deciding
     }
-
-    /// Returns the idle seconds of the busiest stage: pipeline fill and drain (Narayanan et al. 2021), and
-    /// messages.
-    fn bubble(&self, split: &BatchCost, busiest: &StageTimes, filling: PipelineFill, walked: bool) -> f64 {
-        let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
-        let PipelineFill { all, message: transfer } = filling;
-        let (p, v) = (f64::from(layout.pipeline.get()), f64::from(chunks));
-        let passes = f64::from(split.micro_batches) * v;
-        let closed =
-            (all - self.timing.fill_seconds(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
-        if !walked {
-            return closed;
-        }
-        self.walked(split, transfer).map_or(closed, |walked| walked.bubble())
-    }
 }
 
 impl<'a> TimingInputs<'a> {
-    /// Returns the work of stage `stage` that does not depend on the micro-batch.
+    /// Returns the work of stage `stage`, as far as it does not depend on the micro-batch.
     fn steady(&self, stage: u32) -> SteadyState<'a> {
         let Self { model, parts, arrangement, .. } = *self;
         let layout = &arrangement.layout;
@@ -274,19 +228,19 @@ impl<'a> TimingInputs<'a> {
         SteadyState { sender, blocks, again, outer, forward, backward, reduction, end, optimizer }
     }
 
-    /// Returns the seconds of a single collective of `transfer`.
+    /// Returns the predicted seconds of a single repetition of `transfer`.
     fn once(&self, transfer: &CommunicationOp) -> f64 {
-        self.factors.communication * network::transfer_seconds(transfer, self.speeds)
+        self.factors.communication * all_reduce::transfer_seconds(transfer, self.speeds)
     }
 
-    /// Returns the seconds of all collectives of `transfer`.
+    /// Returns the predicted seconds of all repetitions of `transfer`.
     fn seconds(&self, transfer: &CommunicationOp) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let times = transfer.times as f64;
         self.once(transfer) * times
     }
 
-    /// Returns the seconds of a stage.
+    /// Returns the seconds of a pipeline stage with a given split of the batch.
     fn stage(&self, steady: &SteadyState<'_>, split: &BatchCost) -> StageTimes {
         let SteadyState { blocks, again, outer, .. } = *steady;
         let (cost, cut) = (&split.cost, self.cut());
@@ -305,7 +259,7 @@ impl<'a> TimingInputs<'a> {
         steady.sender.passes(split.micro, |transfer| self.pass(&mut computed, &transfer));
         // Collectives that other ranks wait for are exposed; gradients and gathered weights overlap with
         // passes.
-        let hidden = overlap(self.arrangement.device);
+        let hidden = overlap_share(self.arrangement.device);
         computed.sent_forward += steady.forward.exposed(forward, hidden);
         computed.sent_backward += steady.backward.exposed(backward, hidden);
         computed.end += self.reduction(steady, split, &computed);
@@ -318,16 +272,16 @@ impl<'a> TimingInputs<'a> {
         // A reduction that may be stale overlaps with whole steps.
         let steps = self.arrangement.sync.staleness * split.micro_batches;
         let beside = if steps > 0 { f64::from(steps) * (forward + backward) } else { backward };
-        steady.reduction.exposed(beside, overlap(self.arrangement.device))
+        steady.reduction.exposed(beside, overlap_share(self.arrangement.device))
     }
 
-    /// Returns the speedup of a pass that is split over the ranks of a replica, less the overhead.
+    /// Returns the speedup of a pass that is split over the ranks of a replica, compared with one rank.
     fn cut(&self) -> f64 {
         let layout = &self.arrangement.layout;
         f64::from(layout.tensor.get() * layout.context.get()) / self.left_by_cuts()
     }
 
-    /// Returns the slowdown of the ranks of a replica relative to an ideal split: see [`LEFT`].
+    /// Returns the slowdown of the ranks in a replica relative to an ideal split of the work: see [`LEFT`].
     fn left_by_cuts(&self) -> f64 {
         let Arrangement { layout, device, .. } = self.arrangement;
         if *device != DeviceKind::Cpu {
@@ -339,7 +293,7 @@ impl<'a> TimingInputs<'a> {
         LEFT.iter().map(left).product::<f64>() * waits
     }
 
-    /// Adds communication in the middle of a pass.
+    /// Adds the seconds of communication in the middle of a pass to the times of a stage.
     fn pass(&self, stage: &mut StageTimes, transfer: &CommunicationOp) {
         match transfer.when {
             _ if transfer.purpose == TrafficPurpose::Pipeline => {
@@ -353,24 +307,8 @@ impl<'a> TimingInputs<'a> {
         }
     }
 
-    /// Returns the seconds by which a stage delays the first micro-batch on its way forward and back.
-    fn fill_seconds(&self, stage: &StageTimes, split: &BatchCost) -> f64 {
-        match self.arrangement.schedule {
-            // Gradients of weights are not on this path, and those of later micro-batches fill the bubble.
-            PipelineSchedule::ZeroBubble => {
-                let ahead = f64::from(self.arrangement.layout.pipeline.get() - 1);
-                let later = f64::from(split.micro_batches - 1);
-                let hidden = if ahead > 0.0 { (later / ahead).min(1.0) } else { 0.0 };
-                (stage.micro() - (1.0 + hidden) * stage.weights).max(0.0)
-            }
-            PipelineSchedule::Gpipe
-            | PipelineSchedule::OneForwardOneBackward
-            | PipelineSchedule::Interleaved => stage.micro(),
-        }
-    }
-
-    /// Returns the seconds a replica waits for the slowest: the expected maximum of as many normal
-    /// deviations, for a step of `compute` seconds whose parts vary independently.
+    /// Returns the seconds that a replica waits for the slowest one: the expected maximum of as many normal
+    /// deviations as there are replicas, for a step of `compute` seconds whose parts vary independently.
     fn straggler_wait(&self, compute: f64, micro_batches: f64) -> f64 {
         let replicas = f64::from(self.arrangement.layout.data.get());
         let deviation = 1.48 * self.speeds.spread / micro_batches.sqrt();
@@ -380,7 +318,8 @@ impl<'a> TimingInputs<'a> {
         largest * deviation * compute
     }
 
-    /// Returns the seconds to clip gradients, update the rank's own parameters, and copy those it only holds.
+    /// Returns the seconds in which a rank of stage `stage` clips gradients, updates the parameters that it
+    /// owns, and copies those that it only holds.
     fn update(&self, stage: u32) -> f64 {
         let Arrangement { zero, shard, .. } = *self.arrangement;
         let held = self.parts.stage(self.arrangement, stage).all().all();

@@ -1,4 +1,4 @@
-//! Site correction: fits this host's speed relative to its rates from earlier trials.
+//! Calibration by earlier trials: fits correction factors for the predicted times on this host.
 
 use crate::layout::candidate::Candidate;
 use argmin::core::{CostFunction, Error, Executor, State};
@@ -6,22 +6,22 @@ use argmin::solver::neldermead::NelderMead;
 use dtrain_recipes::Seconds;
 use serde::{Deserialize, Serialize};
 
-/// A predicted and a measured step on the same host with the same model.
+/// The predicted and the measured time of a step, on the same host with the same model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepObservation {
     /// The candidate that was trained.
     pub candidate: Candidate,
-    /// Predicted seconds per step.
+    /// Predicted seconds per step of the candidate.
     pub predicted: Seconds,
-    /// Median measured seconds per step.
+    /// Median measured seconds per step of the candidate.
     pub measured: Seconds,
 }
 
-/// Number of newest trials that count, so that a bad day of the host is soon forgotten.
+/// Number of newest trials that count, so that a temporary slowdown of the host is soon forgotten.
 const NEWEST: usize = 3;
 
-/// Returns the newest observations of `observations` (sorted newest first), each with the median step of
-/// those with the same candidate, learning rates aside.
+/// Returns the newest of `observations` (sorted newest first), each with the median step time of the newest
+/// ones with the same candidate, learning rates aside.
 pub fn newest_observations(observations: &[StepObservation]) -> Vec<StepObservation> {
     let newest = &observations[..observations.len().min(NEWEST)];
     let layout = |one: &StepObservation| Candidate { learning_rate: 0.0, ..one.candidate.clone() };
@@ -35,14 +35,14 @@ pub fn newest_observations(observations: &[StepObservation]) -> Vec<StepObservat
     newest.iter().map(|one| StepObservation { measured: Seconds(median(one)), ..one.clone() }).collect()
 }
 
-/// Correction factors of compute and communication time; 1 means none.
+/// Calibration factors for the predicted times of compute and communication; 1 means no correction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Factors {
-    /// Factor of forward, backward, optimizer and overhead.
+    /// Calibration factor for the time of forward, backward, optimizer and overhead.
     pub compute: f64,
-    /// Factor of communication.
+    /// Calibration factor for the time of communication.
     pub communication: f64,
-    /// Number of observations used in the fit.
+    /// Number of observations to which the factors were fitted.
     pub observations: u32,
 }
 
@@ -53,30 +53,31 @@ impl Default for Factors {
 }
 
 impl Factors {
-    /// Returns the factor on interval widths: it shrinks towards a third as trials confirm the model.
+    /// Returns the factor for the width of intervals: it shrinks from 1 towards a third as more trials are
+    /// observed.
     pub fn doubt_factor(&self) -> f64 {
         1.0 / 3.0 + 2.0 / 3.0 / f64::from(1 + self.observations).sqrt()
     }
 }
 
-/// A measured step with its uncorrected prediction, in seconds.
+/// The measured seconds of a step, with the uncorrected prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residual {
-    /// Predicted compute.
+    /// Predicted seconds of all but communication.
     pub compute: f64,
-    /// Predicted communication.
+    /// Predicted seconds of communication.
     pub communication: f64,
-    /// Measured step.
+    /// Measured seconds of the whole step.
     pub measured: f64,
 }
 
-/// Prior standard deviation of a factor's logarithm: about a third either way.
+/// Prior standard deviation of the logarithm of a calibration factor: about a third either way.
 const PRIOR: f64 = 0.3;
 
-/// Standard deviation of the logarithm of a measured step around the model.
+/// Standard deviation of the logarithm of a measured step time around its prediction.
 const NOISE: f64 = 0.05;
 
-/// Fits the factors to the residuals, regularized towards 1.
+/// Fits the calibration factors to the residuals, regularized towards 1.
 ///
 /// Minimises `Σ ((ln measured − ln predicted)/noise)² + Σ (ln factor / prior)²` by Nelder-Mead over the two
 /// logarithms. Skips residuals that are not positive and finite. Deterministic.
@@ -106,7 +107,7 @@ pub fn fit(residuals: &[Residual]) -> Factors {
     })
 }
 
-/// The sum of squares to minimise.
+/// Objective of the fit: the sum of squares to minimize.
 struct Misfit {
     residuals: Vec<Residual>,
 }

@@ -1,4 +1,5 @@
-//! Compute time of one micro-batch on one rank: from the measured profile, or a roofline of the data sheet.
+//! Compute time of one micro-batch on one rank: from the measured profile, or from a roofline model of the
+//! data sheet.
 
 use crate::rates::custom_model;
 use crate::rates::datasheet::Datasheet;
@@ -6,26 +7,26 @@ use crate::rates::forward_work::ForwardWork;
 use dtrain_protocol::ProfilePoint;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
 
-/// Seconds of one micro-batch on one rank that holds the whole model.
+/// Seconds of one micro-batch on a rank that holds the whole model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MicroBatchCost {
-    /// Forward of one block.
+    /// Seconds of the forward pass through one block.
     pub block_forward: f64,
-    /// Backward of one block.
+    /// Seconds of the backward pass through one block.
     pub block_backward: f64,
-    /// Forward of the layers around the blocks.
+    /// Seconds of the forward pass through the layers around the blocks.
     pub outer_forward: f64,
-    /// Backward of the layers around the blocks.
+    /// Seconds of the backward pass through the layers around the blocks.
     pub outer_backward: f64,
-    /// Reading samples and accumulating gradients.
+    /// Seconds of reading samples and accumulating gradients.
     pub overhead: f64,
-    /// Distance of extrapolation: 0 within the measured micro-batches, otherwise the log ratio to the
-    /// nearest.
+    /// Distance of extrapolation: 0 within the measured micro-batch sizes, otherwise the logarithm of the
+    /// ratio to the nearest.
     pub beyond: f64,
 }
 
 impl MicroBatchCost {
-    /// Returns every part times `factor`.
+    /// Returns the cost with every time multiplied by `factor`; `beyond` stays.
     pub fn scaled(self, factor: f64) -> Self {
         Self {
             block_forward: self.block_forward * factor,
@@ -38,7 +39,8 @@ impl MicroBatchCost {
     }
 }
 
-/// Returns the cost at `micro` samples from a measured profile; `None` if the profile is empty.
+/// Returns the cost of a micro-batch of `micro` samples from a measured profile; `None` if the profile is
+/// empty.
 ///
 /// Interpolates linearly between measured points. Beyond them it extends the line of the two nearest, but not
 /// below half of `guess` scaled to the nearest point. A single point is scaled in the shape of `guess`, the
@@ -83,8 +85,8 @@ pub fn interpolated(
     })
 }
 
-/// Returns the roofline cost at `micro` samples: the slower of arithmetic and memory traffic, plus the launch
-/// of each operation.
+/// Returns the roofline cost of a micro-batch of `micro` samples: the slower of arithmetic and memory
+/// traffic, plus the launch of each operation.
 pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: u32) -> MicroBatchCost {
     let work = forward_work(model);
     let samples = f64::from(micro);
@@ -107,7 +109,7 @@ pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: 
     }
 }
 
-/// Returns the forward work of `model` for one sample; a multiply-add counts as two FLOPs.
+/// Returns the work of the forward pass of `model` for one sample; a multiply-add counts as two FLOPs.
 pub fn forward_work(model: &Model) -> ForwardWork {
     match model {
         Model::Decoder(d) => decoder(d),
@@ -125,8 +127,8 @@ pub fn forward_work(model: &Model) -> ForwardWork {
     }
 }
 
-/// Returns the FLOPs of each block relative to their mean. A profile knows the mean alone, but the blocks of
-/// a perceptron or a residual network differ.
+/// Returns the FLOPs of each block of a model relative to their mean. A profile knows the mean alone, but the
+/// blocks of a perceptron or a residual network differ.
 pub fn relative_block_flops(model: &Model) -> Vec<f64> {
     let flops = match model {
         Model::Mlp(m) => mlp_blocks(m),
@@ -142,7 +144,7 @@ pub fn relative_block_flops(model: &Model) -> Vec<f64> {
     flops.into_iter().map(|flops| flops / all * count).collect()
 }
 
-/// Returns the FLOPs of each block of a perceptron; the output layer belongs to the last block.
+/// Returns the FLOPs per sample of each block of a perceptron; the output layer belongs to the last block.
 fn mlp_blocks(m: &Mlp) -> Vec<f64> {
     let widths: Vec<f64> = m.widths().iter().map(|width| f64::from(*width)).collect();
     let mut flops: Vec<f64> = widths.windows(2).map(|w| 2.0 * w[0] * w[1]).collect();
@@ -152,7 +154,8 @@ fn mlp_blocks(m: &Mlp) -> Vec<f64> {
     flops
 }
 
-/// Returns the FLOPs of each block of a residual network, and the values it reads and writes.
+/// Returns the FLOPs per sample of each block of a residual network, and the number of values it reads and
+/// writes.
 fn cnn_blocks(c: &Cnn) -> Vec<(f64, f64)> {
     let mut pixels = f64::from(c.height) * f64::from(c.width);
     let mut before = f64::from(c.stages[0]);
@@ -173,7 +176,7 @@ fn cnn_blocks(c: &Cnn) -> Vec<(f64, f64)> {
     blocks
 }
 
-/// Returns the FLOPs of a 3 × 3 convolution.
+/// Returns the FLOPs of a 3 × 3 convolution from `input` to `output` channels over `pixels` pixels.
 fn convolution(pixels: f64, input: f64, output: f64) -> f64 {
     2.0 * pixels * input * output * 9.0
 }

@@ -1,17 +1,17 @@
-//! Estimates for a custom model, of which only parameter and output shapes are known. A probe replaces the
-//! estimated seconds; memory stays an estimate.
+//! Work estimates for a custom model, of which only the shapes of parameters and outputs are known. A probe
+//! replaces the estimated seconds; memory stays an estimate.
 
 use crate::rates::forward_work::ForwardWork;
 use dtrain_recipes::{CustomModel, InputSignature, PartOutline};
 
-/// Returns the values per sample at the output of a part.
+/// Returns the number of values per sample in an output of shape `output`.
 fn elements(output: [u64; 2]) -> u64 {
     output[0].saturating_mul(output[1])
 }
 
-/// Returns the applications per sample of each matrix of a part, with its shape. A matrix applies to every
-/// row of the output, a convolution kernel to every position of an output channel; a token table is only
-/// looked up.
+/// Returns, for each matrix of a part, the number of its applications per sample and its shape. A matrix
+/// applies to every row of the output, a convolution kernel to every position of an output channel; a token
+/// table is only looked up.
 fn products(part: &PartOutline, reads: Option<InputSignature>) -> impl Iterator<Item = (u64, [u64; 2])> + '_ {
     let is_table = move |[rows, columns]: [u64; 2]| match reads {
         Some(InputSignature::Tokens { vocab, .. }) => rows == u64::from(vocab) || columns == u64::from(vocab),
@@ -25,19 +25,19 @@ fn products(part: &PartOutline, reads: Option<InputSignature>) -> impl Iterator<
     })
 }
 
-/// Returns the FLOPs of one forward of a part.
+/// Returns the FLOPs per sample of a forward pass through a part of the network.
 pub(crate) fn flops(part: &PartOutline, reads: Option<InputSignature>) -> u64 {
     products(part, reads).map(|(rows, [a, b])| 2 * rows * a * b).fold(0, u64::saturating_add)
 }
 
-/// Returns the bytes per sample that a part saves for its backward: inputs and outputs of every product, and
-/// about twice the output each for norms and activations.
+/// Returns the bytes per sample that a part of the network saves for its backward: inputs and outputs of
+/// every product, and about twice the output each for norms and activations.
 pub(crate) fn kept_bytes(part: &PartOutline, reads: Option<InputSignature>) -> u64 {
     let products = products(part, reads).map(|(rows, [a, b])| rows * (a + b)).fold(0, u64::saturating_add);
     4 * products.saturating_add(4 * elements(part.output))
 }
 
-/// Returns the forward work of one sample; blocks are averaged.
+/// Returns the work of the network's forward pass for one sample; blocks are averaged.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub(crate) fn forward_work(own: &CustomModel) -> ForwardWork {
     let outline = &own.outline;
@@ -56,7 +56,7 @@ pub(crate) fn forward_work(own: &CustomModel) -> ForwardWork {
     }
 }
 
-/// Returns `true` if the head computes more than the first part.
+/// Returns `true` if the head of the network takes no fewer FLOPs than the part before the blocks.
 pub(crate) fn head_is_larger(own: &CustomModel) -> bool {
     flops(&own.outline.head, None) >= flops(&own.outline.first, Some(own.reads))
 }

@@ -1,32 +1,32 @@
-//! Data sheets of devices, for hosts that have not been measured. Measured rates take precedence.
+//! Data sheets of devices, for hosts that have not been measured; measured rates take precedence.
 
 use crate::hardware;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Precision;
 
-/// Peak figures of one device.
+/// Peak figures of one device, from its data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Datasheet {
-    /// FLOP/s of f32 products (TF32 on a GPU); a multiply-add counts as two.
+    /// FLOP/s of f32 matrix products (TF32 on a GPU); a multiply-add counts as two.
     pub f32_flops: f64,
-    /// FLOP/s of 16-bit products.
+    /// FLOP/s of matrix products in 16 bits.
     pub bf16_flops: f64,
-    /// Memory bytes per second.
+    /// Bytes per second between the device and its memory.
     pub memory_bandwidth: f64,
-    /// Share of the peak that large matrix products reach in practice.
+    /// Fraction of the peak FLOP/s that large matrix products reach in practice.
     pub efficiency: f64,
-    /// Seconds to start one operation.
+    /// Seconds to launch one operation.
     pub launch: f64,
-    /// Bytes per second between two devices of one host.
+    /// Bytes per second of the link between two devices of one host.
     pub link_bandwidth: f64,
-    /// Seconds per hop between two devices of one host.
+    /// Seconds of latency per hop between two devices of one host.
     pub link_latency: f64,
-    /// Factor, in either direction, that covers 80 % of predictions.
+    /// Factor, in either direction, within which 80 % of predictions from the data sheet lie.
     pub doubt: f64,
 }
 
 impl Datasheet {
-    /// Returns the FLOP/s of products in `precision`.
+    /// Returns the peak FLOP/s of matrix products in `precision`.
     pub fn flops(&self, precision: Precision) -> f64 {
         match precision {
             Precision::F32 => self.f32_flops,
@@ -43,8 +43,8 @@ pub fn datasheet(device: DeviceKind, name: &str, threads: u32) -> Datasheet {
     }
 }
 
-/// Describes cores with two 256-bit multiply-add units at 2.5 GHz: only a typical core, so the uncertainty is
-/// large.
+/// Returns figures for `threads` CPU cores, each with two 256-bit multiply-add units at 2.5 GHz: only a
+/// typical core, so the uncertainty is large.
 fn processor(threads: u32) -> Datasheet {
     let cores = f64::from(threads);
     Datasheet {

@@ -4,8 +4,8 @@ use crate::layout::space;
 use dtrain_protocol::{Arrangement, HostFacts, cannot_run};
 use dtrain_recipes::{Precision, Recipe, Tunable};
 
-/// Returns the precision to measure on GPUs: the pinned one, or the fastest that recipe and GPUs allow; F32
-/// on CPUs.
+/// Returns the precision in which to measure a recipe on GPUs: the pinned one, or the fastest that recipe and
+/// GPUs allow; F32 on CPUs.
 pub fn precision_to_measure(recipe: &Recipe, host: &HostFacts) -> Precision {
     let device = space::device(recipe, host);
     let allowed = |precision: &Precision| match &recipe.train.precision {

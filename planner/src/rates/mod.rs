@@ -1,5 +1,6 @@
 //! Speeds of ranks and links: measured, extrapolated from a measurement, or from the data sheet.
 
+pub mod all_reduce;
 pub mod calibrate;
 pub mod compute;
 pub mod cost_inputs;
@@ -7,5 +8,4 @@ pub(crate) mod custom_model;
 pub mod datasheet;
 pub mod forward_work;
 pub mod measured_precision;
-pub mod network;
 pub mod speeds;

@@ -1,4 +1,5 @@
-//! Speeds of one rank of a pool: measured, extrapolated from the nearest measurement, or from the data sheet.
+//! Speeds of one rank in a pool of equal ranks: measured, extrapolated from the nearest measurement, or from
+//! the data sheet.
 
 use crate::layout::space::RankPool;
 use crate::rates::compute::{self, MicroBatchCost};
@@ -7,10 +8,10 @@ use crate::rates::datasheet::{Datasheet, datasheet};
 use dtrain_protocol::{DeviceKind, RankRates};
 use dtrain_recipes::Precision;
 
-/// Origin of a pool's speeds.
+/// Origin of the speeds of a pool of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpeedSource {
-    /// Measured with the same ranks and threads.
+    /// Measured with the same numbers of ranks and threads.
     Measured,
     /// Extrapolated from a measurement with this many ranks.
     Nearby(u32),
@@ -18,45 +19,46 @@ pub enum SpeedSource {
     Datasheet,
 }
 
-/// Speeds of one rank of a pool.
+/// Speeds of one rank in a pool of equal ranks.
 #[derive(Clone, Debug)]
 pub struct RankSpeeds {
-    /// Costs by precision, then by index of the micro-batch.
+    /// Costs of a micro-batch in f32 and in 16 bits, by index of the micro-batch size.
     pub micro: [Vec<MicroBatchCost>; 2],
-    /// Seconds of AdamW per parameter.
+    /// Seconds of an AdamW update per parameter.
     pub optimizer_per_parameter: f64,
-    /// Measured (bytes, seconds) curve of an all-reduce; may be empty.
+    /// Measured curve of an all-reduce as (bytes, seconds); empty where none was measured.
     pub all_reduce: Vec<(u64, f64)>,
-    /// Factor from the curve's times to those of sending its bytes one way.
+    /// Factor by which to multiply times of the all-reduce curve to get those of sending its bytes one way.
     pub all_reduce_scale: f64,
-    /// Data sheet of the device, for its links.
+    /// Data sheet of the device, from which the speed of links is taken where no all-reduce was measured.
     pub link: Datasheet,
-    /// Resident bytes before the model is built.
+    /// Bytes resident in a rank before the model is built.
     pub baseline: u64,
     /// Origin of these speeds.
     pub source: SpeedSource,
-    /// Relative spread of repeated passes.
+    /// Relative spread between repeated passes.
     pub spread: f64,
-    /// Threads of all ranks per core, at least 1.
+    /// Number of threads of all ranks per core, at least 1.
     pub crowd: f64,
-    /// Ratio of a whole measured step to the sum of its parts.
+    /// Ratio of the measured time of a whole step to the sum of its parts; 1 if it was not measured.
     pub whole: f64,
-    /// Relative half-width of the 80 % interval within the measured micro-batches.
+    /// Relative half-width of the 80 % interval of the step time, within the measured micro-batch sizes.
     pub doubt: f64,
     /// Relative difference below which two step times tie.
     pub resolution: f64,
-    /// Extra seconds of the first step, if measured on a device.
+    /// Extra seconds of the first step on a device; `None` if they were not measured.
     pub first_step: Option<f64>,
 }
 
-/// Ratio of 16-bit to 32-bit step time on a GPU: products take half as long, the rest as long.
+/// Ratio of the step time in 16 bits to that in f32 on a GPU: products take half as long, all else as long as
+/// before.
 const HALF_AS_LONG: f64 = 0.6;
 
-/// Bytes that the first step adds beyond all that is counted: code, stacks and allocator pages.
+/// Bytes by which the first step grows a rank beyond all that is counted: code, stacks and allocator pages.
 const FIRST_STEP: u64 = 30 << 20;
 
-/// Returns the bytes of a rank before the model is built; if unmeasured, a default: the process on a CPU,
-/// context and libraries on a GPU (where a probe measures the process, not the device).
+/// Returns the bytes resident in a rank before the model is built; if unmeasured, a default: the process on a
+/// CPU, context and libraries on a GPU (where a probe measures the process, not the device).
 fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
     match device {
         DeviceKind::Cpu => measured.unwrap_or(18 << 20) + FIRST_STEP,
@@ -64,7 +66,7 @@ fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
     }
 }
 
-/// Returns the speeds of a rank of `pool`: measured, extrapolated from the nearest measurement, or from the
+/// Returns the speeds of a rank in `pool`: measured, extrapolated from the nearest measurement, or from the
 /// data sheet.
 pub fn rank_speeds(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> RankSpeeds {
     match nearest_measurement(case, pool) {
@@ -73,7 +75,8 @@ pub fn rank_speeds(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> Ran
     }
 }
 
-/// Returns the measurement with the ranks and threads most similar to those of `pool`.
+/// Returns the measurement whose ranks and threads are most similar to those of `pool`; `None` if there is
+/// none on its kind of device.
 pub fn nearest_measurement<'a>(case: &CostInputs<'a>, pool: RankPool) -> Option<&'a RankRates> {
     let measured = case.rates.into_iter().flat_map(|rates| &rates.by_ranks);
     let usable = measured.filter(|r| r.device == pool.device && !r.profile.is_empty() && r.ranks > 0);
@@ -83,13 +86,14 @@ pub fn nearest_measurement<'a>(case: &CostInputs<'a>, pool: RankPool) -> Option<
     })
 }
 
-/// Returns the log distance between the ranks and threads of a measurement and of `pool`; 0 if equal.
+/// Returns the distance between a measurement and `pool`, in logarithms of their numbers of ranks and
+/// threads; 0 if equal.
 fn distance(rates: &RankRates, pool: RankPool) -> f64 {
     let far = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
     far(rates.ranks, pool.ranks) + 0.5 * far(rates.threads, pool.threads)
 }
 
-/// Extrapolates speeds from a measurement at `distance` (0: as measured).
+/// Extrapolates the speeds of `pool` from a measurement at `distance`; at distance 0 they are those measured.
 fn extrapolated(
     case: &CostInputs<'_>,
     pool: RankPool,
@@ -134,7 +138,7 @@ fn extrapolated(
     }
 }
 
-/// Returns the threads of a pool's ranks per core of the hosts, at least 1.
+/// Returns the number of threads of all ranks in a pool per core of the hosts, at least 1.
 fn crowd(case: &CostInputs<'_>, pool: RankPool) -> f64 {
     match pool.device {
         DeviceKind::Cpu => {

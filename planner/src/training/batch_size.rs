@@ -1,41 +1,41 @@
-//! The global batch when the recipe leaves it open, and the resulting number of steps.
+//! Choice of the global batch when the recipe leaves it open, and the resulting number of steps.
 
 use crate::training::decision::Decision;
 use dtrain_recipes::number_format::count;
 use dtrain_recipes::{Model, Samples, StopConditions, Tunable};
 
-/// Returns the critical batch in tokens of a run over `tokens`: beyond it, doubling the batch saves far less
-/// than half the steps. `0.0471·D^0.462` sequences of 2,048 tokens (Bergsma et al. 2025, arXiv 2505.13738):
-/// it depends on the data seen, hardly on the size of the model.
+/// Returns the critical batch, in tokens, of a training over `tokens` tokens: beyond it, doubling the batch
+/// saves far less than half the steps. It is `0.0471·D^0.462` sequences of 2,048 tokens (Bergsma et al. 2025,
+/// arXiv 2505.13738), and depends on the data seen, hardly on the size of the model.
 pub fn critical_tokens(tokens: f64) -> f64 {
     2048.0 * 0.0471 * tokens.max(1.0).powf(0.462)
 }
 
-/// Returns the batch in tokens with the best loss for `tokens`: `0.0306·D^0.383` sequences of 2,048 (same
-/// source).
+/// Returns the batch, in tokens, with the best loss after a training over `tokens` tokens: `0.0306·D^0.383`
+/// sequences of 2,048 tokens (Bergsma et al. 2025, arXiv 2505.13738).
 pub fn optimal_tokens(tokens: f64) -> f64 {
     2048.0 * 0.0306 * tokens.max(1.0).powf(0.383)
 }
 
-/// Fewest steps a run should have: fewer leave too little for warm-up and decay.
+/// Least number of steps that a training should have: fewer leave too little for warm-up and decay.
 const STEPS_LEAST: f64 = 200.0;
 
-/// Most epochs of a decoder, where the recipe sets only the steps and leaves the batch open. Up to 4 epochs
-/// of repeated text are almost worth new text, and beyond 16 nearly nothing is gained (Muennighoff et al.
-/// 2023, arXiv 2305.16264).
+/// Largest number of epochs of a decoder, where the recipe sets only the steps and leaves the batch open. Up
+/// to 4 epochs of repeated text are almost worth new text, and beyond 16 nearly nothing is gained
+/// (Muennighoff et al. 2023, arXiv 2305.16264).
 pub const EPOCHS_MOST: f64 = 16.0;
 
-/// Known length of a run before the batch is chosen.
+/// Length of a training as far as it is known before the batch is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TrainingBudget {
-    /// Samples in all, where the recipe determines them.
+    /// Number of samples in the whole training; `None` where the recipe does not determine it.
     pub samples: Option<f64>,
-    /// Steps in all, where the recipe determines them.
+    /// Number of steps in the whole training; `None` where the recipe does not determine it.
     pub steps: Option<f64>,
 }
 
-/// Returns the budget of a stop condition; `train_samples` is the size of one epoch, `samples_per_second` a
-/// rough speed that turns a time into samples.
+/// Returns the length of a training by its stop conditions; `train_samples` is the size of one epoch,
+/// `samples_per_second` a rough speed that turns a time into samples.
 pub fn budget(
     stop: &StopConditions,
     model: &Model,
@@ -55,8 +55,8 @@ pub fn budget(
     }
 }
 
-/// Returns the optimizer steps until the stop condition, ignoring time; `None` when only time or the target
-/// ends it.
+/// Returns the number of optimizer steps until a stop condition holds, ignoring time; `None` when only time
+/// or the target ends the training.
 pub fn steps(stop: &StopConditions, model: &Model, batch: u64, train_samples: Option<u64>) -> Option<u64> {
     #![expect(
         clippy::cast_precision_loss,
@@ -78,7 +78,7 @@ pub fn steps(stop: &StopConditions, model: &Model, batch: u64, train_samples: Op
     .map(|steps| steps.max(1))
 }
 
-/// Returns the recommended batch in samples: a multiple of `unit`, the ranks that it should divide over.
+/// Recommends a batch in samples: a multiple of `unit`, the number of ranks that it should divide over.
 pub fn recommended(
     model: &Model,
     budget: TrainingBudget,
@@ -138,7 +138,7 @@ pub fn recommended(
     Decision { value, low: (value / 4).max(1), high: value.saturating_mul(4).min(most), reason }
 }
 
-/// Returns the batch in samples that the recipe allows and that is nearest to the recommended one.
+/// Returns the batch, in samples, that the recipe allows and that is nearest to the recommended one.
 pub fn clamp_to_choice(choice: &Tunable<Samples>, recommended: Decision<u64>) -> Decision<u64> {
     let value = recommended.value;
     match choice {

@@ -1,6 +1,6 @@
-//! Formats a day from milliseconds since the Unix epoch.
+//! Formats the day of a time in milliseconds since the Unix epoch.
 
-/// Returns the day in UTC, such as `2026-11-20`.
+/// Formats the day in UTC of a time in milliseconds since the Unix epoch, such as `2026-11-20`.
 pub fn format_day(ms: u64) -> String {
     // Civil date from days, by the era of 400 years (Howard Hinnant's algorithm).
     let days = ms / 86_400_000 + 719_468;

@@ -1,30 +1,30 @@
-//! Checkpoint interval of dtrain's own runs: often enough to lose little, rarely enough to cost little.
+//! Checkpoint interval: often enough to lose little work, rarely enough to cost little time.
 //!
 //! At a checkpoint a rank takes a reference to its shard of the state and goes on; a thread copies it during
 //! the next step, hashes and writes it. So on a CPU a checkpoint slows training by its processor time only;
 //! training never waits for the disk.
 
 use crate::price::memory::moments;
-use crate::training::goodput::{
-    FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS, goodput, interval_seconds, job_mtbf_seconds,
-};
+use crate::training::goodput::{FailureModel, RESTART_SECONDS, goodput};
+use crate::training::mtbf::{HOST_MTBF_SECONDS, job_mtbf_seconds};
 use crate::training::step_count::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
 
-/// Seconds of work that a kill may lose where a checkpoint costs almost nothing.
+/// Seconds of work that a killed training may lose where a checkpoint costs almost nothing.
 ///
 /// A host fails every few months, but people close their laptops, run out of memory and kill the wrong
 /// process. Their patience, not machine failures, limits the interval of a run on one's own machine.
 pub const SAVE_SECONDS: f64 = 30.0;
 
-/// Run time in seconds below which a run is saved only at its end.
+/// Duration in seconds below which a training is saved only at its end.
 pub const SAVE_SHORTEST: f64 = 20.0;
 
-/// Least number of automatic checkpoints in a run that is not short, where they cost almost nothing.
+/// Least number of automatic checkpoints in a training that is not short, where they cost almost nothing.
 pub const SAVES_LEAST: f64 = 3.0;
 
-/// Largest share of the time that checkpoints may take to limit lost work; only host failures justify more.
+/// Largest fraction of the time that checkpoints may take to limit lost work; only host failures justify
+/// more.
 pub const HOLD_SHARE: f64 = 0.01;
 
 /// Rate at which a checkpoint stalls training: bytes of state per second, over all ranks of a host.
@@ -33,23 +33,24 @@ pub const HOLD_SHARE: f64 = 0.01;
 /// (`cargo bench --workspace --bench checkpoint`), 2.2 GB/s; a step also waits for the slower of them.
 pub const HOLD_BYTES_PER_SECOND: f64 = 1.5e9;
 
-/// Rate at which state becomes durable: bytes per second, over all ranks of a host. In the same measurement
-/// 152 MB took 0.16 s on a disk of its own; other hosts share their disk.
+/// Rate at which a checkpoint becomes durable: bytes of state per second, over all ranks of a host. In the
+/// measurement for [`HOLD_BYTES_PER_SECOND`], 152 MB took 0.16 s on a disk of its own; other hosts share
+/// their disk.
 pub const WRITE_BYTES_PER_SECOND: f64 = 5e8;
 
-/// Least seconds by which a checkpoint stalls training: a thread, a file and its names.
+/// Least number of seconds by which a checkpoint stalls training: a thread, a file and its names.
 const HOLD_LEAST: f64 = 0.01;
 
-/// Checkpoint interval of a run, with its reason.
+/// Checkpoint interval of a training, with its reason and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointInterval {
     /// Steps from one checkpoint to the next, at least 1.
     pub every: u64,
     /// Seconds by which one checkpoint stalls training.
     pub stall_seconds: f64,
-    /// Reason for this interval.
+    /// Reason for the length of the interval.
     pub reason: CheckpointReason,
-    /// Expected goodput, where the recipe sets the rate of host failures.
+    /// Expected goodput; `None` where the recipe does not set the rate of host failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<f64>,
 }
@@ -58,19 +59,19 @@ pub struct CheckpointInterval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointReason {
-    /// The recipe sets it.
+    /// The recipe sets the interval.
     Recipe,
-    /// The run is shorter than [`SAVE_SHORTEST`].
+    /// The training is shorter than [`SAVE_SHORTEST`].
     ShortRun,
-    /// It limits the work that a kill may lose.
+    /// The interval limits the work that a killed training may lose.
     LostWork,
-    /// It limits the time that checkpoints take.
+    /// The interval limits the time that checkpoints take.
     Overhead,
-    /// It minimizes the time lost to host failures.
+    /// The interval minimizes the time lost to host failures.
     Failures,
 }
 
-/// Returns the checkpoint interval of a run of `steps` steps of `step_seconds` each.
+/// Returns the checkpoint interval of a training of `steps` steps that take `step_seconds` each.
 ///
 /// Automatic: every [`SAVE_SECONDS`], at least [`SAVES_LEAST`] times, but less often where checkpoints would
 /// take more than [`HOLD_SHARE`] of the time. At any cost it is as often as host failures require, but never
@@ -97,7 +98,8 @@ pub fn checkpoint_interval(recipe: &Recipe, steps: u64, step_seconds: f64) -> Ch
     }
 }
 
-/// Returns the seconds of work between two checkpoints of a run of `seconds`, and the reason.
+/// Returns the seconds of work between two automatic checkpoints in a training of `seconds` seconds, and the
+/// reason.
 fn automatic_interval(failure_model: &FailureModel, seconds: f64) -> (f64, CheckpointReason) {
     let patience = SAVE_SECONDS.min(seconds / SAVES_LEAST);
     let affordable = failure_model.stall_seconds / HOLD_SHARE;
@@ -111,8 +113,25 @@ fn automatic_interval(failure_model: &FailureModel, seconds: f64) -> (f64, Check
     }
 }
 
-/// Returns the failure model of a run. State not yet durable at a failure is lost, which counts as a longer
-/// restart.
+/// Returns the seconds of work between two checkpoints with the least lost time at a given failure rate
+/// (Young/Daly).
+///
+/// With `δ = stall_seconds` and `M = mtbf_seconds` it is `√(2δM)·(1 + ⅓√(δ/2M) + ⅑·δ/2M) − δ` where `δ < 2M`,
+/// and `M` otherwise: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
+/// dumps", Future Generation Computer Systems 22 (2006). Its first term is that of J. W. Young, "A first
+/// order approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974). The restart
+/// time does not matter. Infinite without failures.
+pub fn interval_seconds(failure_model: &FailureModel) -> f64 {
+    let FailureModel { mtbf_seconds, stall_seconds, .. } = *failure_model;
+    if mtbf_seconds.is_infinite() || stall_seconds >= 2.0 * mtbf_seconds {
+        return mtbf_seconds;
+    }
+    let half = stall_seconds / (2.0 * mtbf_seconds);
+    (2.0 * stall_seconds * mtbf_seconds).sqrt() * (1.0 + half.sqrt() / 3.0 + half / 9.0) - stall_seconds
+}
+
+/// Returns the failure model of a training. State not yet durable at a failure is lost, which counts as a
+/// longer restart.
 fn failure_model(recipe: &Recipe) -> FailureModel {
     let cluster = &recipe.cluster;
     let host = cluster.mtbf.map_or(HOST_MTBF_SECONDS, |mtbf| mtbf.0);
@@ -123,24 +142,25 @@ fn failure_model(recipe: &Recipe) -> FailureModel {
     }
 }
 
-/// Returns the seconds until a checkpoint is durable.
+/// Returns the seconds from the start of writing a checkpoint until it is durable.
 fn write_seconds(recipe: &Recipe) -> f64 {
     state(recipe) / WRITE_BYTES_PER_SECOND
 }
 
-/// Returns the seconds that the final checkpoint takes, which overlaps with no further step.
+/// Returns the seconds that the checkpoint at the end of a training takes, which overlaps with no further
+/// step.
 pub fn final_checkpoint_seconds(recipe: &Recipe) -> f64 {
     HOLD_LEAST + state(recipe) / HOLD_BYTES_PER_SECOND + write_seconds(recipe)
 }
 
-/// Returns the bytes of a checkpoint: weights and moments in 32 bits, once, for any layout.
+/// Returns the bytes of a checkpoint: weights and optimizer moments in 32 bits, once, for any layout.
 pub fn state_bytes(recipe: &Recipe) -> u64 {
     let (all, trained) = (recipe.model.parameters(), recipe.model.trained_parameters());
     let frozen = if all == trained { 0 } else { all };
     4 * ((1 + moments(&recipe.train.optimizer)) * trained + frozen)
 }
 
-/// Returns [`state_bytes`] as a float, for formulas.
+/// Returns the bytes of a checkpoint ([`state_bytes`]) as a float, for formulas.
 pub(crate) fn state(recipe: &Recipe) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let bytes = state_bytes(recipe) as f64;

@@ -1,17 +1,17 @@
-//! A decision of the planner: a number with its range and its reason.
+//! A decision of the planner: a value with the range worth trying and its reason.
 
 use serde::{Deserialize, Serialize};
 
-/// A number chosen by the planner or set in the recipe, with a range worth searching and the reason.
+/// A value chosen by the planner or set in the recipe, with the range worth trying and the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision<T> {
-    /// The chosen value.
+    /// The value that is used.
     pub value: T,
     /// Lowest value worth trying.
     pub low: T,
     /// Highest value worth trying.
     pub high: T,
-    /// Reason, as a sentence without its full stop.
+    /// Reason for the value, as a sentence without its full stop.
     pub reason: String,
 }
 

@@ -4,16 +4,6 @@
 //! Failures are assumed independent and equally likely at all times, as in large clusters (Kokolis et al.,
 //! arXiv 2410.21680). The time of a checkpoint is an input.
 
-/// Default of `cluster.mtbf`, the mean time between failures of one host, in seconds: 154 days, for eight
-/// GPUs.
-///
-/// A cluster of 2,000 hosts saw 6.50 failures per thousand host-days over eleven months (Kokolis et al.,
-/// "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", arXiv 2410.21680). It lies
-/// between jobs on 128 of its hosts, with one failure in 7.9 hours, so 42 days per host, and one well-kept
-/// job on 2,048 hosts, with 419 failures in 54 days, so 264 days per host (Llama 3, arXiv 2407.21783). An
-/// error of a factor of two costs little: a sixteenth more lost time than with the best interval.
-pub const HOST_MTBF_SECONDS: f64 = 154.0 * 86_400.0;
-
 /// Seconds from a failure to the first repeated step: to notice it, find and replace the host, start all
 /// processes and load the checkpoint.
 ///
@@ -21,7 +11,7 @@ pub const HOST_MTBF_SECONDS: f64 = 154.0 * 86_400.0;
 /// average.
 pub const RESTART_SECONDS: f64 = 600.0;
 
-/// Failure model of a job: failure rate, checkpoint cost and restart time.
+/// Failure model of a training job: failure rate, checkpoint cost and restart time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FailureModel {
     /// Mean time between failures of the job, above 0; infinite without failures.
@@ -32,30 +22,7 @@ pub struct FailureModel {
     pub restart_seconds: f64,
 }
 
-/// Returns the mean time between failures, in seconds, of a job on `hosts` hosts that each fail every
-/// `host_seconds`: a job that needs all of its hosts fails with the first of them, and the rates of
-/// independent failures add up.
-pub fn job_mtbf_seconds(host_seconds: f64, hosts: u32) -> f64 {
-    host_seconds / f64::from(hosts.max(1))
-}
-
-/// Returns the seconds of work between two checkpoints that lose the least time.
-///
-/// With `δ = stall_seconds` and `M = mtbf_seconds` it is `√(2δM)·(1 + ⅓√(δ/2M) + ⅑·δ/2M) − δ` where `δ < 2M`,
-/// and `M` otherwise: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
-/// dumps", Future Generation Computer Systems 22 (2006). Its first term is that of J. W. Young, "A first
-/// order approximation to the optimum checkpoint interval", Communications of the ACM 17 (1974). The restart
-/// time does not matter. Infinite without failures.
-pub fn interval_seconds(failure_model: &FailureModel) -> f64 {
-    let FailureModel { mtbf_seconds, stall_seconds, .. } = *failure_model;
-    if mtbf_seconds.is_infinite() || stall_seconds >= 2.0 * mtbf_seconds {
-        return mtbf_seconds;
-    }
-    let half = stall_seconds / (2.0 * mtbf_seconds);
-    (2.0 * stall_seconds * mtbf_seconds).sqrt() * (1.0 + half.sqrt() / 3.0 + half / 9.0) - stall_seconds
-}
-
-/// Returns the useful share of time, from 0 to 1, with a checkpoint after every `interval_seconds` of work
+/// Returns the goodput: the useful fraction of time, with a checkpoint after every `interval_seconds` of work
 /// (above 0).
 ///
 /// A piece of work `τ` with its checkpoint takes `M·e^(R/M)·(e^((τ+δ)/M) − 1)` seconds on average, with
@@ -69,7 +36,7 @@ pub fn goodput(failure_model: &FailureModel, interval_seconds: f64) -> f64 {
     interval_seconds / (mtbf_seconds * (restart_seconds / mtbf_seconds).exp() * piece)
 }
 
-/// Returns the average seconds that `work_seconds` of work take, with a checkpoint after every
+/// Returns the average number of seconds that `work_seconds` of work take, with a checkpoint after every
 /// `interval_seconds` of them and at the end. Infinite where they would practically never end.
 pub fn wall_seconds(failure_model: &FailureModel, interval_seconds: f64, work_seconds: f64) -> f64 {
     if work_seconds <= 0.0 {
@@ -78,7 +45,7 @@ pub fn wall_seconds(failure_model: &FailureModel, interval_seconds: f64, work_se
     work_seconds / goodput(failure_model, interval_seconds.min(work_seconds))
 }
 
-/// Returns the expected number of failures in `wall_seconds`, including those during restarts.
+/// Returns the expected number of failures in `wall_seconds` seconds, including those during restarts.
 pub fn failures(failure_model: &FailureModel, wall_seconds: f64) -> f64 {
     if failure_model.mtbf_seconds.is_infinite() { 0.0 } else { wall_seconds / failure_model.mtbf_seconds }
 }

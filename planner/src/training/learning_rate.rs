@@ -3,12 +3,11 @@
 //!
 //! Constants come from published runs and are starting points: each decision has a range worth searching.
 
-use crate::training::batch_size;
 use crate::training::decision::Decision;
-use dtrain_recipes::number_format::{count, thousands};
-use dtrain_recipes::{Model, Optimizer, OptimizerKind, PartOutline, Tunable};
+use crate::training::learning_rate_scaling::{adam, sgd};
+use dtrain_recipes::{Model, Optimizer, OptimizerKind, Tunable};
 
-/// Returns the peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in
+/// Recommends a peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in
 /// all.
 pub fn recommended_peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> Decision<f64> {
     let adam = adam(model, batch, tokens);
@@ -27,8 +26,8 @@ pub fn recommended_peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens
     Decision { value, low: round(value / 3.0), high: round(value * 3.0), reason }
 }
 
-/// Lowers `recommended` for gradients that are `staleness` steps late: that many steps go in one direction
-/// before the first takes effect, so together they may be as long as one.
+/// Lowers a recommended learning rate for gradients that are `staleness` steps late: that many steps go in
+/// one direction before the first takes effect, so together they may be as long as one.
 pub fn for_stale_gradients(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
     if staleness == 0 {
         return recommended;
@@ -40,7 +39,7 @@ pub fn for_stale_gradients(recommended: Decision<f64>, staleness: u32) -> Decisi
     Decision { value: shorter(value), low: shorter(low), high: shorter(high), reason }
 }
 
-/// Returns the number nearest to the recommended one that the recipe allows.
+/// Returns the learning rate that the recipe allows and that is nearest to the recommended one.
 pub fn clamp_to_choice(choice: &Tunable<f64>, recommended: Decision<f64>) -> Decision<f64> {
     let nearest = |values: &[f64]| {
         let far = |v: &f64| (v / recommended.value).ln().abs();
@@ -64,81 +63,7 @@ pub fn clamp_to_choice(choice: &Tunable<f64>, recommended: Decision<f64>) -> Dec
     }
 }
 
-/// Returns the rate of Adam-like optimizers: a base rate scaled by the root of the batch, flattening towards
-/// the critical batch.
-fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
-    let (base, base_batch, critical, from) = base(model, tokens);
-    #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
-    let (whole, size) = (batch * model.sample_tokens(), (batch * model.sample_tokens()) as f64);
-    let rooted = base * (size / base_batch).sqrt();
-    // The surge form through (base_batch, base): rises to its peak at the critical batch, then falls.
-    let surge = |b: f64| 1.0 / (0.5 * ((critical / b).sqrt() + (b / critical).sqrt()));
-    let value = rooted.min(base * surge(size) / surge(base_batch));
-    let unit = unit(model);
-    let reason = if size > critical {
-        format!(
-            "{from} at {} {unit}; {} is past the critical batch of {}, where it no longer grows",
-            count(base_batch),
-            thousands(whole),
-            count(critical)
-        )
-    } else {
-        format!(
-            "{from} at {} {unit}, scaled by the square root of the batch to {}",
-            count(base_batch),
-            thousands(whole)
-        )
-    };
-    (value, reason)
-}
-
-/// Returns the rate of SGD: in proportion to the batch, flat at the critical batch.
-fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, String) {
-    let (_, _, critical, _) = base(model, tokens);
-    #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
-    let size = (batch * model.sample_tokens()) as f64;
-    let momentum = 1.0 - optimizer.beta1;
-    let base_batch = if model.reads_tokens() { batch_size::optimal_tokens(tokens) } else { 256.0 };
-    let base = 0.1;
-    let limited = size / (1.0 + size / critical);
-    let value = base * (momentum / 0.1) * limited / base_batch;
-    let reason = format!(
-        "{base} at {} {} and momentum 0.9, in proportion to the batch up to the critical batch of {}",
-        count(base_batch),
-        unit(model),
-        count(critical)
-    );
-    (value, reason)
-}
-
-/// Returns AdamW's base rate, its batch in tokens, the critical batch, and the source.
-fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
-    match model {
-        Model::Decoder(d) => of_tokens(d.parameters().saturating_sub(d.outer_parameters()), tokens),
-        Model::Custom(own) if own.reads.context().is_some() => {
-            of_tokens(own.outline.blocks.iter().map(PartOutline::values).sum(), tokens)
-        }
-        Model::Custom(_) => (1e-3, 128.0, 4096.0, "1e-3 for a network over rows".into()),
-        Model::Cnn(_) => (1e-3, 128.0, 4096.0, "1e-3 for a residual network".into()),
-        Model::Mlp(_) | Model::Command(_) => (1e-3, 128.0, 4096.0, "1e-3 for a perceptron".into()),
-    }
-}
-
-/// Returns the values of `base` for a language model with `blocks` parameters in its blocks.
-fn of_tokens(blocks: u64, tokens: f64) -> (f64, f64, f64, String) {
-    #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
-    let blocks = blocks as f64;
-    // Kaplan et al. 2020, equation D.1, on parameters outside the embeddings.
-    let rate = (0.003_239 - 0.000_139_5 * blocks.ln()).clamp(5e-5, 3e-3);
-    let from = format!("{:.1e} for {} parameters in the blocks", rate, count(blocks));
-    (rate, batch_size::optimal_tokens(tokens), batch_size::critical_tokens(tokens), from)
-}
-
-fn unit(model: &Model) -> &'static str {
-    if model.reads_tokens() { "tokens a step" } else { "samples a step" }
-}
-
-/// Returns the steps of linear warm-up for a run of `steps`.
+/// Returns the number of steps of linear warm-up in a training of `steps` steps.
 ///
 /// Adam-like optimizers: long enough for the second moment to settle (`2/(1−β₂)`), at least 1 % of the run,
 /// but never more than a fifth of it. SGD: a twentieth of the run, at most 500 steps.
@@ -172,8 +97,8 @@ pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
     Decision { value, low: (value / 2).max(1), high: (value * 2).min(fifth), reason }
 }
 
-/// Rounds to two significant digits, through text, so that the result is exactly 0.0012 and not a float
-/// beside it.
+/// Rounds `value` to two significant digits, through text, so that the result is exactly 0.0012 and not a
+/// float beside it.
 pub(super) fn round(value: f64) -> f64 {
     format!("{value:.1e}").parse().unwrap_or(value)
 }
@@ -182,7 +107,6 @@ pub(super) fn round(value: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::fixtures;
-    use proptest::prelude::*;
 
     fn with(kind: OptimizerKind) -> Optimizer {
         Optimizer { kind, ..fixtures::adamw() }
@@ -220,17 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_scales_as_it_says() {
-        let model = fixtures::llama();
-        let rate = |kind, batch| recommended_peak(&model, &with(kind), batch, 1e9).value;
-        use OptimizerKind::*;
-        assert!((rate(Adamw, 64) / rate(Adamw, 16) - 2.0).abs() < 0.1, "root of four");
-        assert!((rate(Sgd, 64) / rate(Sgd, 16) - 4.0).abs() < 0.3, "four");
-        assert!((rate(Adamw, 64) / rate(Lion, 64) - 5.0).abs() < 0.2);
-        assert!(rate(Lamb, 64) > rate(Adamw, 64));
-    }
-
-    #[test]
     fn two_digits_are_the_number_one_writes() {
         assert_eq!(round(0.001_234_5).to_string(), "0.0012");
         assert_eq!(round(0.000_299_99).to_string(), "0.0003");
@@ -256,21 +169,5 @@ mod tests {
         assert!((value(Tunable::Pinned(0.5)) - 0.5).abs() < 1e-12);
         assert!((value(Tunable::Among(vec![1e-5, 2e-3, 0.5])) - 2e-3).abs() < 1e-12);
         assert!((value(Tunable::Log { low: 2e-3, high: 1.0 }) - 2e-3).abs() < 1e-12);
-    }
-
-    proptest! {
-        #[test]
-        fn the_rate_never_grows_past_the_critical_batch(batch in 1u64..100_000) {
-            let (model, adamw) = (fixtures::llama(), fixtures::adamw());
-            let at = |b| recommended_peak(&model, &adamw, b, 1e8).value;
-            let critical = batch_size::critical_tokens(1e8) / 256.0;
-            #[expect(clippy::cast_precision_loss, reason = "small")]
-            if batch as f64 > critical {
-                prop_assert!(at(2 * batch) <= at(batch));
-            } else {
-                prop_assert!(at(batch + 1) >= at(batch) * 0.95);
-            }
-            prop_assert!(at(batch).is_finite() && at(batch) > 0.0);
-        }
     }
 }

@@ -1,17 +1,17 @@
-//! Corrects the learning-rate rule by optima that studies have measured.
+//! Corrects the recommended learning rate by optima that studies have measured.
 
 use super::decision::Decision;
 use super::learning_rate::round;
 use serde::{Deserialize, Serialize};
 
-/// Measured error of the learning-rate rule at one batch.
+/// Measured error of the recommended learning rate at one batch size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Correction {
-    /// Samples of an optimizer step.
+    /// Samples of one optimizer step.
     pub batch: u64,
-    /// Best measured learning rate, divided by that of the rule for the same batch and tokens.
+    /// Best measured learning rate, divided by the one recommended for the same batch and tokens.
     pub ratio: f64,
-    /// Name of the study that measured it.
+    /// Name of the study that measured the learning rate.
     pub study: String,
 }
 

@@ -7,6 +7,8 @@ pub mod decision;
 pub mod goodput;
 pub mod learning_rate;
 pub mod learning_rate_correction;
+mod learning_rate_scaling;
+pub mod mtbf;
 pub(crate) mod step_count;
 pub mod training_schedule;
 pub mod validation;

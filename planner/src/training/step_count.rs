@@ -1,6 +1,6 @@
-//! Numbers of steps in a time.
+//! Conversion of a time to a number of steps.
 
-/// Returns the whole steps that end within `seconds`, at least one.
+/// Returns the number of whole steps that end within `seconds`, at least one.
 pub(crate) fn steps_in(seconds: f64, step_seconds: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -11,7 +11,7 @@ pub(crate) fn steps_in(seconds: f64, step_seconds: f64) -> u64 {
     steps.max(1)
 }
 
-/// Returns the number of steps nearest to `seconds`, at least one.
+/// Returns the number of steps whose duration is nearest to `seconds`, at least one.
 pub(crate) fn nearest_steps(seconds: f64, step_seconds: f64) -> u64 {
     steps_in(seconds + 0.5 * step_seconds, step_seconds)
 }

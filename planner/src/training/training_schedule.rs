@@ -13,39 +13,40 @@ use crate::training::validation::{
 use dtrain_recipes::{Recipe, Tunable, Warmup};
 use serde::{Deserialize, Serialize};
 
-/// Schedule of a run with one candidate.
+/// Schedule of a training with one candidate: steps, warm-up, checkpoints and validations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingSchedule {
     /// Steps after which training is complete; `None` when only time or the target ends it.
     pub steps: Option<u64>,
-    /// Steps over which the learning rate decays: fewer than `steps` where the time limit comes first.
+    /// Number of steps over which the learning rate decays: fewer than `steps` where the time limit comes
+    /// first.
     pub schedule_steps: u64,
-    /// Warm-up in steps.
+    /// Steps of linear warm-up, with their reason.
     pub warmup: Decision<u64>,
-    /// Steps between two checkpoints; there is one after the last step, too.
+    /// Number of steps between two checkpoints; there is one after the last step, too.
     pub save_every: u64,
     /// Checkpoint interval with its reason; `None` in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpointing: Option<CheckpointInterval>,
-    /// Steps between two validations; there is one after the last step, too.
+    /// Number of steps between two validations; there is one after the last step, too.
     pub validate_every: u64,
-    /// Most samples of one validation.
+    /// Largest number of samples in one validation.
     pub validate_samples: u64,
     /// Cost of the validations; `None` without an estimate, and in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation>,
 }
 
-/// Time of a step and of a validation sample.
+/// Predicted time of a training step and of a validation sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepAndValidationTime {
-    /// Seconds of one step.
+    /// Seconds of one training step.
     pub step: f64,
     /// Seconds of one validation sample; `None` without an estimate.
     pub validation_sample: Option<f64>,
 }
 
-/// Returns the schedule of a run whose steps and validations take the time `cost`.
+/// Returns the schedule of a training whose steps and validations take the time `cost`.
 pub fn training_schedule(
     recipe: &Recipe,
     batch: u64,

@@ -10,42 +10,44 @@ use crate::training::step_count::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
 
-/// Number of validations in a run that is long enough.
+/// Number of validations in a training that is long enough for as many.
 const MOST: u64 = 15;
 
-/// Largest share of the time for validation, where the recipe does not set it.
+/// Largest fraction of the time for validation, where the recipe does not set the interval.
 const SHARE: f64 = 0.1;
 
-/// Most samples of a validation, where the recipe does not set them: of a model without a sequence, and in
-/// tokens of one with.
+/// Largest validation, where the recipe does not set its size: in samples for a model without a sequence, in
+/// tokens for one with a sequence.
 const SAMPLES_MOST: (u64, u64) = (10_000, 1 << 18);
 
-/// Fewest samples of a validation, in the same units: with fewer, its figures are mostly chance.
+/// Smallest validation, in samples and in tokens like [`SAMPLES_MOST`]: with fewer, its figures are mostly
+/// chance.
 const SAMPLES_LEAST: (u64, u64) = (32, 1024);
 
-/// Cost of the validations of a run.
+/// Predicted cost of the validations in a training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
     /// Seconds of one validation.
     pub seconds: f64,
-    /// Number of validations, including the one at the end.
+    /// Number of validations in the training, including the one at the end.
     pub count: u64,
-    /// Share of the time of steps and validations.
+    /// Fraction of the time of steps and validations that validations take.
     pub share: f64,
 }
 
-/// Validation interval of a run, and the samples of each validation.
+/// Validation interval of a training, and the number of samples in each validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ValidationInterval {
     /// Steps from one validation to the next, at least 1.
     pub(super) every: u64,
-    /// Samples of each validation, at least 1.
+    /// Number of samples in each validation, at least 1.
     pub(super) samples: u64,
 }
 
 impl ValidationInterval {
-    /// Returns the interval for a run of `steps` steps of `step_seconds`, whose validations use `affordable`
-    /// samples in all, where the recipe leaves that open. There are `held_out` validation samples.
+    /// Decides the interval for a training of `steps` steps of `step_seconds`, whose validations use
+    /// `affordable` samples in all, where the recipe leaves that open. There are `held_out` validation
+    /// samples.
     pub(super) fn of(
         recipe: &Recipe,
         (steps, step_seconds): (u64, f64),
@@ -71,21 +73,21 @@ impl ValidationInterval {
         Self { every, samples }
     }
 
-    /// Returns the cost of the validations in a run of `steps` steps of `step` seconds, when each takes
-    /// `seconds`.
+    /// Returns the cost of all validations in a training of `steps` steps of `step` seconds, when each
+    /// validation takes `seconds`.
     pub(super) fn validation(&self, steps: u64, step: f64, seconds: f64) -> Validation {
         let count = self.count(steps);
         let all = whole(count) * seconds;
         Validation { seconds, count, share: all / (all + whole(steps) * step.max(1e-9)) }
     }
 
-    /// Returns the number of validations in `steps` steps, including the one at the end.
+    /// Returns the number of validations in a training of `steps` steps, including the one at the end.
     pub(super) fn count(&self, steps: u64) -> u64 {
         steps.div_ceil(self.every).max(1)
     }
 
-    /// Returns the whole steps of `step` seconds that fit into `seconds` with their validations of
-    /// `validation` seconds, at least 1.
+    /// Returns the number of whole training steps of `step` seconds that fit into `seconds` together with
+    /// their validations of `validation` seconds each, at least 1.
     pub(super) fn steps_within(&self, seconds: f64, step: f64, validation: f64) -> u64 {
         let step = step.max(1e-9);
         let round = whole(self.every) * step + validation;
@@ -101,14 +103,15 @@ impl ValidationInterval {
     }
 }
 
-/// Returns the validation samples that take a tenth of the time of `steps` steps of `batch` samples. Each
-/// costs a third of a training sample, or half of one where weights are frozen and have no gradients.
+/// Returns the number of validation samples that take a tenth of the time of `steps` steps of `batch`
+/// samples. Each costs a third of a training sample, or half of one where weights are frozen and have no
+/// gradients.
 pub(super) fn affordable_samples(recipe: &Recipe, batch: u64, steps: u64) -> u64 {
     let passes = if recipe.model.has_frozen_weights() { 2 } else { 3 };
     batch.saturating_mul(steps).saturating_mul(passes) / 10
 }
 
-/// Returns the validation samples that take a tenth of `seconds`, at `sample` seconds each.
+/// Returns the number of validation samples that take a tenth of `seconds`, at `sample` seconds each.
 pub(super) fn affordable_samples_within(seconds: f64, sample: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -119,7 +122,7 @@ pub(super) fn affordable_samples_within(seconds: f64, sample: f64) -> u64 {
     samples
 }
 
-/// Returns the fewest and the most samples of a validation whose size the planner decides.
+/// Returns the least and the largest number of samples of a validation whose size the planner decides.
 fn bounds(recipe: &Recipe, held_out: Option<u64>) -> (u64, u64) {
     let tokens = recipe.model.sample_tokens();
     let of = |(rows, all): (u64, u64)| if tokens > 1 { (all / tokens).max(1) } else { rows };

@@ -1,7 +1,8 @@
 //! Effects of host failures on a training: checkpoint interval, goodput and total time.
 
-use crate::training::checkpoint_interval::state;
-use crate::training::goodput::{self, FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS};
+use crate::training::checkpoint_interval::{interval_seconds, state};
+use crate::training::goodput::{self, FailureModel, RESTART_SECONDS};
+use crate::training::mtbf::{HOST_MTBF_SECONDS, job_mtbf_seconds};
 use crate::training::step_count::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::Serialize;
@@ -60,14 +61,14 @@ pub(super) fn failure_forecast(
     let host = recipe.cluster.mtbf.map_or(HOST_MTBF_SECONDS, |mtbf| mtbf.0);
     let bytes = state(recipe);
     let hazard = FailureModel {
-        mtbf_seconds: goodput::job_mtbf_seconds(host, hosts),
+        mtbf_seconds: job_mtbf_seconds(host, hosts),
         stall_seconds: bytes / f64::from(hosts) / STORAGE_BYTES_PER_SECOND,
         restart_seconds: RESTART_SECONDS,
     };
     let every = match recipe.checkpoint.every {
         Interval::Steps(steps) => steps.max(1),
         Interval::Time(time) => nearest_steps(time.0, step_seconds),
-        Interval::Auto => nearest_steps(goodput::interval_seconds(&hazard), step_seconds),
+        Interval::Auto => nearest_steps(interval_seconds(&hazard), step_seconds),
     };
     let every = every.min(steps.unwrap_or(every)).max(1);
     let total = steps.map(|steps| goodput::wall_seconds(&hazard, seconds(every), seconds(steps)));
@@ -87,7 +88,7 @@ pub(super) fn failure_forecast(
         goodput: goodput::goodput(&hazard, seconds(every)),
         goodput_at_double_mtbf: {
             let rarer = FailureModel { mtbf_seconds: 2.0 * hazard.mtbf_seconds, ..hazard };
-            goodput::goodput(&rarer, goodput::interval_seconds(&rarer))
+            goodput::goodput(&rarer, interval_seconds(&rarer))
         },
         total_seconds: total,
         device_hours: total.map(|total| total / 3600.0 * f64::from(devices)),

@@ -12,19 +12,19 @@ use shapes::{
 };
 use std::ops::{Add, Range, Sub};
 
-/// Number of parameters that one rank holds.
+/// Number of parameters that one rank holds, inside and outside the experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCounts {
-    /// All but the experts' parameters: replicas hold the same ones.
+    /// Number of parameters outside the experts; all replicas hold the same ones.
     pub dense: u64,
-    /// The experts' parameters, which differ along the expert axis.
+    /// Number of parameters of experts, which differ along the expert axis.
     pub experts: u64,
-    /// The part of `dense` that every tensor-parallel rank holds whole.
+    /// Number of those in `dense` that every tensor-parallel rank holds whole.
     pub whole: u64,
 }
 
 impl ParameterCounts {
-    /// Returns the number of all parameters.
+    /// Returns the number of parameters inside and outside the experts together.
     pub fn all(self) -> u64 {
         self.dense + self.experts
     }
@@ -54,10 +54,10 @@ impl Sub for ParameterCounts {
     }
 }
 
-/// Parameters of one part of a model on one rank.
+/// Parameters of one part of a model (embedding, block or head) on one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerParameters {
-    /// Number of parameters.
+    /// Number of parameters in the part.
     pub values: ParameterCounts,
     /// Shapes of the parameters outside the experts.
     lengths: Vec<MatrixShape>,
@@ -69,18 +69,18 @@ pub struct LayerParameters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MatrixShape {
     sides: [u64; 2],
-    /// True if every tensor-parallel rank holds all of it.
+    /// True if every tensor-parallel rank holds the whole parameter.
     is_whole: bool,
 }
 
-/// Values sent where gradients are compressed to two factors of low rank.
+/// Number of values sent in an all-reduce of gradients compressed to two low-rank factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowRankCounts {
-    /// Values of the factors with a row for each row of a matrix.
+    /// Number of values in the factors that have a row for each row of a gradient matrix.
     pub rows: u64,
-    /// Values of the factors with a row for each column of a matrix.
+    /// Number of values in the factors that have a row for each column of a gradient matrix.
     pub columns: u64,
-    /// Values that are sent uncompressed.
+    /// Number of values that are sent uncompressed.
     pub whole: u64,
 }
 
@@ -110,7 +110,7 @@ impl LayerParameters {
         part
     }
 
-    /// Returns the parameters of both parts together.
+    /// Returns the parameters of two parts of a model together.
     fn with(mut self, other: &Self) -> Self {
         self.values = self.values + other.values;
         self.lengths.extend(&other.lengths);
@@ -118,14 +118,14 @@ impl LayerParameters {
         self
     }
 
-    /// Returns the values that one of `shard` ranks keeps of the parameters outside the experts. Every
-    /// parameter is sharded by itself, and a shorter shard is padded.
+    /// Returns the number of values outside the experts that each of `shard` ranks keeps when they shard the
+    /// part. Every parameter is sharded by itself, and a shorter shard is padded.
     pub fn block(&self, shard: u32) -> u64 {
         self.lengths.iter().map(|length| length.values().div_ceil(u64::from(shard))).sum()
     }
 
-    /// Returns the values sent with low-rank compression of rank `rank`, between replicas that hold all
-    /// experts.
+    /// Returns the number of values sent with low-rank compression of rank `rank`, between replicas that hold
+    /// all experts.
     pub fn low_rank(&self, rank: u32) -> LowRankCounts {
         let mut all = LowRankCounts::default();
         for [rows, columns] in
@@ -141,34 +141,35 @@ impl LayerParameters {
         all
     }
 
-    /// Returns the values that one of `shard` ranks keeps of the experts; see [`LayerParameters::block`].
+    /// Returns the number of expert values that each of `shard` ranks keeps; see [`LayerParameters::block`].
     pub fn expert_block(&self, shard: u32) -> u64 {
         self.experts.iter().map(|[rows, columns]| (rows * columns).div_ceil(u64::from(shard))).sum()
     }
 
-    /// Returns the values in shard `index` of `shard` that every tensor-parallel rank holds whole, without
-    /// padding.
+    /// Returns the number of values, without padding, in shard `index` of `shard` that belong to parameters
+    /// which every tensor-parallel rank holds whole.
     pub fn replicated_values(&self, index: u32, shard: u32) -> u64 {
         let whole = self.lengths.iter().filter(|length| length.is_whole);
         whole.map(|length| share(length.values(), index, shard)).sum()
     }
 }
 
-/// Returns the size of part `index` when `values` are split into `parts`: the first parts are one longer.
+/// Returns the size of part `index` when `values` are split into `parts`: the first parts are one value
+/// longer.
 pub(crate) fn share(values: u64, index: u32, parts: u32) -> u64 {
     values / u64::from(parts) + u64::from(u64::from(index) < values % u64::from(parts))
 }
 
-/// Position of a part within a model.
+/// Position of a part within a model: embedding, block or head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
-    /// Before the first block.
+    /// Layers before the first block.
     Embedding,
-    /// A block.
+    /// One of the blocks.
     Block,
-    /// After the last block, on a rank without the embedding or with a head of its own weights.
+    /// Layers after the last block, on a rank that does not hold the embedding, or with weights of their own.
     Head,
-    /// After the last block, where the head shares the embedding of the same rank.
+    /// Layers after the last block, where they share the weights of the embedding on the same rank.
     TiedHead,
 }
 
@@ -179,34 +180,34 @@ pub struct ModelParameters {
     embedding: LayerParameters,
     /// Running sum of the parameters before each block; one entry more than blocks.
     before: Vec<ParameterCounts>,
-    /// One entry for each block, or a single one where all are equal.
+    /// Parameters of each block; a single entry where all blocks are equal.
     blocks: Vec<LayerParameters>,
-    /// Parameters that only the head has.
+    /// Parameters that belong to the head alone.
     head: LayerParameters,
-    /// The head with a copy of a tied embedding.
+    /// Parameters of the head, with a copy of a tied embedding.
     head_apart: LayerParameters,
-    /// Parameters of a tied embedding.
+    /// Number of parameters in a tied embedding.
     tied: u64,
-    /// Parameters of the largest block.
+    /// Number of parameters in the largest block.
     widest: ParameterCounts,
-    /// Frozen weights, where adapters are trained instead.
+    /// Frozen weights of the model; `None` unless adapters are trained instead.
     frozen: Option<Box<Self>>,
 }
 
-/// Number of parameters on one pipeline stage.
+/// Number of parameters that one rank holds of a pipeline stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageParameters {
     /// Parameters before the first block; zero on later stages.
     pub embedding: ParameterCounts,
-    /// Parameters of all blocks in all chunks of the stage.
+    /// Parameters of all blocks of the stage, in all of its chunks.
     pub blocks: ParameterCounts,
-    /// Parameters after the last block, without an embedding that the stage holds anyway; zero on earlier
-    /// stages.
+    /// Parameters after the last block; zero on earlier stages. An embedding that the stage holds anyway is
+    /// not counted again.
     pub head: ParameterCounts,
-    /// Parameters of a tied embedding that both the first and the last stage hold, and whose gradients they
-    /// sum.
+    /// Parameters of a tied embedding that both the first and the last stage hold, and whose gradients the
+    /// two sum.
     pub shared: u64,
-    /// Parameters of the largest part: embedding, block or head.
+    /// Parameters of the largest part of the stage: embedding, block or head.
     pub largest: ParameterCounts,
 }
 
@@ -217,7 +218,8 @@ impl StageParameters {
     }
 }
 
-/// Returns one entry for each block if only some have experts, or a single one if all are equal.
+/// Returns the parameters of each block of a decoder if only some have experts, or a single entry if all
+/// blocks are equal.
 fn decoder_blocks(d: &Decoder, part: impl Fn(&[NamedShape]) -> LayerParameters) -> Vec<LayerParameters> {
     if d.lora.is_some() {
         return vec![part(&decoder_adapters(d))];
@@ -231,7 +233,7 @@ fn decoder_blocks(d: &Decoder, part: impl Fn(&[NamedShape]) -> LayerParameters) 
 }
 
 impl ModelParameters {
-    /// Returns the parts of `model` in `layout`, on the rank at `coord`.
+    /// Counts the parameters of `model` in `layout`, on the rank at `coord`.
     pub fn of(model: &Model, layout: &Layout, coord: Coord) -> Self {
         let part = |parameters: &[NamedShape]| LayerParameters::of(parameters, layout, coord);
         let (count, blocks): (u32, Vec<LayerParameters>) = match model {
@@ -287,7 +289,8 @@ impl ModelParameters {
         }
     }
 
-    /// Returns the parts on the rank that holds most: uneven parts are larger towards the last index.
+    /// Counts the parameters of `model` on the rank that holds most: where parts are uneven, those of the
+    /// last index are larger.
     pub fn largest(model: &Model, layout: &Layout) -> Self {
         let mut coord = Coord([0; 5]);
         for axis in [Axis::Tensor, Axis::Expert] {
@@ -296,19 +299,19 @@ impl ModelParameters {
         Self::of(model, layout, coord)
     }
 
-    /// Returns the frozen weights of stage `stage`, where adapters are trained instead.
+    /// Returns the number of frozen weights of stage `stage`; zero unless adapters are trained instead.
     pub fn frozen(&self, arrangement: &Arrangement, stage: u32) -> ParameterCounts {
         self.frozen
             .as_ref()
             .map_or_else(ParameterCounts::default, |frozen| frozen.stage(arrangement, stage).all())
     }
 
-    /// Returns the parameters of the blocks `run`.
+    /// Returns the number of parameters in the blocks of the range `run`.
     pub fn blocks(&self, run: &Range<u32>) -> ParameterCounts {
         self.before[run.end as usize] - self.before[run.start as usize]
     }
 
-    /// Returns the parameters of stage `stage`.
+    /// Returns the number of parameters on stage `stage`.
     pub fn stage(&self, arrangement: &Arrangement, stage: u32) -> StageParameters {
         let stages = arrangement.layout.pipeline.get();
         let (first, last) = (stage == 0, stage + 1 == stages);
@@ -332,8 +335,8 @@ impl ModelParameters {
         &self.embedding
     }
 
-    /// Calls `each` with every part of `stage` that is reduced or gathered on its own: its parameters, its
-    /// position, and the number of such parts.
+    /// Calls `each` with every part of stage `stage` that is reduced or gathered on its own: its parameters,
+    /// its position in the model, and the number of such parts.
     pub fn for_each_unit(
         &self,
         arrangement: &Arrangement,

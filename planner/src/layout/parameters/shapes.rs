@@ -1,16 +1,17 @@
-//! Shapes of the parameters that the worker declares, by model and by part of it.
+//! Shapes of the parameters that the worker declares, by kind of model and by its parts (embedding, block,
+//! head).
 
 use dtrain_recipes::{Activation, Cnn, Decoder, LatentAttention, Mlp, Norm, PartOutline, Positions};
 
 /// Name (without the index of the block) and shape of a parameter.
 pub(super) type NamedShape = (&'static str, Vec<u64>);
 
-/// Returns the shapes of a part of a custom network; none of them is sharded.
+/// Returns the shapes of the parameters in one part of a custom network; none of them is sharded.
 pub(super) fn custom_part(part: &PartOutline) -> Vec<NamedShape> {
     part.parameters.iter().map(|shape| ("own.", shape.clone())).collect()
 }
 
-/// Returns the shapes of the adapters of a decoder block.
+/// Returns the shapes of the low-rank adapters of a decoder block.
 pub(super) fn decoder_adapters(d: &Decoder) -> Vec<NamedShape> {
     let rank = u64::from(d.lora.map_or(0, |lora| lora.rank));
     let names = |layer| match layer {
@@ -38,7 +39,8 @@ pub(super) fn decoder_embedding(d: &Decoder) -> Vec<NamedShape> {
     all
 }
 
-/// Returns the shapes of a block; if `is_dense`, of one without experts before the blocks with experts.
+/// Returns the shapes of the parameters in a decoder block; if `is_dense`, in one without experts that
+/// precedes the blocks with experts.
 pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<NamedShape> {
     let [h, f] = [d.hidden, if is_dense { d.dense_ffn() } else { d.ffn }].map(u64::from);
     let mut all = norm(d, d.hidden.into(), "attention_norm.weight", "attention_norm.bias");
@@ -83,7 +85,8 @@ pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<NamedShape> {
     all
 }
 
-/// Returns the matrices of latent attention, with the norms between them; the worker does not train them.
+/// Returns the shapes of the matrices in latent attention, and of the norms between them; the worker does not
+/// train them.
 fn latent_attention(d: &Decoder, latent: LatentAttention) -> Vec<NamedShape> {
     let [h, heads, width] = [d.hidden, d.heads, d.head_width()].map(u64::from);
     let [query, key_value, rotary, value] =
@@ -100,8 +103,8 @@ fn latent_attention(d: &Decoder, latent: LatentAttention) -> Vec<NamedShape> {
     all
 }
 
-/// Returns the shapes of the head, with the layers that predict further tokens, and of a tied embedding that
-/// it uses.
+/// Returns the shapes of a decoder's head, with its layers that predict further tokens, and those of a tied
+/// embedding that it uses.
 pub(super) fn decoder_head(d: &Decoder) -> (Vec<NamedShape>, Vec<NamedShape>) {
     let [v, h] = [d.vocab, d.hidden].map(u64::from);
     let mut own = norm(d, h, "norm.weight", "norm.bias");

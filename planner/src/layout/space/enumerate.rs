@@ -1,19 +1,18 @@
-//! Enumerates the arrangements of a number of ranks that the recipe leaves open.
+//! Enumerates the layouts and arrangements of a number of ranks that the recipe leaves open.
 
 use crate::layout::batch_split::divisors;
 use crate::layout::rejection::Rejection;
-use crate::pipeline_schedule::{PipelineShape, chunks_of, is_possible};
+use crate::layout::space::recompute_options::recompute_options;
+use crate::pipeline_schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
-use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, Tunable, ZeroStage};
+use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Tunable, ZeroStage};
 use std::num::NonZeroU32;
 
-/// Most chunks per stage that are tried, unless the recipe sets more: messages grow with them.
+/// Most chunks per pipeline stage to try, unless the recipe sets more: the number of messages grows with
+/// them.
 const CHUNKS_MOST: u32 = 4;
 
-/// Intervals of recomputed blocks that are tried: one in this many.
-const EVERY: [u32; 3] = [1, 2, 4];
-
-/// Returns all layouts of `ranks` ranks that respect the pins, in a fixed order.
+/// Enumerates all layouts of `ranks` ranks that have the degrees pinned in the recipe, in a fixed order.
 pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
     let pin = |axis| match axis {
         Axis::Tensor => pins.tensor,
@@ -39,7 +38,7 @@ pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
     whole.filter_map(|(degrees, _)| layout(&degrees)).collect()
 }
 
-/// Returns the layout with the degrees in the order of [`Axis::ALL`].
+/// Returns the layout with the given degrees, one for each axis in the order of [`Axis::ALL`].
 fn layout(degrees: &[u32]) -> Option<Layout> {
     let degree = |axis: Axis| NonZeroU32::new(*degrees.get(axis as usize)?);
     Some(Layout {
@@ -51,7 +50,8 @@ fn layout(degrees: &[u32]) -> Option<Layout> {
     })
 }
 
-/// Returns the reason why the model or the pins do not divide by this layout, with any engine.
+/// Returns a rejection if a degree of `layout` does not divide its dimension of the model or a pinned
+/// setting, with any engine; `None` if all do.
 pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection> {
     let pins = &recipe.layout;
     let check = |what: &str, size: u32, degree: u32| {
@@ -91,14 +91,15 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
     decoder.or(too_deep).or_else(|| check("the number of replicas", replicas, shard))
 }
 
-/// Returns the number that micro-batches must be a multiple of, see [`crate::pipeline_schedule::is_possible`].
+/// Returns the number of which the micro-batches of a step must be a multiple: see
+/// [`crate::pipeline_schedule::is_possible`].
 pub(super) fn round(arrangement: &Arrangement) -> u32 {
     let stages = arrangement.layout.pipeline.get();
     let shape = PipelineShape { stages, chunks: arrangement.chunks, micros: 1 };
     if is_possible(arrangement.schedule, shape) { 1 } else { stages }
 }
 
-/// Returns every arrangement of one layout that the recipe leaves open.
+/// Enumerates the arrangements of one layout that the recipe leaves open.
 pub(super) fn enumerate_arrangements(
     recipe: &Recipe,
     layout: Layout,
@@ -128,7 +129,7 @@ pub(super) fn enumerate_arrangements(
         all.map(|(schedule, chunks)| Arrangement { schedule, chunks, ..*a }).collect()
     });
     each(&|a| {
-        let all = recomputes(pins, a, recipe.model.blocks()).into_iter();
+        let all = recompute_options(pins, a, recipe.model.blocks()).into_iter();
         all.map(|(recompute, recompute_every)| Arrangement { recompute, recompute_every, ..*a }).collect()
     });
     all
@@ -143,7 +144,7 @@ fn precisions(choice: &Tunable<Precision>) -> Vec<Precision> {
     }
 }
 
-/// Returns the ZeRO stages to try: only 0 without replicas, unless the recipe pins another.
+/// Returns the ZeRO stages to try: the pinned one, otherwise all, or only stage 0 for a single replica.
 fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
     match pinned {
         Some(zero) => vec![zero],
@@ -152,7 +153,7 @@ fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
     }
 }
 
-/// Returns the shard group sizes to try: all replicas, or those of one host, whose links are faster.
+/// Returns the sizes of the shard group to try: all replicas, or those of one host, whose links are faster.
 fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
     let replicas = arrangement.replicas();
     let hosts = recipe.cluster.host_count();
@@ -166,7 +167,7 @@ fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
     }
 }
 
-/// Returns the settings of sequence parallelism to try: both, where the sequence divides.
+/// Returns the settings of sequence parallelism to try: off, and on where the sequence length is divisible.
 fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     let tensor = layout.tensor.get();
     let divides = match &recipe.model {
@@ -181,7 +182,7 @@ fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     }
 }
 
-/// Returns the pipeline schedules to try, with the chunks per stage.
+/// Returns the pipeline schedules to try, each with its number of chunks per stage.
 fn schedules(pins: &LayoutPins, layout: Layout, blocks: u32) -> Vec<(PipelineSchedule, u32)> {
     use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
     let stages = layout.pipeline.get();
@@ -200,28 +201,4 @@ fn schedules(pins: &LayoutPins, layout: Layout, blocks: u32) -> Vec<(PipelineSch
         (*schedule == Interleaved) == (*chunks > 1) && stages * chunks <= blocks.max(1)
     };
     all.flat_map(with_chunks).filter(fits).collect()
-}
-
-/// Returns the recompute settings to try, with their block intervals: fewer where runs of blocks are short.
-fn recomputes(pins: &LayoutPins, arrangement: &Arrangement, blocks: u32) -> Vec<(Recompute, u32)> {
-    let all = match pins.recompute {
-        Some(one) => vec![one],
-        // ZeRO 3 gathers a part again for its backward, which requires recompute.
-        None if arrangement.zero == ZeroStage::Zero3 => vec![Recompute::Full],
-        None => vec![Recompute::None, Recompute::Selective, Recompute::Full],
-    };
-    // The last run is never shorter than another.
-    let last = arrangement.layout.pipeline.get() - 1;
-    let longest = chunks_of(last, arrangement, blocks).map(|run| run.len()).max().unwrap_or(0);
-    let longest = u32::try_from(longest).unwrap_or(u32::MAX);
-    let is_new = |every: &u32| *every == 1 || longest.div_ceil(*every) < longest.div_ceil(every / 2);
-    let every = |recompute| match (recompute, pins.recompute_every) {
-        (Recompute::None, _) => vec![1],
-        (_, Some(every)) => vec![every],
-        (Recompute::Full, None) if arrangement.zero != ZeroStage::Zero3 => {
-            EVERY.into_iter().filter(is_new).collect()
-        }
-        (Recompute::Full | Recompute::Selective, None) => vec![1],
-    };
-    all.into_iter().flat_map(|one| every(one).into_iter().map(move |every| (one, every))).collect()
 }

@@ -1,6 +1,9 @@
-//! The space of candidates: all axes, all divisors, and a reason for each that is rejected.
+//! The space of candidates: layouts with all degrees that divide the ranks, and a reason for each rejected
+//! one.
 
 mod enumerate;
+mod reader_shares;
+mod recompute_options;
 mod rejections;
 
 #[cfg(test)]
@@ -14,16 +17,17 @@ use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
+use reader_shares::{largest_share, reader_shares};
 pub use rejections::RejectionTally;
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// Most micro-batches of a step on one rank. Each is sent to the rank as a list of actions.
+/// Largest number of micro-batches per step on one rank, which is sent every one of them as actions.
 pub const MICRO_BATCHES: u64 = 16_384;
 
-/// A number of equal ranks on the host.
+/// A number of ranks to train with, their threads and their device; all ranks are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankPool {
-    /// Number of ranks.
+    /// Number of ranks over all hosts.
     pub ranks: u32,
     /// Compute threads of each rank.
     pub threads: u32,
@@ -31,62 +35,64 @@ pub struct RankPool {
     pub device: DeviceKind,
 }
 
-/// A candidate without its micro-batch.
+/// A candidate whose micro-batch is still open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayoutOption {
-    /// Index of its [`RankPool`].
+    /// Index in [`CandidateSpace::pools`] of the ranks that train.
     pub pool: u32,
-    /// Index of the list of its possible micro-batches.
+    /// Index in `CandidateSpace::micros` of the list of possible micro-batches.
     micros: u32,
-    /// Layout, schedule, sharding, recompute and precision.
+    /// Layout, schedule, sharding, recompute and precision of the option.
     pub arrangement: Arrangement,
 }
 
-/// Id of a candidate: indices of its layout option and of its micro-batch.
+/// Id of a candidate: the index of its layout option, and the index of its micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CandidateId {
-    /// Index of the option.
+    /// Index in [`CandidateSpace::options`].
     pub option: u32,
-    /// Index of the micro-batch in the option's list.
+    /// Index of the micro-batch in the list of possible ones of the option.
     pub micro: u32,
 }
 
-/// All candidates of a recipe on a host.
+/// All candidates that the planner considers for a recipe on given hosts.
 #[derive(Clone, Debug)]
 pub struct CandidateSpace {
-    /// Samples of one optimizer step.
+    /// Samples of one optimizer step, over all ranks.
     pub batch: NonZeroU64,
-    /// Numbers of ranks to try.
+    /// Numbers of ranks to try, each with threads and device.
     pub pools: Vec<RankPool>,
     /// Layout options, in a fixed order that does not depend on the order of any input.
     pub options: Vec<LayoutOption>,
     /// Relative work of each data replica in a step; empty when all are equal.
     shares: Vec<u32>,
-    /// Lists of possible micro-batches, ascending; each list once.
+    /// Lists of possible micro-batch sizes, each in ascending order; options share equal lists.
     micros: Vec<Vec<NonZeroU32>>,
-    /// Candidates rejected before pricing, by reason.
+    /// Tally of the candidates rejected before pricing, by reason.
     pub left_out: RejectionTally,
 }
 
-/// Message why replicas with unequal shares cannot shard gradients, which would sync after every micro-batch.
+/// Reason why replicas with unequal shares cannot shard gradients, which would be reduced after every
+/// micro-batch.
 const ONCE_A_STEP: &str = "replicas with unequal shares reduce gradients only once per step (layout.zero = \
                           0 or 1)";
 
-/// A check of what the worker can run: `None`, or the reason why not.
+/// A check whether the worker can run an arrangement of a model: `None` if it can, otherwise the reason why
+/// not.
 pub type CapabilityCheck = fn(&Arrangement, &Model) -> Option<String>;
 
-/// The worker and engine that must be able to run a candidate.
+/// Checks that a candidate must pass: the worker, and the engine if any, must be able to run it.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// Check of the worker, whose rates price the candidate.
+    /// Check of the worker, from whose rates candidates are priced.
     pub worker: CapabilityCheck,
-    /// Another engine for which the plan is emitted.
+    /// Another engine for which the plan is emitted; `None` for dtrain's own worker.
     pub engine: Option<EngineSupport>,
 }
 
 impl Capabilities {
-    /// Returns the capabilities of the worker, and of `engine` where the plan is emitted for it. Engines
-    /// train decoders; any other model is refused when the plan is emitted.
+    /// Returns the checks of the worker, and of `engine` where the plan is emitted for it. Engines train
+    /// decoders; any other model is refused when the plan is emitted.
     pub fn of(recipe: &Recipe, engine: Option<&'static dyn Engine>) -> Self {
         let training = match &recipe.model {
             Model::Decoder(model) => Some(TrainingSpec::of(model, &recipe.train)),
@@ -96,7 +102,8 @@ impl Capabilities {
         Self { worker: cannot_run, engine }
     }
 
-    /// Returns the reason why the engine cannot run this many passes of a rank.
+    /// Returns the reason why the engine cannot run an arrangement with `passes` passes per rank; `None` if
+    /// it can, or if there is no engine.
     fn engine_rejection(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
         let EngineSupport { engine, training } = self.engine.as_ref()?;
         let passes = u32::try_from(passes).unwrap_or(u32::MAX);
@@ -140,7 +147,7 @@ impl CandidateSpace {
         space
     }
 
-    /// Adds the options of one layout, or the reason why there are none.
+    /// Adds the options of one layout to the space, or tallies the reason why it has none.
     fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, abilities: &Capabilities) {
         let RankPool { threads, device, .. } = self.pools[pool as usize];
         if let Some(rejection) = indivisible(recipe, &layout) {
@@ -205,7 +212,7 @@ impl CandidateSpace {
         }
     }
 
-    /// Returns the index of a list of micro-batches, and adds it if it is new.
+    /// Returns the index of a list of micro-batches, adding the list if it is new.
     fn list(&mut self, micros: Vec<NonZeroU32>) -> u32 {
         let place = self.micros.iter().rposition(|known| *known == micros).unwrap_or_else(|| {
             self.micros.push(micros);
@@ -214,7 +221,7 @@ impl CandidateSpace {
         u32::try_from(place).expect("lists are few")
     }
 
-    /// Returns the space that holds one candidate only.
+    /// Returns a space that holds only `candidate`; `None` if its batch is zero.
     pub fn single(candidate: &Candidate) -> Option<Self> {
         let Candidate { arrangement, ref split, threads, .. } = *candidate;
         let (layout, device) = (arrangement.layout, arrangement.device);
@@ -229,28 +236,28 @@ impl CandidateSpace {
         })
     }
 
-    /// Returns the possible micro-batches of an option, ascending.
+    /// Returns the possible micro-batch sizes of a layout option, in ascending order.
     pub fn micros(&self, option: &LayoutOption) -> &[NonZeroU32] {
         &self.micros[option.micros as usize]
     }
 
-    /// Returns the micro-batch of `id`.
+    /// Returns the micro-batch size of candidate `id`.
     pub fn micro(&self, id: CandidateId) -> NonZeroU32 {
         self.micros(&self.options[id.option as usize])[id.micro as usize]
     }
 
-    /// Returns the samples per step of the reader that reads most.
+    /// Returns the samples per step of the reader with the largest share, in a layout option.
     pub fn samples(&self, option: &LayoutOption) -> u64 {
         largest_share(self.batch, &option.arrangement.layout, &self.shares)
     }
 
-    /// Returns the forward passes per step of the reader that does most, with the micro-batch of `id`.
+    /// Returns the forward passes per step of the reader with the largest share, for candidate `id`.
     pub fn micro_batches(&self, id: CandidateId) -> u32 {
         let samples = self.samples(&self.options[id.option as usize]);
         u32::try_from(samples / u64::from(self.micro(id).get())).unwrap_or(u32::MAX)
     }
 
-    /// Returns the ids of all candidates, in order.
+    /// Returns the ids of all candidates in the space, in order.
     pub fn candidate_ids(&self) -> impl Iterator<Item = CandidateId> {
         (0u32..).zip(&self.options).flat_map(|(option, of)| {
             let count = u32::try_from(self.micros(of).len()).expect("divisors are few");
@@ -258,7 +265,7 @@ impl CandidateSpace {
         })
     }
 
-    /// Returns the micro-batches of all options, ascending.
+    /// Returns the micro-batch sizes of all options together, in ascending order.
     pub fn all_micro_batch_sizes(&self) -> Vec<u32> {
         let mut all: Vec<u32> = self.micros.iter().flatten().map(|m| m.get()).collect();
         all.sort_unstable();
@@ -266,17 +273,17 @@ impl CandidateSpace {
         all
     }
 
-    /// Returns the number of candidates that can run.
+    /// Returns the number of candidates in the space.
     pub fn len(&self) -> u64 {
         self.options.iter().map(|option| self.micros(option).len() as u64).sum()
     }
 
-    /// Returns `true` if no candidate can run.
+    /// Returns `true` if the space has no candidates.
     pub fn is_empty(&self) -> bool {
         self.options.is_empty()
     }
 
-    /// Returns the candidate with this id and learning rate.
+    /// Returns candidate `id` with the given learning rate.
     pub fn candidate(&self, id: CandidateId, learning_rate: f64) -> Candidate {
         let option = self.options[id.option as usize];
         let pool = self.pools[option.pool as usize];
@@ -291,7 +298,7 @@ impl CandidateSpace {
     }
 }
 
-/// Returns the device that trains.
+/// Returns the kind of device that trains `recipe` on `host`.
 pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
     match recipe.cluster.devices {
         Devices::Cpu => DeviceKind::Cpu,
@@ -311,7 +318,8 @@ pub fn max_ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     }
 }
 
-/// Returns the ranks and threads to try. A pinned number of ranks may exceed the cores; an open one does not.
+/// Returns the numbers of ranks to try, each with threads. A pinned number of ranks may exceed the cores; an
+/// open one does not.
 fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: DeviceKind) -> Vec<RankPool> {
     let pins = &recipe.layout;
     let pinned: u32 = [pins.data, pins.tensor, pins.pipeline, pins.context, pins.expert]
@@ -336,8 +344,8 @@ fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: Devic
     pools
 }
 
-/// Returns the thread counts to try for `ranks` ranks: the measured ones, or else an equal share of the
-/// cores.
+/// Returns the numbers of threads per rank to try for `ranks` ranks: the measured ones, or else an equal
+/// share of the cores.
 fn threads(host: &HostFacts, rates: Option<&Rates>, device: DeviceKind, ranks: u32) -> Vec<u32> {
     let measured = rates.iter().flat_map(|rates| &rates.by_ranks);
     let mut threads: Vec<u32> =
@@ -350,36 +358,8 @@ fn threads(host: &HostFacts, rates: Option<&Rates>, device: DeviceKind, ranks: u
     threads
 }
 
-/// Returns the samples per step of each reader; empty when the batch does not divide. `shares` is the
-/// relative work of the data replicas, empty when all are equal.
-fn reader_shares(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> Vec<u64> {
-    let expert = u64::from(layout.expert.get());
-    let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
-    let of = |share: u64, all: u64| {
-        let samples = batch.get() * share;
-        samples.is_multiple_of(all * expert).then(|| samples / (all * expert))
-    };
-    let data = layout.data.get();
-    let replicas: Option<Vec<u64>> = if shares.is_empty() {
-        (0..data).map(|_| of(1, data.into())).collect()
-    } else {
-        shares.iter().map(|share| of(u64::from(*share), all)).collect()
-    };
-    let each = replicas.unwrap_or_default().into_iter();
-    each.flat_map(|samples| (0..expert).map(move |_| samples)).collect()
-}
-
-/// Returns the samples per step of the reader that reads most, for a batch that divides.
-fn largest_share(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> u64 {
-    let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
-    match shares.iter().max() {
-        Some(most) => batch.get() * u64::from(*most) / (all * u64::from(layout.expert.get())),
-        None => batch.get() / u64::from(layout.readers()),
-    }
-}
-
-/// Returns the micro-batches that divide all readers' shares, ascending; empty when the batch does not
-/// divide.
+/// Returns the micro-batch sizes that divide the shares of all readers, in ascending order; empty when there
+/// are no shares.
 fn micros(shares: &[u64], pinned: Option<u32>) -> Vec<NonZeroU32> {
     let Some(common) = shares.iter().copied().reduce(greatest_divisor) else { return Vec::new() };
     let sizes = divisors(common).into_iter().filter_map(|d| u32::try_from(d).ok());
@@ -387,7 +367,7 @@ fn micros(shares: &[u64], pinned: Option<u32>) -> Vec<NonZeroU32> {
     wanted.filter_map(NonZeroU32::new).collect()
 }
 
-/// Returns the greatest common divisor (Euclid).
+/// Returns the greatest common divisor of `a` and `b`, by Euclid's algorithm.
 fn greatest_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_divisor(b, a % b) }
 }

@@ -3,15 +3,16 @@
 use crate::layout::rejection::{RejectedGroup, Rejection};
 use std::collections::BTreeMap;
 
-/// Rejected candidates, counted by heading, with the one of each that came nearest to fitting.
+/// Rejected candidates, counted by heading of the reason, with the candidate under each that came nearest to
+/// fitting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RejectionTally {
     groups: BTreeMap<String, (u64, u64, String, Rejection)>,
 }
 
 impl RejectionTally {
-    /// Counts `count` more under the heading of `rejection`; keeps the one of smallest `distance` as the
-    /// nearest.
+    /// Counts `count` more candidates under the heading of `rejection`, and keeps the candidate with the
+    /// smallest `distance` from fitting.
     pub fn add(&mut self, count: u64, rejection: &Rejection, described: impl Fn() -> String, distance: u64) {
         match self.groups.get_mut(&rejection.heading()) {
             Some((counted, nearest, words, kept)) => {
@@ -27,7 +28,7 @@ impl RejectionTally {
         }
     }
 
-    /// Returns the groups, the most frequent first.
+    /// Returns the groups of rejected candidates, the most frequent reason first.
     pub fn groups(self) -> Vec<RejectedGroup> {
         let group =
             |(heading, (count, _, nearest, rejection))| RejectedGroup { heading, count, nearest, rejection };

@@ -1,4 +1,5 @@
-//! Explains the choice: its ties, and the cost of every other value of every axis.
+//! Explains the choice of a plan: the candidates that tie with it, and the cost of every other value of every
+//! axis.
 
 use super::DetailLevel;
 use crate::choice::alternative::{Alternative, largest_delta};
@@ -8,10 +9,10 @@ use crate::text::row;
 use dtrain_recipes::{Bytes, Seconds};
 use std::cmp::Ordering;
 
-/// Most ties, and alternatives of one axis, that are shown.
+/// Largest number of ties, and of alternatives on one axis, to show.
 const PER_AXIS: usize = 3;
 
-/// Returns the reason why the second candidate is not the first.
+/// Returns the reason why the second candidate of a plan is not the first; `None` if there is no second.
 fn runner_up(plan: &Plan) -> Option<String> {
     let (first, second) = (plan.best(), plan.choices.get(1)?);
     let candidate = &second.candidate;
@@ -43,7 +44,7 @@ fn runner_up(plan: &Plan) -> Option<String> {
     Some(format!("{candidate}: a tie; {why}"))
 }
 
-/// Appends the ties, then the alternatives of every axis.
+/// Appends the candidates that tie with the choice, then the alternatives of every axis.
 pub(super) fn write_alternatives(text: &mut String, plan: &Plan, depth: DetailLevel) {
     if let Some(why) = runner_up(plan) {
         text.push('\n');
@@ -93,7 +94,8 @@ fn words(alternative: &Alternative) -> String {
     format!("{value}: {sign}{:.0} % ({cause})", percent.abs())
 }
 
-/// Appends a value with its best candidate, its memory, and all causes that add or save time.
+/// Appends the row of one alternative: its value, its best candidate, its memory, and all causes that add or
+/// save time.
 fn detailed_row(text: &mut String, key: &str, alternative: &Alternative, best: &RankedCandidate) {
     let Alternative { value, candidate, is_tied, time_delta, memory_peak, .. } = alternative;
     let (step, ours) = (best.price().step.0, best.price().memory_peak);
@@ -106,14 +108,14 @@ fn detailed_row(text: &mut String, key: &str, alternative: &Alternative, best: &
     }
 }
 
-/// Returns the extra time of a step relative to the choice, in words.
+/// Formats the extra time of a step relative to the choice as a percentage; `longer` is a fraction.
 pub fn slowdown(longer: f64, is_tie: bool) -> String {
     let sign = if longer < 0.0 { "−" } else { "+" };
     let percent = 100.0 * longer.abs();
     if is_tie { format!("a tie ({sign}{percent:.1} % time)") } else { format!("{sign}{percent:.1} % time") }
 }
 
-/// Returns the difference of memory of `theirs` from `ours`, in words.
+/// Formats the difference in memory per rank from `ours` to `theirs`.
 pub fn memory(ours: Bytes, theirs: Bytes) -> String {
     match theirs.0.cmp(&ours.0) {
         Ordering::Equal => "the same memory".to_owned(),
@@ -122,8 +124,8 @@ pub fn memory(ours: Bytes, theirs: Bytes) -> String {
     }
 }
 
-/// Returns the causes that take longer or shorter, the largest first, without those below half a percent of
-/// the step.
+/// Formats the causes that take more or less time than in the choice, the largest difference first, without
+/// differences below half a percent of the step.
 pub fn causes<N: AsRef<str>>(time_delta: &[(N, f64)], step_seconds: f64) -> String {
     let mut told: Vec<_> = time_delta.iter().filter(|(_, s)| s.abs() >= 0.005 * step_seconds).collect();
     told.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));

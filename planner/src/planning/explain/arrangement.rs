@@ -1,11 +1,11 @@
-//! Describes an arrangement in the usual words.
+//! Describes an arrangement in sentences with the usual terms.
 
 use crate::layout::candidate::Candidate;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{Model, PipelineSchedule, Recompute, ZeroStage};
 
-/// Returns one sentence for each axis and each way of saving memory; none for one rank that stores
-/// everything.
+/// Returns one sentence for each axis and each way of saving memory in a candidate; none for one rank that
+/// stores everything.
 pub(super) fn sentences(candidate: &Candidate, model: &Model) -> Vec<String> {
     let all = [
         data(candidate),

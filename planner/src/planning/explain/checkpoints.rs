@@ -1,4 +1,4 @@
-//! Describes the checkpoints of a run, and the cost of failures.
+//! Describes the checkpoints of a training, and the expected cost of host failures.
 
 use super::after;
 use crate::planning::plan::{Plan, RankedCandidate};
@@ -8,7 +8,8 @@ use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::thousands;
 
-/// Appends the rows about checkpoints, and about failures where the recipe sets the rate of host failures.
+/// Appends the rows about checkpoints to `text`, and those about failures where the recipe sets the rate of
+/// host failures.
 pub(super) fn write_checkpoints(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     let pace = &best.run_length;
     let apart = Seconds(whole(pace.save_every.min(pace.schedule_steps)) * best.price().step.0);
@@ -43,8 +44,7 @@ fn reason(saving: &CheckpointInterval, plan: &Plan) -> String {
             format!("{held}, and more frequent ones would take over {:.0} % of the time", 100.0 * HOLD_SHARE)
         }
         CheckpointReason::Failures => {
-            let host =
-                plan.recipe.cluster.mtbf.unwrap_or(Seconds(crate::training::goodput::HOST_MTBF_SECONDS));
+            let host = plan.recipe.cluster.mtbf.unwrap_or(Seconds(crate::training::mtbf::HOST_MTBF_SECONDS));
             format!("{held}, and a host fails every {host}")
         }
     }

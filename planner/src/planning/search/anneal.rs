@@ -9,10 +9,11 @@ use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing}
 use dtrain_protocol::shuffle::splitmix64;
 use std::cell::{Cell, RefCell};
 
-/// Number of candidates tried in one search.
+/// Number of candidates that annealing tries in one search.
 pub const ITERATIONS: u64 = 200_000;
 
-/// Ranks the candidates that annealing visits in `iterations` steps. Deterministic for a seed.
+/// Ranks the candidates that annealing visits in `iterations` steps, keeping the best `keep`. Deterministic
+/// for a seed.
 pub fn rank(cost_model: &CostModel<'_>, seed: u64, keep: usize, iterations: u64) -> Ranking {
     let objective = AnnealingObjective {
         cost_model,
@@ -36,7 +37,7 @@ pub fn rank(cost_model: &CostModel<'_>, seed: u64, keep: usize, iterations: u64)
     objective.ranking.into_inner()
 }
 
-/// Objective of the annealing: the logarithm of the step time, with a penalty for missing memory.
+/// Objective that annealing minimizes: the logarithm of the step time, with a penalty for missing memory.
 struct AnnealingObjective<'a> {
     cost_model: &'a CostModel<'a>,
     ranking: RefCell<Ranking>,
@@ -72,8 +73,8 @@ impl Anneal for AnnealingObjective<'_> {
     }
 }
 
-/// Returns a candidate near `id`: the next micro-batch, an option close in the list, or (one time in eight)
-/// any.
+/// Returns a random candidate near `id`: the next micro-batch size, an option close in the list, or (one time
+/// in eight) any candidate.
 fn neighbour(space: &CandidateSpace, id: CandidateId, stream: &mut SearchRng) -> CandidateId {
     let options = u64::try_from(space.options.len()).expect("counts fit");
     let option = match stream.below(8) {

@@ -1,4 +1,4 @@
-//! Exhaustive search: prices every candidate.
+//! Exhaustive search: prices every candidate of a space.
 
 use super::Ranking;
 use crate::layout::space::CandidateId;
@@ -7,10 +7,12 @@ use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver
 use argmin::core::{TerminationReason, TerminationStatus};
 use std::borrow::Borrow;
 
-/// Candidates priced in one iteration: enough to hide argmin's overhead, few enough to stop quickly.
+/// Number of candidates priced in one iteration: enough to hide argmin's overhead, few enough to stop
+/// quickly.
 const CHUNK: usize = 4096;
 
-/// A candidate that does not fit is a result, never an `Err`, which would end the whole search.
+/// Prices a candidate for argmin. One that does not fit is a result, never an `Err`, which would end the
+/// whole search.
 impl CostFunction for &CostModel<'_> {
     type Param = CandidateId;
     type Output = Feasibility;
@@ -24,9 +26,9 @@ impl CostFunction for &CostModel<'_> {
     }
 }
 
-/// A solver that visits all candidates of a space, a chunk in each iteration.
+/// A solver for argmin that visits all candidates of a space, a chunk in each iteration.
 pub struct Exhaustive {
-    /// Number of micro-batches of every option.
+    /// Number of possible micro-batch sizes of each layout option.
     micros: Vec<u32>,
     next: Option<CandidateId>,
     chunk: Vec<CandidateId>,
@@ -36,7 +38,7 @@ pub struct Exhaustive {
 type ExhaustiveState = IterState<CandidateId, (), (), (), (), f64>;
 
 impl Exhaustive {
-    /// Creates the solver for the cost model's space, keeping the best `keep`.
+    /// Creates the solver for the space of `cost_model`, keeping the best `keep` candidates.
     pub fn new(cost_model: &CostModel<'_>, keep: usize) -> Self {
         let space = cost_model.space();
         let count = |option| u32::try_from(space.micros(option).len()).expect("divisors are few");
@@ -48,7 +50,7 @@ impl Exhaustive {
         }
     }
 
-    /// Returns the candidate after `id`.
+    /// Returns the candidate after `id` in the order of the space; `None` after the last.
     fn after(&self, id: CandidateId) -> Option<CandidateId> {
         if id.micro + 1 < self.micros[id.option as usize] {
             return Some(CandidateId { micro: id.micro + 1, ..id });
@@ -92,7 +94,7 @@ impl<O: CostFunction<Param = CandidateId, Output = Feasibility>> Solver<O, Exhau
     }
 }
 
-/// Ranks every candidate of the cost model's space.
+/// Ranks every candidate in the space of `cost_model`, keeping the best `keep`.
 pub fn rank(cost_model: &CostModel<'_>, keep: usize) -> Ranking {
     let solver = Exhaustive::new(cost_model, keep);
     if solver.next.is_none() {

@@ -7,11 +7,11 @@ pub mod ranking;
 use crate::price::cost_model::CostModel;
 pub use ranking::Ranking;
 
-/// Largest space, in candidates, that is searched exhaustively.
+/// Number of candidates in the largest space that is searched exhaustively.
 pub const EXHAUSTIVE_MOST: u64 = 2_000_000;
 
-/// Ranks the candidates of the cost model's space: exhaustively when it is small enough, by annealing
-/// otherwise.
+/// Ranks the candidates in the space of `cost_model`, keeping the best `keep`: exhaustively when the space is
+/// small enough, by annealing otherwise.
 pub fn rank(cost_model: &CostModel<'_>, seed: u64, keep: usize) -> Ranking {
     if cost_model.space().len() <= EXHAUSTIVE_MOST {
         exhaustive::rank(cost_model, keep)

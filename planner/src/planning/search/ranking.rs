@@ -1,4 +1,4 @@
-//! Ranking: the best candidates so far, and the best of every value of every axis.
+//! Ranking of candidates: the best ones found so far, and the best one of every value of every axis.
 
 use crate::choice::pareto_front::ParetoFront;
 use crate::layout::candidate::zero_name;
@@ -7,37 +7,38 @@ use crate::price::cost_model::{CostModel, Feasibility};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
 use std::collections::BTreeMap;
 
-/// The best candidates so far.
+/// The best candidates that a search has found so far.
 #[derive(Clone, Debug)]
 pub struct Ranking {
     keep: usize,
-    /// Step seconds and ids, fastest first; equal times in the order of the space.
+    /// Step seconds and ids of the best candidates, fastest first; equal times in the order of the space.
     pub best: Vec<(f64, CandidateId)>,
-    /// Pareto front over time, memory and cost.
+    /// Pareto front over time, memory and cost of the candidates priced so far.
     pub front: ParetoFront<CandidateId>,
-    /// Best candidate of every value of every axis.
+    /// Step seconds and id of the best candidate for each value of each axis; `None` while no candidate with
+    /// it fits.
     best_per_axis: Vec<Option<(f64, CandidateId)>>,
     slots: AxisSlots,
-    /// Number of candidates that were priced.
+    /// Number of candidates priced so far.
     pub priced: u64,
-    /// Number of priced candidates that do not fit.
+    /// Number of priced candidates that do not fit in memory.
     pub too_large: u64,
-    /// Candidate that came nearest to fitting, with its missing bytes.
+    /// Missing bytes and id of the candidate that came nearest to fitting; `None` while all candidates fit.
     pub nearest: Option<(u64, CandidateId)>,
 }
 
-/// Entries of the best-per-axis table in which a candidate competes.
+/// The entries of the best-per-axis table in which each candidate competes.
 #[derive(Clone, Debug)]
 struct AxisSlots {
     names: Vec<(&'static str, String)>,
-    /// Entries by option.
+    /// Table entries of each layout option, one for each axis.
     options: Vec<Vec<u32>>,
-    /// Entries by option, then by micro-batch.
+    /// Table entry of each micro-batch size, by layout option.
     micros: Vec<Vec<u32>>,
 }
 
 impl Ranking {
-    /// Creates an empty ranking of a space, keeping the best `keep`.
+    /// Creates an empty ranking of the candidates in a space, keeping the best `keep`.
     pub fn new(space: &CandidateSpace, keep: usize) -> Self {
         let slots = AxisSlots::of(space);
         let best_per_axis = vec![None; slots.names.len()];
@@ -53,7 +54,7 @@ impl Ranking {
         }
     }
 
-    /// Records the feasibility and cost of a candidate.
+    /// Records a candidate with its cost, or with the memory that it lacks.
     pub fn record(&mut self, id: CandidateId, verdict: Feasibility) {
         self.priced += 1;
         match verdict {
@@ -88,20 +89,20 @@ impl Ranking {
         }
     }
 
-    /// Returns the best candidate of every value of every axis: axis, value, candidate.
+    /// Returns the best candidate of every value of every axis, as (axis, value, candidate).
     pub fn best_per_axis(&self) -> impl Iterator<Item = (&'static str, &str, CandidateId)> {
         let named = self.slots.names.iter().zip(&self.best_per_axis);
         named.filter_map(|((axis, value), champion)| champion.map(|(_, id)| (*axis, value.as_str(), id)))
     }
 
-    /// Returns the values of a candidate along every axis: axis, value.
+    /// Returns the values of a candidate along every axis, as (axis, value).
     pub fn values(&self, id: CandidateId) -> impl Iterator<Item = (&'static str, &str)> {
         let micro = self.slots.micros[id.option as usize][id.micro as usize];
         let slots = self.slots.options[id.option as usize].iter().copied().chain([micro]);
         slots.map(|slot| &self.slots.names[slot as usize]).map(|(axis, value)| (*axis, value.as_str()))
     }
 
-    /// Sorts again by simulated times, after a search in closed form.
+    /// Replaces the times of a search in closed form by simulated ones, and sorts the candidates again.
     pub fn refine(&mut self, cost_model: &CostModel<'_>) {
         let mut front = ParetoFront::default();
         for point in std::mem::take(&mut self.front).into_points() {
@@ -115,8 +116,8 @@ impl Ranking {
     }
 }
 
-/// Returns `true` if `a` ranks before `b`: by time, then by candidate, so that the order of evaluation
-/// changes nothing.
+/// Returns `true` if `a` ranks before `b`: by time, then by id, so that the order of evaluation changes
+/// nothing.
 fn before(a: &(f64, CandidateId), b: &(f64, CandidateId)) -> bool {
     a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)).is_lt()
 }
@@ -145,11 +146,11 @@ impl AxisSlots {
     }
 }
 
-/// Number of axes of an option, see [`values`].
+/// Number of axes of a layout option, see [`values`].
 const AXES: usize = 12;
 
-/// Returns integer codes of an option's values along every axis, in the order of [`values`]; cheaper to
-/// compare than words.
+/// Returns integer codes for the values of a layout option along every axis, in the order of [`values`]; they
+/// are cheaper to compare than words.
 fn codes(space: &CandidateSpace, option: &LayoutOption) -> [u64; AXES] {
     let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
     let pool = space.pools[option.pool as usize];
@@ -172,7 +173,7 @@ fn codes(space: &CandidateSpace, option: &LayoutOption) -> [u64; AXES] {
     ]
 }
 
-/// Returns the values of an option along every axis, in words.
+/// Returns the name of each axis, with the value of a layout option on it in words.
 fn values(space: &CandidateSpace, option: &LayoutOption) -> [(&'static str, String); AXES] {
     let pool = space.pools[option.pool as usize];
     let (ranks, threads) = (pool.ranks, pool.threads);

@@ -1,30 +1,30 @@
-//! Costs shared by all candidates of one layout option: computed once for all micro-batches.
+//! Costs shared by all candidates of one layout option, computed once for all of its micro-batch sizes.
 
-use super::{CostModel, Feasibility, weight_cuts};
+use super::{CostModel, weight_cuts};
 use crate::layout::parameters::ModelParameters;
 use crate::layout::space::LayoutOption;
 use crate::price::candidate_cost::CandidateCost;
 use crate::price::estimate::{Causes, TimeBreakdown};
-use crate::price::memory::{self, LargestTensor, MemoryBreakdown, MemoryInputs};
+use crate::price::memory::{self, MemoryBreakdown, MemoryInputs};
 use crate::price::step_profile::StepProfile;
 use crate::price::timing::{self, BatchCost, TimingInputs};
 use dtrain_recipes::Bytes;
 use std::cell::OnceCell;
 use std::num::NonZeroU32;
 
-/// Costs of the candidates of one layout option.
+/// Costs of the candidates of one layout option, which differ only in their micro-batch size.
 pub(super) struct LayoutCosts<'j> {
     cost_model: &'j CostModel<'j>,
     option: &'j LayoutOption,
     parts: &'j ModelParameters,
-    /// Micro-batch sizes, ascending.
+    /// Possible micro-batch sizes of the option, in ascending order.
     micros: &'j [NonZeroU32],
-    /// Samples per step of the reader that reads most.
+    /// Samples per step of the reader with the largest share.
     samples: u64,
-    available: Bytes,
-    largest: Option<Bytes>,
-    memory: memory::PipelineMemory<'j>,
-    /// Computed only if a candidate fits.
+    pub(super) available: Bytes,
+    pub(super) largest: Option<Bytes>,
+    pub(super) memory: memory::PipelineMemory<'j>,
+    /// Time of the pipeline stages; computed only if a candidate fits in memory.
     timing: OnceCell<timing::PipelineTiming<'j>>,
 }
 
@@ -51,53 +51,34 @@ impl<'j> LayoutCosts<'j> {
         }
     }
 
-    /// Like [`CostModel::feasibility`], for a micro-batch of this option.
-    pub(super) fn feasibility(&self, micro: u32) -> Feasibility {
-        let needed = self.memory(micro).total();
-        if needed > self.available {
-            return Feasibility::TooMuch(Bytes(needed.0 - self.available.0));
-        }
-        if let Some((tensor, most)) = self.oversized_tensor(micro) {
-            return Feasibility::TooMuch(Bytes(tensor.bytes.0 - most.0));
-        }
-        Feasibility::Fits(self.cost_of(needed, self.time(micro, false).total()))
-    }
-
-    /// Like [`CostModel::cost`], for a micro-batch of this option.
+    /// Returns the cost of the candidate with micro-batch index `micro`, like [`CostModel::cost`].
     pub(super) fn cost(&self, micro: u32) -> CandidateCost {
         self.cost_of(self.memory(micro).total(), self.time(micro, true).total())
     }
 
-    fn cost_of(&self, needed: Bytes, step_seconds: f64) -> CandidateCost {
+    pub(super) fn cost_of(&self, needed: Bytes, step_seconds: f64) -> CandidateCost {
         #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 52 bits")]
         let full = needed.0 as f64 / self.available.0.max(1) as f64;
         CandidateCost::of(step_seconds, full, self.cost_model.devices(self.option))
     }
 
-    /// Like [`CostModel::memory`], for a micro-batch of this option.
+    /// Returns the memory of the candidate with micro-batch index `micro`, like [`CostModel::memory`].
     pub(super) fn memory(&self, micro: u32) -> MemoryBreakdown {
         self.memory.peak(self.split(micro))
     }
 
-    /// Returns the largest tensor, if it is larger than the device allows, and that limit.
-    pub(super) fn oversized_tensor(&self, micro: u32) -> Option<(LargestTensor, Bytes)> {
-        let most = self.largest?;
-        let tensor = self.memory.largest_tensor(self.split(micro).0);
-        (tensor.bytes > most).then_some((tensor, most))
-    }
-
-    /// Returns the time of a step by part; pipelines are simulated action by action if `walked`, or in closed
-    /// form.
+    /// Returns the time of a step by part, for micro-batch index `micro`; pipelines are simulated action by
+    /// action if `walked`, otherwise priced in closed form.
     pub(super) fn time(&self, micro: u32, walked: bool) -> TimeBreakdown {
         self.timing().breakdown(&self.costs(micro), walked)
     }
 
-    /// Like [`CostModel::causes`], for a micro-batch of this option.
+    /// Returns the time of a step by cause, for micro-batch index `micro`, like [`CostModel::causes`].
     pub(super) fn causes(&self, micro: u32) -> Causes {
         self.timing().causes(&self.costs(micro))
     }
 
-    /// Like [`CostModel::step_profile`], for a micro-batch of this option.
+    /// Returns the profile of a step, for micro-batch index `micro`, like [`CostModel::step_profile`].
     pub(super) fn step_profile(&self, micro: u32) -> Option<StepProfile> {
         let timeline = self.timing().timeline(&self.costs(micro))?;
         Some(StepProfile {
@@ -125,8 +106,9 @@ impl<'j> LayoutCosts<'j> {
         BatchCost { micro, micro_batches, cost: self.cost_model.micro_cost(self.option, micro) }
     }
 
-    /// Returns the samples of a forward pass, and the forward passes of a step.
-    fn split(&self, micro: u32) -> (u32, u32) {
+    /// Returns the samples of a forward pass and the number of forward passes in a step, for micro-batch
+    /// index `micro`.
+    pub(super) fn split(&self, micro: u32) -> (u32, u32) {
         let micro = self.micros[micro as usize].get();
         (micro, u32::try_from(self.samples / u64::from(micro)).unwrap_or(u32::MAX))
     }

@@ -1,4 +1,4 @@
-//! Activation memory: bytes that the passes of one sample save for backward, operation by operation.
+//! Activation memory: the bytes per sample that passes save for the backward, operation by operation.
 
 use crate::rates::custom_model::kept_bytes;
 use dtrain_recipes::{
@@ -6,12 +6,13 @@ use dtrain_recipes::{
     Recompute,
 };
 
-/// Sharding of a decoder's activations.
+/// Sharding of a decoder's activations over the ranks of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActivationSharding {
     /// Number of tensor-parallel ranks.
     pub(super) tensor: u64,
-    /// True if these also split the sequence outside the sharded matrices (sequence parallelism).
+    /// True if tensor-parallel ranks also split the sequence outside the sharded matrices (sequence
+    /// parallelism).
     pub(super) sequence: bool,
     /// Number of context-parallel ranks.
     pub(super) context: u64,
@@ -23,40 +24,40 @@ impl ActivationSharding {
         (s / self.context) * each * values
     }
 
-    /// Returns the values per rank inside the sharded matrices.
+    /// Returns the number of values per rank inside the sharded matrices.
     fn inside(self, values: u64) -> u64 {
         values.div_ceil(self.tensor)
     }
 
-    /// Returns the values per rank between the sharded matrices.
+    /// Returns the number of values per rank between the sharded matrices.
     fn between(self, values: u64) -> u64 {
         if self.sequence { values.div_ceil(self.tensor) } else { values }
     }
 }
 
-/// Bytes saved for backward for one sample.
+/// Bytes of activations saved for the backward of one sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedActivations {
-    /// A block without recompute, while its micro-batch is alive.
+    /// Bytes that a block without recompute keeps while its micro-batch is alive.
     pub(super) block_stored: u64,
-    /// The extra bytes of such a block while it computes.
+    /// Extra bytes of a block without recompute while it computes.
     pub(super) block_working: u64,
-    /// A recomputed block, while its micro-batch is alive.
+    /// Bytes that a recomputed block keeps while its micro-batch is alive.
     pub(super) again_stored: u64,
-    /// The extra bytes of such a block while it is recomputed.
+    /// Extra bytes of a recomputed block while it is recomputed.
     pub(super) again_working: u64,
-    /// Layers before the first block.
+    /// Bytes of the layers before the first block.
     pub(super) outer: u64,
-    /// The head and the loss.
+    /// Bytes of the head and the loss.
     pub(super) logits: u64,
 }
 
-/// Implementation of the operations, which decides the tensors they save.
+/// Implementation of the worker's operations, which determines the tensors that they save for backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpBackend {
-    /// Fused operations on the host's CPU.
+    /// Fused operations on the host's CPU, in f32.
     Host,
-    /// Kernels of a device.
+    /// Kernels of a GPU.
     Device,
     /// Compositions of plain tensor operations.
     Plain,
@@ -92,7 +93,7 @@ pub(super) fn saved_activations(
 // Values per token: h hidden, q width of all query heads, k key-value width, a heads, s sequence, f
 // feed-forward width.
 
-/// Returns the bytes saved by the fused operations: of attention scores, only one logarithm per row.
+/// Returns the bytes that a decoder's fused operations save: of attention scores, only one logarithm per row.
 ///
 /// Tensor-parallel ranks also shard everything between a column-parallel and a row-parallel matrix. The input
 /// of a column-parallel matrix is whole on each rank (gathered, in sequence mode); the residual stream is
@@ -130,19 +131,19 @@ fn decoder_fused(d: &Decoder, cut: ActivationSharding) -> SavedActivations {
     }
 }
 
-/// Returns the number of feed-forward layers that each token passes through.
+/// Returns the number of feed-forward layers that each token passes through in a block.
 fn passed(d: &Decoder) -> u64 {
     d.experts.map_or(1, |experts| experts.per_token.into())
 }
 
-/// Returns the values per token that routing to experts saves: scores, probabilities, and a row to and from
-/// each expert.
+/// Returns the number of values per token that routing to experts saves: scores, probabilities, and a row to
+/// and from each expert.
 fn routed(d: &Decoder) -> u64 {
     let each = |experts: Experts| u64::from(experts.per_token) * 2 * u64::from(d.hidden);
     d.experts.map_or(0, |experts| 2 * u64::from(experts.count) + each(experts))
 }
 
-/// Returns the bytes of one value of a matrix product's operand.
+/// Returns the bytes of one value of an operand in a matrix product.
 pub(super) fn factor_bytes(precision: Precision) -> u64 {
     match precision {
         Precision::F32 => 4,
@@ -150,8 +151,8 @@ pub(super) fn factor_bytes(precision: Precision) -> u64 {
     }
 }
 
-/// Returns the bytes saved by the kernels of a device: operands of products in their precision, all else in
-/// f32; of attention scores only their softmax, which replaces them.
+/// Returns the bytes that the kernels of a device save for a decoder: operands of products in their
+/// precision, all else in f32; of attention scores only their softmax, which replaces them.
 ///
 /// Sharding is that of [`decoder_fused`].
 fn decoder_on_device(
@@ -203,7 +204,7 @@ fn decoder_on_device(
     }
 }
 
-/// Returns the bytes saved by plain tensor operations.
+/// Returns the bytes that plain tensor operations save for a decoder.
 fn decoder_plain(
     d: &Decoder,
     cut: ActivationSharding,
@@ -284,7 +285,7 @@ fn cnn(c: &Cnn) -> SavedActivations {
     }
 }
 
-/// Returns the bytes saved by a custom network, of which only the shapes are known.
+/// Returns the bytes that a custom network saves, of which only the shapes are known.
 fn custom_model(own: &CustomModel) -> SavedActivations {
     let outline = &own.outline;
     let bytes = |output: [u64; 2]| 4 * output[0].saturating_mul(output[1]);

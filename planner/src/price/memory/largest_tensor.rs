@@ -1,14 +1,14 @@
-//! The largest tensor of a step. A device may refuse a tensor above a part of its memory, however much of it
-//! is free.
+//! The largest tensor of a step: a device may refuse a tensor above a part of its memory, however much is
+//! free.
 
 use super::activations::factor_bytes;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{Activation, Bytes, Decoder, Model};
 
-/// The largest tensor of a rank.
+/// The largest tensor of a rank in a training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargestTensor {
-    /// Description of the tensor, in words.
+    /// Description of the tensor in words.
     pub what: &'static str,
     /// Size of the tensor on one rank.
     pub bytes: Bytes,

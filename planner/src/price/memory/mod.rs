@@ -24,31 +24,32 @@ use serde::{Deserialize, Serialize};
 /// Bytes of one rank at the peak of a step, by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryBreakdown {
-    /// Weights, with their copies in a shorter format, and weights gathered from other ranks' shards.
+    /// Bytes of weights, with their copies in a shorter format, and of weights gathered from other ranks'
+    /// shards.
     pub weights: Bytes,
-    /// Gradients, with the sum over micro-batches.
+    /// Bytes of gradients, with the sum over micro-batches.
     pub gradients: Bytes,
-    /// Optimizer moments, and the extra state of replicas that are only approximately equal.
+    /// Bytes of optimizer moments, and of the extra state of replicas that are only approximately equal.
     pub optimizer: Bytes,
-    /// Activations saved for backward, over all micro-batches alive at once.
+    /// Bytes of activations saved for backward, over all micro-batches alive at once.
     pub activations: Bytes,
-    /// Output of the head, its softmax and its gradient.
+    /// Bytes of the head's output, its softmax and its gradient.
     pub logits: Bytes,
-    /// Communication buffers.
+    /// Bytes of communication buffers.
     pub buckets: Bytes,
-    /// Copy of this rank's shard of the state while a checkpoint is written.
+    /// Bytes of the copy of this rank's shard of the state, while a checkpoint is written.
     pub checkpoint: Bytes,
-    /// The process itself: memory resident before the model was built, code, stacks.
+    /// Bytes of the process itself: memory resident before the model was built, code, stacks.
     pub baseline: Bytes,
 }
 
 impl MemoryBreakdown {
-    /// Returns the sum of all categories.
+    /// Returns the sum of the bytes in all categories.
     pub fn total(&self) -> Bytes {
         Bytes(self.categories().iter().map(|(_, bytes)| bytes.0).sum())
     }
 
-    /// Returns the categories with their names, in a fixed order.
+    /// Returns the bytes of each category with its name, in a fixed order.
     pub fn categories(&self) -> [(&'static str, Bytes); 8] {
         [
             ("weights", self.weights),
@@ -63,22 +64,22 @@ impl MemoryBreakdown {
     }
 }
 
-/// Inputs of the memory of a rank that do not depend on the micro-batch.
+/// Inputs for the memory of a rank that do not depend on the micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryInputs<'a> {
-    /// The model.
+    /// Model to train.
     pub model: &'a Model,
-    /// Parameters of the largest rank of the layout.
+    /// Parameters on the largest rank of the layout.
     pub parts: &'a ModelParameters,
-    /// The optimizer.
+    /// Optimizer of the training, which keeps moments.
     pub optimizer: &'a Optimizer,
-    /// Layout, schedule, sharding, recompute and precision.
+    /// Layout, schedule, sharding, recompute and precision of the training.
     pub arrangement: Arrangement,
     /// Bytes of the process itself.
     pub baseline: u64,
 }
 
-/// Memory of a rank of every pipeline stage: the fixed part, and the part per sample.
+/// Memory of one rank in every pipeline stage: the fixed part, and the part per sample.
 #[derive(Clone, Debug)]
 pub struct PipelineMemory<'a> {
     model: &'a Model,
@@ -88,20 +89,20 @@ pub struct PipelineMemory<'a> {
 
 #[derive(Clone, Copy, Debug)]
 struct StageMemory {
-    /// All but activations, logits and the weight copies of a pass.
+    /// Fixed bytes by category: all but activations, logits and the weight copies of a pass.
     held: MemoryBreakdown,
-    /// Bytes of the weight copies that a pass keeps while it is alive, and of those in use.
+    /// Bytes of the weight copies that each pass keeps while it is alive, and of those in use.
     copies: [u64; 2],
-    /// Bytes per sample in the blocks, while its micro-batch is alive.
+    /// Bytes per sample that the blocks keep while the micro-batch is alive.
     stored: u64,
-    /// Bytes per sample in the block that computes, and before the first block.
+    /// Bytes per sample in the block that computes, and in the layers before the first block.
     working: u64,
-    /// Bytes per sample in the head.
+    /// Bytes per sample of the head's output.
     logits: u64,
 }
 
 impl<'a> PipelineMemory<'a> {
-    /// Builds the memory of all stages of a pipeline.
+    /// Computes the fixed memory and the memory per sample of all stages of a pipeline.
     pub fn of(held: &MemoryInputs<'a>) -> Self {
         let kept = activations_of(held);
         let stages = held.arrangement.layout.pipeline.get();
@@ -112,18 +113,18 @@ impl<'a> PipelineMemory<'a> {
         }
     }
 
-    /// Returns the memory of the heaviest rank, in a step of `micro_batches` forward passes of `micro`
-    /// samples. All stages are compared: the heaviest is often the last.
+    /// Returns the memory of the heaviest rank by category, in a step whose `split` is (samples of a forward
+    /// pass, number of forward passes). All stages are compared: the heaviest is often the last.
     pub fn peak(&self, split: (u32, u32)) -> MemoryBreakdown {
         self.stages(split).max_by_key(|m| m.total()).unwrap_or_default()
     }
 
-    /// Returns the largest tensor of any rank, for forward passes of `micro` samples.
+    /// Returns the largest tensor on any rank, for forward passes of `micro` samples.
     pub fn largest_tensor(&self, micro: u32) -> LargestTensor {
         largest_tensor::largest(self.model, &self.arrangement, micro.into())
     }
 
-    /// Returns the memory of a rank of every stage, from the first to the last.
+    /// Returns the memory of one rank in every stage, from the first stage to the last.
     pub fn each(&self, split: (u32, u32)) -> Vec<MemoryBreakdown> {
         self.stages(split).collect()
     }
@@ -132,7 +133,7 @@ impl<'a> PipelineMemory<'a> {
         (0..self.arrangement.layout.pipeline.get()).map(move |stage| self.passing(stage, split))
     }
 
-    /// Returns the memory of a rank of stage `index`, with the activations and logits that are alive at its
+    /// Returns the memory of a rank in stage `index`, with the activations and logits that are alive at its
     /// peak.
     fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> MemoryBreakdown {
         let Arrangement { layout, schedule, chunks, .. } = self.arrangement;
@@ -177,7 +178,7 @@ fn activations_of(held: &MemoryInputs<'_>) -> SavedActivations {
     saved_activations(held.model, cut, recompute, precision, by)
 }
 
-/// Returns the bytes of the weights of one block that a pass copies: all in 16 bits, or on a device those
+/// Returns the bytes of the weights in one block that a pass copies: all in 16 bits, or on a device those
 /// that are joined for one product, in f32.
 fn copied(held: &MemoryInputs<'_>, of_block: u64) -> u64 {
     let Arrangement { precision, layout, .. } = held.arrangement;
@@ -256,7 +257,7 @@ fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> Sta
     StageMemory { held: fixed, copies, stored, working, logits }
 }
 
-/// Returns the bytes of send buffers, and of the shared memory between the ranks of a host.
+/// Returns the bytes of send buffers on one rank, and of the memory shared between the ranks of a host.
 fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
     let Arrangement { layout, zero, shard, .. } = arrangement;
     let [replicas, tensor] = [arrangement.replicas(), layout.tensor.get()].map(u64::from);
@@ -279,8 +280,9 @@ fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
     gradients + 2 * members * 4 * SLOT_VALUES as u64 + 4 * neighbours * 4 * MAIL_VALUES as u64
 }
 
-/// Returns the values per parameter that approximately equal replicas keep: the part not sent yet; the last
-/// common weights with their momentum, and the summed change; gradients in flight for some steps.
+/// Returns the number of extra values per parameter that approximately equal replicas keep: the part not sent
+/// yet; the last common weights with their momentum, and the summed change; gradients in flight for some
+/// steps.
 fn kept_apart(arrangement: &Arrangement) -> u64 {
     let sync = &arrangement.sync;
     let residual = match sync.compress {
@@ -292,7 +294,7 @@ fn kept_apart(arrangement: &Arrangement) -> u64 {
     residual + travelling + if sync.local.is_some() { 3 } else { 0 }
 }
 
-/// Returns the values per parameter that the optimizer keeps.
+/// Returns the number of values per parameter that the optimizer keeps as its state.
 pub fn moments(optimizer: &Optimizer) -> u64 {
     match optimizer.kind {
         OptimizerKind::Adamw | OptimizerKind::Lamb => 2,

@@ -1,15 +1,16 @@
-//! Step time by cause, with each kind of communication apart.
+//! Step time by cause: computation, the bubble, and each kind of communication apart.
 
-use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes, SteadyState, TimingInputs, overlap};
+use super::overlap::overlap_share;
+use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes, SteadyState, TimingInputs};
 use crate::price::estimate::Causes;
 use crate::step::traffic::{TrafficPurpose, TransferPhase};
 
-/// Seconds for each [`TrafficPurpose`].
+/// Seconds of communication for each [`TrafficPurpose`], by its index.
 type SecondsByPurpose = [f64; TrafficPurpose::COUNT];
 
 impl PipelineTiming<'_> {
-    /// Returns the step time by cause: [`PipelineTiming::breakdown`] of a simulated pipeline, with each kind
-    /// of communication apart. The overlap with a pass is shared by all kinds in proportion.
+    /// Returns the step time by cause: the [`PipelineTiming::breakdown`] of a simulated pipeline, with each
+    /// kind of communication apart. Overlap with a pass is attributed to all kinds in proportion.
     pub(crate) fn causes(&self, split: &BatchCost) -> Causes {
         let (timing, time) = (&self.timing, self.breakdown(split, true));
         let (n, whole) = (f64::from(split.micro_batches), timing.speeds.whole);
@@ -39,11 +40,11 @@ impl PipelineTiming<'_> {
 }
 
 impl TimingInputs<'_> {
-    /// Returns the exposed communication of one forward and one backward, by purpose; the sum is that of
-    /// `stage`.
+    /// Returns the exposed seconds of communication in one forward and one backward pass, by purpose; their
+    /// sum is that of `stage`.
     fn in_passes(&self, steady: &SteadyState<'_>, split: &BatchCost, stage: &StageTimes) -> SecondsByPurpose {
         let mut sends = SecondsByPurpose::default();
-        let hidden = overlap(self.arrangement.device);
+        let hidden = overlap_share(self.arrangement.device);
         self.spread(
             steady,
             TransferPhase::Forward,
@@ -65,7 +66,7 @@ impl TimingInputs<'_> {
         sends
     }
 
-    /// Returns the exposed communication at the end of a step, by purpose; the sum is that at the end of
+    /// Returns the exposed seconds of communication at the end of a step, by purpose; their sum is that of
     /// `stage`.
     fn after_passes(
         &self,
@@ -103,7 +104,7 @@ impl TimingInputs<'_> {
         }
     }
 
-    /// Returns the seconds of communication in phase `when`, by purpose.
+    /// Returns the seconds of communication in phase `when`, by purpose, before any overlap.
     fn of(&self, steady: &SteadyState<'_>, when: TransferPhase) -> SecondsByPurpose {
         let mut own = SecondsByPurpose::default();
         steady.sender.state(|transfer| {

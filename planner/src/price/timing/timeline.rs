@@ -1,14 +1,13 @@
-//! The timeline of a step: the activities of each stage, from the simulated pipeline.
+//! The timeline of a predicted step: the activities of each stage, from the simulated pipeline.
 
 use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes};
-use crate::pipeline_schedule::simulate::{PassCost, SimulatedPipeline, simulate_pipeline};
-use crate::pipeline_schedule::{PipelineShape, passes};
+use crate::pipeline_schedule::PipelineShape;
 use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 use dtrain_protocol::Arrangement;
 
 impl StageTimes {
-    /// Returns the seconds of one pass through one of the stage's chunks.
-    fn work(&self, chunks: u32) -> ChunkTimes {
+    /// Returns the seconds of one pass through one of the stage's `chunks` chunks.
+    pub(super) fn work(&self, chunks: u32) -> ChunkTimes {
         let v = f64::from(chunks);
         ChunkTimes {
             forward: self.forward / v,
@@ -21,8 +20,8 @@ impl StageTimes {
 }
 
 impl PipelineTiming<'_> {
-    /// Returns one step of every stage. All tracks end at the step time of [`PipelineTiming::breakdown`] with
-    /// a simulated pipeline; `None` when the schedule deadlocks.
+    /// Returns the timeline of one step in every stage. All tracks end at the step time of
+    /// [`PipelineTiming::breakdown`] with a simulated pipeline; `None` when the schedule deadlocks.
     pub(crate) fn timeline(&self, split: &BatchCost) -> Option<Timeline> {
         let (timing, arrangement) = (&self.timing, self.timing.arrangement);
         let Bottleneck { busiest: (_, busiest), filling, .. } = self.deciding(split);
@@ -43,17 +42,7 @@ impl PipelineTiming<'_> {
         Some(Timeline { step_seconds: step * timing.speeds.whole, lanes })
     }
 
-    /// Simulates the passes of a step action by action, with `transfer` seconds for each message; see
-    /// [`simulate_pipeline`].
-    pub(super) fn walked(&self, split: &BatchCost, transfer: f64) -> Option<SimulatedPipeline> {
-        let Arrangement { chunks, schedule, .. } = *self.timing.arrangement;
-        let stages = self.stages.iter().map(|steady| self.timing.stage(steady, split));
-        let costs: Vec<PassCost> = stages.map(|stage| stage.work(chunks).cost()).collect();
-        let shape = self.shape(split);
-        simulate_pipeline(&passes(schedule, shape), shape, &costs, transfer, |_, _, _| {})
-    }
-
-    fn shape(&self, split: &BatchCost) -> PipelineShape {
+    pub(super) fn shape(&self, split: &BatchCost) -> PipelineShape {
         let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
         PipelineShape { stages: layout.pipeline.get(), chunks, micros: split.micro_batches }
     }

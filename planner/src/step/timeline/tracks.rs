@@ -1,4 +1,4 @@
-//! Simulates the passes of a step action by action, as one track for each stage.
+//! Tracks of a step's timeline: simulates the passes action by action, with one track for each stage.
 
 use super::{Activity, StageTrack};
 use crate::pipeline_schedule::simulate::{PassCost, simulate_pipeline};
@@ -6,23 +6,23 @@ use crate::pipeline_schedule::{PipelineShape, passes};
 use dtrain_protocol::Action;
 use dtrain_recipes::PipelineSchedule;
 
-/// Seconds of one pass through one chunk of a stage.
+/// Seconds of a pass of one micro-batch through one chunk of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ChunkTimes {
-    /// Computing time of a forward.
+    /// Seconds of computing in a forward pass.
     pub(crate) forward: f64,
-    /// Computing time of a backward, including gradients of weights.
+    /// Seconds of computing in a backward pass, including weight gradients.
     pub(crate) backward: f64,
-    /// Part of `backward` that computes gradients of weights.
+    /// Part of `backward` that computes weight gradients, in seconds.
     pub(crate) weights: f64,
-    /// Exposed communication in a forward.
+    /// Seconds of exposed communication in a forward pass.
     pub(crate) sent_forward: f64,
-    /// Exposed communication in a backward.
+    /// Seconds of exposed communication in a backward pass.
     pub(crate) sent_backward: f64,
 }
 
 impl ChunkTimes {
-    /// Returns the durations that the simulation uses.
+    /// Returns the durations of passes for the simulation, with communication included.
     pub(crate) fn cost(&self) -> PassCost {
         PassCost {
             forward: self.forward + self.sent_forward,
@@ -49,7 +49,7 @@ pub(crate) fn stage_tracks(
     Some(lanes)
 }
 
-/// Appends an action to a track: computing first, then its exposed communication.
+/// Appends a pass to a track: computing first, then its exposed communication.
 fn act(lane: &mut StageTrack, work: &ChunkTimes, action: Action) {
     let ChunkTimes { forward, backward, weights, sent_forward, sent_backward } = *work;
     let (pass, doing, computed, sent) = match action {

@@ -1,4 +1,4 @@
-//! Traffic of data parallelism: gradients, and sharded weights.
+//! Traffic of data parallelism: reduced gradients, and gathered weights that are sharded.
 
 use super::{
     BUCKET_VALUES, CollectiveKind, CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase, skip_empty,
@@ -7,19 +7,20 @@ use crate::layout::parameters::{LayerKind, LayerParameters, LowRankCounts, share
 use dtrain_protocol::{Axis, Channel, communication_volume};
 use dtrain_recipes::{Compression, Model, ZeroStage};
 
-/// Parameters of a part that are sharded among the same ranks.
+/// Parameters in one part of a model that are sharded among the same ranks.
 #[derive(Clone, Copy, Debug)]
 struct ShardedParameters {
     /// Channels of the shard group, and of the ranks that hold the same shard.
     channels: [Channel; 2],
-    /// Number of ranks in each.
+    /// Number of ranks in each of the two channels.
     ranks: [u32; 2],
-    /// Values that one rank keeps.
+    /// Number of values that one rank keeps.
     block: u64,
 }
 
 impl TrafficModel<'_> {
-    /// Calls `tell` with the traffic that does not depend on micro-batches: gradients, weights, and figures.
+    /// Calls `tell` with the transfers of the rank that do not depend on the micro-batch: gradients, weights
+    /// and figures.
     pub(crate) fn state(&self, tell: impl FnMut(CommunicationOp)) {
         let tell = &mut skip_empty(tell);
         self.whole(tell);
@@ -43,8 +44,9 @@ impl TrafficModel<'_> {
         self.figures(tell);
     }
 
-    /// Adds the sum of gradients that sequence parallelism needs for parameters whole on all tensor-parallel
-    /// ranks, since each saw only a part of the sequence: in one message, of shards only the rank's own.
+    /// Reports the sum of gradients that sequence parallelism needs for parameters whole on all
+    /// tensor-parallel ranks, since each saw only a part of the sequence. It is one message; where gradients
+    /// are sharded, it has only the rank's own shard.
     fn whole(&self, tell: &mut impl FnMut(CommunicationOp)) {
         if !matches!(self.model, Model::Decoder(_)) || !self.arrangement.sequence {
             return;
@@ -74,7 +76,8 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// Adds the all-reduces of whole buckets and of the rest.
+    /// Reports the reductions of `values` gradients over the group of `channel`: one for each whole bucket,
+    /// and one for the rest.
     fn buckets(&self, channel: Channel, ranks: u32, values: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let sync = self.arrangement.sync;
         let (purpose, n) = (TrafficPurpose::Gradients, u64::from(ranks));
@@ -100,7 +103,8 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// Adds the two low-rank factors, one after the other; uncompressed values are sent with the first.
+    /// Reports the reductions of the two low-rank factors, one after the other; uncompressed values are sent
+    /// with the first.
     fn factors(&self, rank: u32, tell: &mut impl FnMut(CommunicationOp)) {
         let sync = self.arrangement.sync;
         let mut all = LowRankCounts::default();
@@ -123,8 +127,8 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// Adds the traffic of `count` parts of the model, whose state `shard` replicas share (ZeRO: Rajbhandari
-    /// et al. 2020).
+    /// Reports the transfers of `count` equal parts of the model, whose state `shard` replicas share (ZeRO:
+    /// Rajbhandari et al. 2020).
     fn shards(
         &self,
         unit: &LayerParameters,
@@ -150,7 +154,8 @@ impl TrafficModel<'_> {
         self.pack(&experts, layer, count, tell);
     }
 
-    /// Adds the traffic of parameters that are sharded together; see [`TrafficModel::shards`].
+    /// Reports the transfers of parameters that are sharded among the same ranks; see
+    /// [`TrafficModel::shards`].
     fn pack(
         &self,
         pack: &ShardedParameters,
@@ -207,8 +212,8 @@ impl TrafficModel<'_> {
         });
     }
 
-    /// Adds the exchange of a tied embedding's gradients between the first and the last stage, or of the
-    /// shards they own.
+    /// Reports the exchange of a tied embedding's gradients between the first and the last stage, or of the
+    /// shards that the two own.
     fn tied(&self, tell: &mut impl FnMut(CommunicationOp)) {
         let shared = self.parts.stage(self.arrangement, self.stage()).shared;
         let (index, shard) = self.shard();

@@ -16,13 +16,14 @@ use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Rank};
 use dtrain_recipes::{Bytes, Model, ZeroStage};
 use serde::{Deserialize, Serialize};
 
-/// Largest all-reduce, in values (`f32`), in which every rank sends all values to every other at once.
+/// Number of `f32` values in the largest all-reduce for which every rank sends all values to every other at
+/// once.
 const SMALL_VALUES: u64 = 4 << 10;
 
-/// Values in one bucket of gradients, equal to the worker's.
+/// Number of values in one bucket of gradients; must equal that of the worker.
 const BUCKET_VALUES: u64 = 256 << 10;
 
-/// Purpose of communication.
+/// Purpose of a transfer between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrafficPurpose {
     /// Summing gradients, or changes of weights, over the replicas.
@@ -44,7 +45,7 @@ pub enum TrafficPurpose {
 }
 
 impl TrafficPurpose {
-    /// Number of purposes.
+    /// Number of purposes that a transfer can have.
     pub const COUNT: usize = 8;
 }
 
@@ -66,32 +67,32 @@ pub enum TransferPhase {
 /// Kind of collective, or a message between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveKind {
-    /// Every rank gets the sum.
+    /// A reduction whose sum every rank gets.
     AllReduce,
-    /// Every rank gets its part of the sum.
+    /// A reduction of which every rank gets its own part of the sum.
     ReduceScatter,
-    /// Every rank gets the parts of all.
+    /// A gather of the parts of all ranks, which every rank gets.
     AllGather,
-    /// Every rank gets its part from each other rank.
+    /// An exchange in which every rank sends a different part to each other rank.
     AllToAll,
-    /// One rank gets the whole buffer.
+    /// A message of the whole buffer from one rank to another.
     Message,
 }
 
-/// A collective, repeated a number of times.
+/// A collective or message in which a rank takes part, repeated a number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommunicationOp {
-    /// Purpose of the communication.
+    /// Purpose that the transfer serves.
     pub purpose: TrafficPurpose,
-    /// Part of the step in which it happens.
+    /// Part of the step in which the transfer takes place.
     pub when: TransferPhase,
-    /// Kind of collective.
+    /// Kind of collective, or a message.
     pub kind: CollectiveKind,
-    /// Group of ranks that take part.
+    /// Channel of the group of ranks that take part.
     pub channel: Channel,
-    /// Size of the group, this rank included.
+    /// Number of ranks in the group, this rank included.
     pub ranks: u32,
-    /// Values (`f32`) of the buffer.
+    /// Number of `f32` values in the buffer.
     pub values: u64,
     /// Number of repetitions, per micro-batch or per step.
     pub times: u64,
@@ -113,28 +114,29 @@ impl CommunicationOp {
     }
 }
 
-/// Inputs of the traffic of a rank that do not depend on the micro-batch.
+/// Inputs for the traffic of one rank that do not depend on the micro-batch.
 #[derive(Clone, Debug)]
 pub struct TrafficModel<'a> {
     model: &'a Model,
-    /// Parameters that this rank holds.
+    /// Parameters that the rank holds.
     parts: &'a ModelParameters,
     arrangement: &'a Arrangement,
-    /// Coordinates of the rank in the layout.
+    /// Coordinates of the rank, one along each axis of the layout.
     coord: Coord,
     blocks: BlockCounts,
-    /// Activations and gradients sent to other stages: phase, and values per sample.
+    /// Activations and gradients that the rank sends to other stages: phase of the step, and values per
+    /// sample.
     messages: Vec<(TransferPhase, u64)>,
 }
 
-/// Number of blocks of a stage, and of those that are recomputed.
+/// Number of blocks on a pipeline stage, and of those that are recomputed.
 #[derive(Clone, Copy, Debug)]
 struct BlockCounts {
     all: u64,
     again: u64,
 }
 
-/// Drops empty transfers, such as those within a group of one rank.
+/// Returns `tell` without empty transfers, such as those within a group of one rank.
 fn skip_empty(mut tell: impl FnMut(CommunicationOp)) -> impl FnMut(CommunicationOp) {
     move |transfer| {
         if transfer.ranks > 1 && transfer.values > 0 && transfer.times > 0 {
@@ -144,7 +146,7 @@ fn skip_empty(mut tell: impl FnMut(CommunicationOp)) -> impl FnMut(Communication
 }
 
 impl<'a> TrafficModel<'a> {
-    /// Builds the model of the rank at `coord`, which holds `parts` of `model`.
+    /// Builds the traffic model of the rank at `coord`, which holds the parameters `parts` of `model`.
     pub fn of(
         model: &'a Model,
         parts: &'a ModelParameters,
@@ -157,7 +159,8 @@ impl<'a> TrafficModel<'a> {
         Self { model, parts, arrangement, coord, blocks, messages }
     }
 
-    /// Calls `tell` with every transfer of a step that the rank takes part in, for passes of `micro` samples.
+    /// Calls `tell` with every transfer of a step in which the rank takes part, for passes of `micro`
+    /// samples.
     pub fn each(&self, micro: u32, mut tell: impl FnMut(CommunicationOp)) {
         self.passes(micro, &mut tell);
         self.state(&mut tell);
@@ -179,8 +182,8 @@ impl<'a> TrafficModel<'a> {
         self.stage() + 1 == self.degree(Axis::Pipeline)
     }
 
-    /// Adds the exchange of figures: every rank's row goes to all ranks, with the loss, and again with the
-    /// norm where ranks hold different gradients.
+    /// Reports the exchange of figures: every rank's row goes to all ranks with the loss, and again with the
+    /// gradient norm where ranks hold different gradients.
     fn figures(&self, tell: &mut impl FnMut(CommunicationOp)) {
         let Arrangement { layout, .. } = self.arrangement;
         let ranks = layout.world();
@@ -203,13 +206,13 @@ impl<'a> TrafficModel<'a> {
         self.arrangement.layout.rank(self.coord)
     }
 
-    /// Returns the index of the rank among `members`.
+    /// Returns the index of this rank among `members`.
     fn place(&self, members: Vec<Rank>) -> u32 {
         let before = members.iter().take_while(|member| **member != self.rank()).count();
         u32::try_from(before).expect("a group has at most all ranks")
     }
 
-    /// Returns the index of the rank in its group of a channel.
+    /// Returns the index of this rank in its group of a channel.
     fn index(&self, channel: Channel) -> u32 {
         let at = |axis| self.coord.along(axis);
         let data = |experts: u32, expert: u32| {
@@ -236,24 +239,24 @@ impl<'a> TrafficModel<'a> {
     }
 }
 
-/// Bytes one rank sends in a step, by purpose; communication once in several steps counts in proportion.
+/// Bytes that one rank sends in a step, by purpose; communication once in several steps counts in proportion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Gradients summed over the replicas.
+    /// Bytes of gradients summed over the replicas.
     pub gradients: Bytes,
-    /// Sharded weights that are gathered.
+    /// Bytes of sharded weights that are gathered.
     pub weights: Bytes,
-    /// Products of tensor-parallel ranks.
+    /// Bytes of products combined over tensor-parallel ranks.
     pub tensor: Bytes,
-    /// Keys and values in the ring of context parallelism.
+    /// Bytes of keys and values in the ring of context parallelism.
     pub context: Bytes,
-    /// Tokens sent to experts and back, for an even load of the experts.
+    /// Bytes of tokens sent to experts and back, for an even load of the experts.
     pub expert: Bytes,
-    /// Activations and their gradients between pipeline stages.
+    /// Bytes of activations and their gradients between pipeline stages.
     pub pipeline: Bytes,
-    /// Gradients of a tied embedding, between the first and the last stage.
+    /// Bytes of the gradients of a tied embedding, between the first and the last stage.
     pub tied: Bytes,
-    /// Losses, counts, flags and gradient norms.
+    /// Bytes of losses, counts, flags and gradient norms.
     pub figures: Bytes,
 }
 
@@ -275,14 +278,15 @@ impl Traffic {
         traffic
     }
 
-    /// Returns the bytes that `rank` sends in a step of `micro_batches` forward passes of `micro` samples.
+    /// Returns the bytes that `rank` sends in a step whose `split` is (samples of a forward pass, number of
+    /// forward passes).
     pub fn of_rank(model: &Model, arrangement: &Arrangement, split: (u32, u32), rank: Rank) -> Self {
         let coord = arrangement.layout.coord(rank);
         let parts = ModelParameters::of(model, &arrangement.layout, coord);
         Self::of(&TrafficModel::of(model, &parts, arrangement, coord), split)
     }
 
-    /// Returns the bytes of the rank that sends most.
+    /// Returns the bytes that a rank sends in a step, for the rank that sends most.
     pub fn largest(model: &Model, arrangement: &Arrangement, split: (u32, u32)) -> Self {
         let layout = &arrangement.layout;
         // Along the other axes ranks differ by a remainder of a division.
@@ -295,12 +299,12 @@ impl Traffic {
         all.max_by_key(|traffic| traffic.total().0).unwrap_or_default()
     }
 
-    /// Returns the sum over all purposes.
+    /// Returns the sum of the bytes over all purposes.
     pub fn total(&self) -> Bytes {
         Bytes(self.purposes().iter().map(|(_, bytes)| bytes.0).sum())
     }
 
-    /// Returns the bytes by purpose with their names, in a fixed order.
+    /// Returns the bytes of each purpose with its name, in a fixed order.
     pub fn purposes(&self) -> [(&'static str, Bytes); 8] {
         [
             ("gradients", self.gradients),

@@ -1,4 +1,4 @@
-//! Traffic of tensor, context, expert and pipeline parallelism, within forward and backward passes.
+//! Traffic of tensor, context, expert and pipeline parallelism, all within forward and backward passes.
 
 use super::{
     BlockCounts, CollectiveKind, CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase, skip_empty,
@@ -8,7 +8,8 @@ use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
 use dtrain_recipes::{Decoder, Experts, Model, Precision, Recompute, ZeroStage};
 use std::ops::Range;
 
-/// Returns the block counts of a stage; the first block of every run of `recompute_every` is recomputed.
+/// Counts the blocks of a stage, and those of them that are recomputed: the first of every `recompute_every`
+/// consecutive ones.
 pub(super) fn blocks(model: &Model, arrangement: &Arrangement, stage: u32) -> BlockCounts {
     let every = arrangement.recompute_every;
     let (all, again) = chunks_of(stage, arrangement, model.blocks()).fold((0, 0), |(all, again), run| {
@@ -18,8 +19,8 @@ pub(super) fn blocks(model: &Model, arrangement: &Arrangement, stage: u32) -> Bl
     BlockCounts { all, again: if arrangement.recompute == Recompute::Full { again } else { 0 } }
 }
 
-/// Returns the messages to other stages, activations forward and gradients back: phase, and values per
-/// sample.
+/// Returns the messages that a rank of the stage sends to other stages, activations forward and gradients
+/// back: phase of the step, and values per sample.
 pub(super) fn messages(model: &Model, arrangement: &Arrangement, stage: u32) -> Vec<(TransferPhase, u64)> {
     let Arrangement { layout, sequence, .. } = arrangement;
     if layout.pipeline.get() == 1 {
@@ -40,7 +41,7 @@ pub(super) fn messages(model: &Model, arrangement: &Arrangement, stage: u32) -> 
 }
 
 impl TrafficModel<'_> {
-    /// Calls `tell` with the communication of every pass of `micro` samples.
+    /// Calls `tell` with the transfers of the rank in every pass of `micro` samples.
     pub(crate) fn passes(&self, micro: u32, tell: impl FnMut(CommunicationOp)) {
         let tell = &mut skip_empty(tell);
         for (when, values) in &self.messages {
@@ -61,9 +62,9 @@ impl TrafficModel<'_> {
         self.experts(decoder, tokens, tell);
     }
 
-    /// Adds tensor parallelism (Shoeybi et al. 2019): a block has two column-parallel and two row-parallel
-    /// products. A sum needed in one direction is free in the other; in sequence mode (Korthikanti et al.
-    /// 2022) each direction does half of it.
+    /// Reports the transfers of tensor parallelism (Shoeybi et al. 2019): a block has two column-parallel and
+    /// two row-parallel products. A sum needed in one direction is free in the other; in sequence mode
+    /// (Korthikanti et al. 2022) each direction does half of it.
     fn products(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let (ranks, blocks) = (self.degree(Axis::Tensor), self.blocks);
         let stream = tokens * u64::from(d.hidden);
@@ -94,7 +95,8 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// Adds ring attention, balanced: every rank holds an early and a late piece of a sequence.
+    /// Reports the transfers of balanced ring attention, in which every rank holds an early and a late piece
+    /// of a sequence.
     ///
     /// Keys travel whole towards rank 0, and from there as a first half to the ranks behind their origin,
     /// which see only that. Backward they travel again, their gradients with them and back home; only rank 0
@@ -140,8 +142,8 @@ impl TrafficModel<'_> {
         );
     }
 
-    /// Adds expert parallelism: tokens and their gradients travel to experts and back, as many as go to other
-    /// ranks under an even load. Their number is sent before them.
+    /// Reports the transfers of expert parallelism: tokens and their gradients travel to experts and back, as
+    /// many as go to other ranks under an even load. Their number is sent before them.
     fn experts(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let Some(Experts { count, per_token, balance, .. }) = d.experts else { return };
         let (blocks, choices) = (self.blocks, tokens * u64::from(per_token));

@@ -1,4 +1,6 @@
 use super::*;
+use crate::training::checkpoint_interval::interval_seconds;
+use crate::training::mtbf::job_mtbf_seconds;
 use dtrain_protocol::shuffle::splitmix64;
 use proptest::prelude::*;
 

@@ -1,9 +1,10 @@
-//! Communication time: from a measured all-reduce curve, or from latency and bandwidth.
+//! Time of an all-reduce and of other collectives: from a measured all-reduce curve, or from latency and
+//! bandwidth.
 
 use crate::rates::speeds::RankSpeeds;
 use crate::step::traffic::{CollectiveKind, CommunicationOp};
 
-/// Returns the seconds of one collective of `transfer`, over the links of `speeds`.
+/// Returns the seconds of one repetition of `transfer`, over the links of `speeds`.
 ///
 /// The measured curve is an all-reduce. Among `n` ranks it takes `2 (n − 1) / n` times as long as sending its
 /// bytes one way; half an all-reduce is a reduce-scatter, an all-gather or an all-to-all.
@@ -32,8 +33,8 @@ pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 
     }
 }
 
-/// Interpolates the seconds of an all-reduce of `bytes` in a measured curve of (bytes, seconds), sorted by
-/// bytes.
+/// Interpolates the seconds of an all-reduce of `bytes` bytes in a measured curve of (bytes, seconds), sorted
+/// by bytes.
 ///
 /// Linear between points; the first point's time (latency) below, the last point's bandwidth above. `None`
 /// for an empty curve.
@@ -52,19 +53,19 @@ pub fn interpolated(curve: &[(u64, f64)], bytes: u64) -> Option<f64> {
     Some(low.1 + (high.1 - low.1) * (x(bytes) - x(low.0)) / (x(high.0) - x(low.0)))
 }
 
-/// One level of a hierarchical network.
+/// One level of a hierarchical network, such as the links within a host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// Group members within one unit of this level.
+    /// Number of group members within one unit of this level.
     pub members: u32,
     /// Bytes per second that one unit sends at this level.
     pub bandwidth: f64,
-    /// Seconds per hop.
+    /// Seconds of latency per hop at this level.
     pub latency: f64,
 }
 
-/// Returns the seconds of a reduce-scatter or all-gather of `bytes` over nested levels, innermost first: `Σ
-/// (n−1)/n · S_i/B_i + hops·α_i`, with `S_i` the bytes left after the inner levels.
+/// Returns the seconds of a reduce-scatter or all-gather of `bytes` bytes over nested levels, innermost
+/// first: `Σ (n−1)/n · S_i/B_i + hops·α_i`, with `S_i` the bytes left after the inner levels.
 pub fn reduce_scatter(bytes: f64, levels: &[Level]) -> f64 {
     let mut left = bytes;
     let mut seconds = 0.0;
@@ -76,7 +77,8 @@ pub fn reduce_scatter(bytes: f64, levels: &[Level]) -> f64 {
     seconds
 }
 
-/// Returns the seconds of an all-reduce: a reduce-scatter and an all-gather.
+/// Returns the seconds of an all-reduce of `bytes` bytes over nested levels: a reduce-scatter and an
+/// all-gather.
 pub fn all_reduce(bytes: f64, levels: &[Level]) -> f64 {
     2.0 * reduce_scatter(bytes, levels)
 }
