@@ -1,6 +1,8 @@
 //! Suggestions for keys that do not exist ("did you mean").
 
+use crate::document::Entry;
 use crate::keys::{KEYS, Kind};
+use crate::problem::Problem;
 
 /// Names that other programs give to dtrain's keys.
 const ALIASES: &[(&str, &str)] = &[
@@ -58,6 +60,21 @@ const ALIASES: &[(&str, &str)] = &[
     ("wd", "train.optimizer.weight_decay"),
     ("world_size", "cluster.ranks"),
 ];
+
+/// Returns the problem of a key or section that does not exist, with the key that was probably meant.
+pub(super) fn unknown_key(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
+    let noun = if entry.node.table().is_some() { "section" } else { "key" };
+    let path: String = path.chars().take(200).collect();
+    match suggested_key(&path, kind) {
+        Some(near) => {
+            let message = format!("unknown {noun} `{path}`; did you mean `{near}`?");
+            Problem { meant: Some(near), ..Problem::new(message).at(&entry.key) }
+        }
+        None => Problem::new(format!("unknown {noun} `{path}`"))
+            .at(&entry.key)
+            .hint("`dtrain recipe keys` lists every key"),
+    }
+}
 
 /// Returns the closest of some words, if one is close enough.
 pub(super) fn closest_suggestion<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {

@@ -2,8 +2,9 @@
 
 use super::parse_value::{kind_of, params, parse};
 use super::parsed::ParsedValue;
+use super::placeholders;
+use super::suggestion::unknown_key;
 use super::values::ParsedValues;
-use super::{placeholders, suggestion};
 use crate::document::{Document, Entry, SpannedValue, Table, Value};
 use crate::keys::{KEYS, Key, Kind, Requirement, ValueType, find, is_section};
 use crate::problem::Problem;
@@ -74,7 +75,7 @@ impl KeyWalk {
                     None => self.wrong(&path, not_a_section(&path, &entry.node)),
                 }
             } else {
-                let problem = unknown(&path, entry, self.values.kind);
+                let problem = unknown_key(&path, entry, self.values.kind);
                 let meant = problem.meant.clone().unwrap_or_default();
                 self.wrong(&meant, problem);
             }
@@ -153,20 +154,6 @@ fn not_a_section(path: &str, node: &SpannedValue) -> Problem {
         ),
         // Other sections have no short form.
         path => problem.hint(format!("write `[{path}]` on a line of its own and its keys below it")),
-    }
-}
-
-fn unknown(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
-    let noun = if entry.node.table().is_some() { "section" } else { "key" };
-    let path: String = path.chars().take(200).collect();
-    match suggestion::suggested_key(&path, kind) {
-        Some(near) => {
-            let message = format!("unknown {noun} `{path}`; did you mean `{near}`?");
-            Problem { meant: Some(near), ..Problem::new(message).at(&entry.key) }
-        }
-        None => Problem::new(format!("unknown {noun} `{path}`"))
-            .at(&entry.key)
-            .hint("`dtrain recipe keys` lists every key"),
     }
 }
 
