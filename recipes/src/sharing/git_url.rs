@@ -5,7 +5,7 @@ use super::SharingError;
 /// Checks that a URL is `https://…`, `ssh://…`, `user@host:path`, or, if `allow_file`, `file://…` or an
 /// absolute path. Refuses anything that git would read as an option or as a program to run.
 pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
-    let refuse = |why| Err(SharingError::Url { url: without_secrets(url), why });
+    let refuse = |why| Err(SharingError::Url { url: redact(url), why });
     if url.is_empty() || url.len() > 2048 {
         return refuse("it is empty or longer than 2048 characters");
     }
@@ -50,7 +50,7 @@ pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
 
 /// Checks that a remote is reached over https or ssh, or is on this machine if `allow_file`.
 pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError> {
-    let refuse = |why| Err(SharingError::Push { url: without_secrets(url), why });
+    let refuse = |why| Err(SharingError::Push { url: redact(url), why });
     match url.split_once("://") {
         Some(("https" | "ssh" | "file", _)) => {}
         // Any other scheme is refused.
@@ -83,7 +83,7 @@ fn is_ssh_host(text: &str) -> bool {
 }
 
 /// Returns the URL for messages, without the part before the host, which may be a password or a token.
-fn without_secrets(url: &str) -> String {
+fn redact(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let host = rest.find('/').unwrap_or(rest.len());
     match rest[..host].rfind('@') {
