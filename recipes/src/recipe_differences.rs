@@ -5,10 +5,10 @@ use crate::recipe_digest::value;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A value in which two recipes differ.
+/// A difference between two recipes: one value that is not the same in both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Dotted path in the canonical JSON.
+    /// Dotted path of the value in the canonical JSON.
     pub path: String,
     /// The value in the first recipe; `—` where it has none.
     pub before: String,

@@ -1,15 +1,17 @@
-//! Canonical JSON of a recipe and its digest: equal recipes have equal digests.
+//! The digest of a recipe, a fingerprint by which equal recipes are recognized, and the canonical JSON that
+//! it hashes.
 
 use crate::recipe::Recipe;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Compact JSON with sorted keys. Equal recipes give equal bytes on every machine.
+/// Returns the canonical JSON of a recipe: compact, with sorted keys. Equal recipes give equal bytes on every
+/// machine.
 pub fn json(recipe: &Recipe) -> String {
     sorted(value(recipe)).to_string()
 }
 
-/// blake3 of the canonical JSON, in 64 hexadecimal digits.
+/// Returns the digest of a recipe: the blake3 hash of its canonical JSON, in 64 hexadecimal digits.
 pub fn digest(recipe: &Recipe) -> String {
     blake3::hash(json(recipe).as_bytes()).to_hex().to_string()
 }
