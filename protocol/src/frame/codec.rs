@@ -5,10 +5,10 @@ use super::{FrameError, MAX_PAYLOAD};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
-/// Bytes allocated for a payload before any of it has arrived.
+/// Maximum number of bytes allocated for a payload before any of it has arrived.
 const FIRST_ROOM: usize = 64 << 10;
 
-/// Encodes one message. The limit on its length is the reader's.
+/// Encodes one message as one or several frames. The reader limits its length.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     let payload = serde_json::to_vec(message).expect("messages have string keys only");
     let mut frame = Vec::with_capacity(HEADER + payload.len());
@@ -23,18 +23,19 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     }
 }
 
-/// Writes one frame and flushes.
+/// Writes one message to a stream and flushes it.
 pub fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.write_all(&encode(message))?;
     to.flush()
 }
 
-/// Reads one message of at most [`MAX_PAYLOAD`] bytes; blocks until it is whole.
+/// Reads one message of at most [`MAX_PAYLOAD`] bytes from a stream; blocks until it is whole.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> {
     read_within(from, MAX_PAYLOAD)
 }
 
-/// Reads one message of at most `most` bytes, such as [`super::MAX_IN_PIECES`]; blocks until it is whole.
+/// Reads one message of at most `most` bytes, such as [`super::MAX_IN_PIECES`], from a stream; blocks until
+/// it is whole.
 pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Result<T, FrameError> {
     let mut payload = Vec::new();
     loop {
@@ -59,13 +60,13 @@ pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Re
     }
 }
 
-/// Returns `true` if `bytes` begin with a complete message. `Err` if that has more than [`MAX_PAYLOAD`]
-/// bytes.
+/// Returns `true` if `bytes` begins with a complete message. `Err` if the message has more than
+/// [`MAX_PAYLOAD`] bytes.
 pub fn is_whole(bytes: &[u8]) -> Result<bool, FrameError> {
     is_whole_within(bytes, MAX_PAYLOAD)
 }
 
-/// Like [`is_whole`], with a limit of `most` bytes.
+/// Returns `true` if `bytes` begins with a complete message. `Err` if the message has more than `most` bytes.
 pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
     let (mut rest, mut before) = (bytes, 0);
     loop {
@@ -79,7 +80,7 @@ pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
     }
 }
 
-/// Reads until `buffer` is full or the stream ends; returns the number of bytes read.
+/// Reads from a stream until `buffer` is full or the stream ends; returns the number of bytes read.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {

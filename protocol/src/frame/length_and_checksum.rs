@@ -2,10 +2,10 @@
 
 use super::{FrameError, MAX_PAYLOAD};
 
-/// Length of the header in bytes.
+/// Length of a frame's header in bytes.
 pub const HEADER: usize = 8;
 
-/// Flag in the length of a piece: another piece follows.
+/// Flag in the length of a piece that another piece of the message follows.
 const MORE: u32 = 1 << 31;
 
 /// Encodes the header of `piece`; `has_more` if another piece of the message follows.
@@ -17,8 +17,8 @@ pub(super) fn header(piece: &[u8], has_more: bool) -> [u8; HEADER] {
     [a, b, c, d, e, f, g, h]
 }
 
-/// Decodes the length of a piece, and whether another one follows; `before` bytes of the message came
-/// earlier.
+/// Decodes the length of a piece, and a flag that is `true` if another piece follows. `before` bytes of the
+/// message came earlier, and `most` is its size limit.
 pub(super) fn length_prefix(
     length: [u8; 4],
     before: usize,

@@ -14,10 +14,10 @@ pub use length_and_checksum::HEADER;
 
 use std::io;
 
-/// Largest payload of one piece in bytes, and of a message for [`read`].
+/// Maximum payload in bytes of one piece, and of a message for [`read`].
 pub const MAX_PAYLOAD: usize = 16 << 20;
 
-/// Largest payload in bytes of a message in pieces, for readers that trust the writer: the assignments of
+/// Maximum payload in bytes of a message in pieces, for readers that trust the writer: the assignments of
 /// very many ranks, a step of very many micro-batches, the manifest of a very large checkpoint.
 pub const MAX_IN_PIECES: usize = 1 << 30;
 
@@ -30,16 +30,16 @@ pub enum FrameError {
     /// The stream ended inside a frame.
     #[error("the stream ended inside a frame")]
     Torn,
-    /// The length is over the limit.
+    /// The message is longer than allowed: its announced length, and the limit, in bytes.
     #[error("a message of at least {0} bytes was announced; at most {1} are allowed")]
     TooLong(usize, usize),
-    /// The checksum does not match.
+    /// The checksum in the header does not match the payload.
     #[error("the checksum of a frame does not match")]
     Corrupt,
     /// The payload is not the expected message.
     #[error("a frame could not be decoded")]
     Json(#[from] serde_json::Error),
-    /// The stream failed.
+    /// Reading from the stream failed.
     #[error("the stream failed")]
     Io(#[from] io::Error),
 }
