@@ -88,7 +88,7 @@ pub enum ContextExchange {
 }
 
 impl ContextExchange {
-    /// Returns `true` for [`ContextExchange::Ring`].
+    /// Returns `true` if keys and values pass around a ring ([`ContextExchange::Ring`]).
     pub fn is_ring(&self) -> bool {
         *self == Self::Ring
     }
@@ -108,7 +108,7 @@ pub enum RankOrder {
 }
 
 impl RankOrder {
-    /// Returns `true` for [`RankOrder::PipelineOutermost`].
+    /// Returns `true` if the pipeline is the outermost axis ([`RankOrder::PipelineOutermost`]).
     pub fn is_pipeline_outermost(&self) -> bool {
         *self == Self::PipelineOutermost
     }

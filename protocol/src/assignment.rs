@@ -13,7 +13,7 @@ pub struct Assignment {
     pub trial: TrialId,
     /// Number of the attempt, which is part of every event and every checkpoint.
     pub attempt: AttemptId,
-    /// Number of this rank.
+    /// Number of this rank among all ranks of the attempt.
     pub rank: Rank,
     /// Arrangement of the work of a step among all ranks.
     pub arrangement: Arrangement,
@@ -206,8 +206,8 @@ pub struct WaitLimits {
     pub step_seconds: Option<f64>,
 }
 
-/// The TLS certificates of a rank or an agent for one attempt. The authority's key is only in the memory of
-/// its creator.
+/// The TLS certificates of a rank or an agent for one attempt. The private key of the certificate authority
+/// stays in the memory of the process that created it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsIdentity {
     /// Certificate of the attempt's certificate authority, as PEM.

@@ -81,7 +81,7 @@ pub struct TrialRecord {
     pub learning_rate: f64,
     /// Digest of the trial's recipe and candidate.
     pub config_hash: String,
-    /// Digest of the measured rates of the host.
+    /// Digest of the properties of the host whose rates were used to plan the trial.
     pub host_digest: String,
     /// Digest of the trial's model.
     pub model_digest: String,
@@ -175,7 +175,7 @@ pub enum Record {
     Trial(Box<TrialRecord>),
     /// Points of a series of the last trial: at most [`POINTS`].
     Points(Vec<MetricSample>),
-    /// A study.
+    /// A study, with its trials and events.
     Study(StudyRecord),
 }
 
@@ -199,7 +199,7 @@ pub enum BundleError {
     Invalid {
         /// Trial or study that has the field.
         of: String,
-        /// Name of the field.
+        /// Name of the field with the invalid value.
         field: String,
         /// Reason why the value is invalid.
         what: String,

@@ -61,7 +61,7 @@ pub struct StepsRequest {
     pub is_profiled: bool,
 }
 
-/// Decoders of known sizes.
+/// A decoder of a known size, for training steps that can be compared between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepsModel {

@@ -224,11 +224,11 @@ impl PhaseTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// All steps were completed.
+    /// All steps of the assignment were completed.
     Complete,
     /// The time limit was reached.
     Time,
-    /// The target was reached.
+    /// The target value of the metric was reached.
     Target,
     /// An order to stop was received.
     Ordered,

@@ -93,7 +93,7 @@ pub enum Failure {
     Unsaved {
         /// Number of steps completed.
         step: StepId,
-        /// Reason why saving failed.
+        /// Reason why the state could not be saved.
         reason: String,
     },
     /// Any other failure, described in words.

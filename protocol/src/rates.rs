@@ -30,7 +30,7 @@ pub struct HostFacts {
     pub processor: String,
     /// Number of cores that dtrain may use.
     pub cores: u32,
-    /// Total memory in bytes.
+    /// Memory in bytes that dtrain may use.
     pub memory_bytes: u64,
     /// GPUs that this binary can use, all through one backend.
     pub gpus: Vec<Gpu>,
@@ -105,11 +105,12 @@ pub struct Gpu {
     pub device: DeviceKind,
     /// Product name of the GPU.
     pub name: String,
-    /// Total memory in bytes.
+    /// Total memory of the GPU in bytes.
     pub memory_bytes: u64,
 }
 
-/// The speeds of one rank while `ranks` of them ran at the same time, each with its share of the cores.
+/// The speeds of one rank, measured while `ranks` ranks ran at the same time, each with its share of the
+/// cores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankRates {
     /// Number of ranks that ran at the same time.
@@ -206,7 +207,7 @@ pub struct ProbeRequest {
     pub placement: crate::Placement,
     /// Layout of the ranks that run at the same time, this one included.
     pub layout: Layout,
-    /// Number of this rank.
+    /// Number of this rank among those that are measured together.
     pub rank: crate::Rank,
     /// Connection to the other ranks.
     pub link: crate::RankTransport,

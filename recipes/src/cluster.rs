@@ -80,7 +80,7 @@ keyword_enum! {
 }
 
 keyword_enum! {
-    /// An SSH implementation.
+    /// An implementation of SSH, by which agents on other hosts are reached.
     #[derive(Default)]
     pub enum SshBackend {
         /// dtrain's own SSH client: one connection to each host.

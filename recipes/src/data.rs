@@ -56,7 +56,7 @@ pub enum DataFormat {
     },
     /// CSV tables with a header row, fields separated by commas, semicolons, tabs or vertical bars.
     Csv(Columns),
-    /// Parquet tables.
+    /// Parquet tables, whose rows are samples.
     Parquet(Columns),
 }
 
@@ -85,7 +85,7 @@ keyword_enum! {
         Text = "text",
         /// JSON lines, each one document.
         Jsonl = "jsonl",
-        /// Token shards.
+        /// Token shards, which hold tokens instead of text.
         Tokens = "tokens",
         /// IDX images and labels.
         Idx = "idx",
@@ -123,7 +123,7 @@ pub enum Documents {
 }
 
 impl Documents {
-    /// Returns `true` for [`Documents::Files`].
+    /// Returns `true` if each text file is a document ([`Documents::Files`]).
     pub fn is_files(&self) -> bool {
         *self == Self::Files
     }
@@ -156,7 +156,7 @@ pub enum Separator {
 }
 
 impl Separator {
-    /// Returns `true` for [`Separator::Auto`].
+    /// Returns `true` if the tokenizer decides the separator ([`Separator::Auto`]).
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }

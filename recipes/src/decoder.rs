@@ -34,7 +34,7 @@ pub struct Decoder {
     pub positions: Positions,
     /// Kind of normalization.
     pub norm: Norm,
-    /// Feed-forward non-linearity.
+    /// Non-linearity of the feed-forward layers.
     pub activation: Activation,
     /// `true` if the output head shares the embedding's weights.
     pub tied: bool,
@@ -268,8 +268,8 @@ impl Decoder {
         all
     }
 
-    /// Returns the number of parameters that are trained: those of the adapters if there are any, otherwise
-    /// all.
+    /// Returns the number of parameters that are trained: only those of the adapters if the model has any,
+    /// otherwise all.
     pub fn trained_parameters(&self) -> u64 {
         let Some(lora) = self.lora else { return self.parameters() };
         let block: u64 = self.adapted().iter().map(|(_, [input, output])| input + output).sum();

@@ -22,7 +22,7 @@ pub type Table = BTreeMap<String, Entry>;
 pub struct Entry {
     /// Position of the key.
     pub key: Origin,
-    /// The value, with its position.
+    /// The value of the key, with its position.
     pub node: SpannedValue,
 }
 
@@ -38,7 +38,7 @@ pub struct SpannedValue {
 /// A TOML value.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A quoted text.
+    /// A string.
     Text(String),
     /// A whole number.
     Whole(i64),

@@ -6,7 +6,7 @@ use crate::problem::Problem;
 use crate::source::{ConfigLayer, Origin, Source};
 use std::path::{Component, Path, PathBuf};
 
-/// Longest chain of recipes that extend each other.
+/// Maximum length of a chain of recipes that extend one another.
 const DEEPEST: usize = 16;
 
 /// A function that finds the recipe that `extends` names. Its arguments are the name and the source that

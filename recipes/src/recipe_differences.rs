@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 pub struct Difference {
     /// Dotted path of the value in the canonical JSON.
     pub path: String,
-    /// The value in the first recipe; `—` where it has none.
+    /// The value in the first recipe; `—` if that recipe does not have it.
     pub before: String,
-    /// The value in the second recipe; `—` where it has none.
+    /// The value in the second recipe; `—` if that recipe does not have it.
     pub after: String,
 }
 

@@ -17,7 +17,7 @@ pub enum ConfigLayer {
     Settings,
     /// Recipes that the user's recipe extends.
     Extended,
-    /// The user's recipe.
+    /// The recipe that the user trains.
     Recipe,
     /// The cluster file given by `--cluster`.
     Cluster,

@@ -39,7 +39,7 @@ keyword_enum! {
         Random = "random",
         /// A scrambled Sobol sequence, which covers the space evenly.
         Sobol = "sobol",
-        /// Tree-structured Parzen estimators.
+        /// Tree-structured Parzen estimators (TPE).
         Tpe = "tpe",
         /// Bayesian optimization: a Gaussian process with expected improvement.
         Gaussian = "gaussian",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Length limit of the JSON in a header, in bytes: that of the safetensors format.
+/// Length limit of the JSON in a header, in bytes, as the safetensors format has it.
 const MAX_JSON: u64 = 100_000_000;
 
 /// Alignment in bytes of the start of the data, so that a reader may map it.

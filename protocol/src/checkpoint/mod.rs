@@ -92,7 +92,7 @@ pub enum TensorKind {
     Factor,
     /// The f16 loss scale, and the number of steps since it changed; belongs to no parameter.
     LossScale,
-    /// State of a single replica, which differs from that of the others.
+    /// State of a single replica, different from that of other replicas.
     Own {
         /// Index of the replica.
         replica: u32,
@@ -144,7 +144,7 @@ pub struct FileEntry {
     pub chunks: Vec<String>,
 }
 
-/// The file that one rank wrote, with the pieces of tensors in it.
+/// A checkpoint file that one rank wrote, with the pieces of tensors in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedFile {
     /// The file that was written.

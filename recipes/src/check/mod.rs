@@ -86,7 +86,7 @@ impl CheckedRecipe {
 /// A file or glob pattern that a recipe names.
 #[derive(Clone, Debug)]
 pub struct FilePattern {
-    /// The key that holds it, such as `data.train`.
+    /// The recipe key that names the files, such as `data.train`.
     pub key: &'static str,
     /// The pattern in the checked recipe: relative to [`CheckContext::folder`], absolute, or a URL.
     pub pattern: String,

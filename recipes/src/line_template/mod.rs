@@ -13,7 +13,7 @@ use matcher::TemplateMatcher;
 /// Length limit in bytes of the beginning of a line that is matched.
 const LONGEST: usize = 64 << 10;
 
-/// Names in templates with a meaning to dtrain; every other name is that of a metric.
+/// Names in templates that have a meaning to dtrain; every other name is the name of a metric.
 pub const KNOWN: [&str; 8] =
     ["step", "loss", "tokens", "seconds", "learning_rate", "gradient_norm", "valid_loss", "valid_accuracy"];
 

@@ -25,9 +25,9 @@ pub enum SharingError {
     /// A name or a revision that is too long or has characters that are not allowed.
     #[error("{text:?} is not {wanted}")]
     Name {
-        /// The rejected text.
+        /// The rejected name or revision.
         text: String,
-        /// The expected form.
+        /// Description of the expected form of the name or revision.
         wanted: &'static str,
     },
     /// `git` could not be started.
