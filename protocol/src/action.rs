@@ -1,8 +1,8 @@
-//! Actions of a rank within one optimizer step.
+//! The actions of a rank within one optimizer step.
 
 use serde::{Deserialize, Serialize};
 
-/// One micro-batch passing through one chunk of a rank.
+/// A pass of one micro-batch through one model chunk of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pass {
     /// Index of the micro-batch.
@@ -11,14 +11,14 @@ pub struct Pass {
     pub chunk: u32,
 }
 
-/// A pipeline neighbour. The stages form a ring: with several chunks per rank, the last stage sends to the
-/// first.
+/// A neighbor of a rank in the pipeline. The stages form a ring: with several chunks per rank, the last stage
+/// sends to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Neighbor {
-    /// The previous stage: receives gradients and sends activations.
+    /// The previous stage, which sends activations to this rank and receives gradients from it.
     Previous,
-    /// The next stage: receives activations and sends gradients.
+    /// The next stage, which receives activations from this rank and sends gradients to it.
     Next,
 }
 
@@ -35,18 +35,20 @@ pub enum Action {
     BackwardInput(Pass),
     /// Second half of a split backward pass: the weight gradients that [`Action::BackwardInput`] deferred.
     BackwardWeights(Pass),
-    /// Sends to and receives from a neighbour. Both operations start before the rank waits for either, so
-    /// that two neighbours cannot deadlock. Passes are numbered as on this rank: the one whose result is
-    /// sent, and the one that reads the received data.
+    /// Exchanges data with a neighbor: sends, receives, or both. Both operations start before the rank waits
+    /// for either, so that two neighbors cannot deadlock. Passes are numbered as on this rank: the one whose
+    /// result is sent, and the one that reads the received data.
     Exchange {
-        /// The neighbour.
+        /// Neighbor to exchange data with.
         with: Neighbor,
-        /// The pass whose activation (to the next) or input gradient (to the previous) is sent.
+        /// Pass whose activation (to the next stage) or input gradient (to the previous one) is sent; `None`
+        /// to send nothing.
         send: Option<Pass>,
-        /// The pass that reads the activation (from the previous) or the gradient (from the next).
+        /// Pass that reads the received activation (from the previous stage) or gradient (from the next one);
+        /// `None` to receive nothing.
         recv: Option<Pass>,
     },
-    /// Waits for the gradient all-reduce, which starts within the last backward pass.
+    /// Waits for the gradient all-reduce, which starts during the last backward pass.
     ReduceGradients,
     /// Clips the gradients and applies the optimizer.
     UpdateWeights,

@@ -1,40 +1,41 @@
-//! The arrangement of a step: layout, sharding, schedule, recomputation and precision; not batch and learning
-//! rate.
+//! The arrangement of a step: layout, sharding, schedule, recomputation and precision, but not batch and
+//! learning rate.
 
 use crate::sharding::{is_sharded, ranks_holding};
 use crate::{Axis, Channel, DeviceKind, Layout, Rank};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Synchronisation, ZeroStage};
 use serde::{Deserialize, Serialize};
 
-/// The arrangement of the work of a step among ranks.
+/// The arrangement of a step: the way in which ranks divide its work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Arrangement {
     /// Degree of parallelism along each axis.
     pub layout: Layout,
     /// ZeRO stage: the state that replicas shard.
     pub zero: ZeroStage,
-    /// Number of neighbouring replicas in a shard group; the groups replicate each other. Divides the number
-    /// of replicas; 1 shards nothing.
+    /// Size of a shard group in neighboring replicas; the groups hold copies of the same state. Divides the
+    /// number of replicas; 1 shards nothing.
     #[serde(default = "one")]
     pub shard: u32,
-    /// Sequence parallelism: tensor-parallel ranks split the sequence outside of sharded matrices.
+    /// Sequence parallelism: `true` if tensor-parallel ranks split the sequence outside of sharded matrices.
     #[serde(default)]
     pub sequence: bool,
     /// Activations that backward recomputes.
     pub recompute: Recompute,
-    /// One of this many blocks is recomputed, the first of each run; 1 for every block.
+    /// Recomputation interval: one of this many blocks is recomputed, the first of each run; 1 for every
+    /// block.
     #[serde(default = "one")]
     pub recompute_every: u32,
     /// Pipeline schedule: the order of forward and backward passes.
     #[serde(default = "one_forward_one_backward")]
     pub schedule: PipelineSchedule,
-    /// Model chunks per pipeline stage.
+    /// Number of model chunks per pipeline stage.
     #[serde(default = "one")]
     pub chunks: u32,
-    /// Cost of embedding and head when blocks are divided into stages.
+    /// Costs of embedding and head that are assumed when blocks are divided into stages.
     #[serde(default, skip_serializing_if = "EmbeddingHeadCost::are_free")]
     pub ends: EmbeddingHeadCost,
-    /// Exchange of keys and values under context parallelism.
+    /// Method by which context-parallel ranks exchange keys and values.
     #[serde(default, skip_serializing_if = "ContextExchange::is_ring")]
     pub context_exchange: ContextExchange,
     /// Expert folding: the number of tensor- or context-parallel ranks over which experts are spread besides
@@ -44,10 +45,10 @@ pub struct Arrangement {
     /// Order of the axes in rank numbers.
     #[serde(default, skip_serializing_if = "RankOrder::is_pipeline_outermost")]
     pub order: RankOrder,
-    /// Synchronisation of the replicas.
+    /// Synchronization of the data-parallel replicas.
     #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
     pub sync: Synchronisation,
-    /// Arithmetic of matrix products.
+    /// Precision of matrix products.
     pub precision: Precision,
     /// Kind of device of every rank.
     pub device: DeviceKind,
@@ -73,21 +74,21 @@ impl EmbeddingHeadCost {
     }
 }
 
-/// The exchange of keys and values among context-parallel ranks.
+/// The method by which context-parallel ranks exchange keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextExchange {
-    /// Passed from neighbour to neighbour while local scores are computed (ring attention).
+    /// Ring attention: keys and values pass from neighbor to neighbor while local scores are computed.
     #[default]
     Ring,
-    /// All-gather of keys and values before the first score.
+    /// All-gather: each rank gets all keys and values before it computes the first score.
     AllGather,
-    /// All-to-all from parts of the sequence to parts of the heads, and back (Ulysses).
+    /// All-to-all (Ulysses): ranks swap their parts of the sequence for parts of the heads, and back.
     AllToAll,
 }
 
 impl ContextExchange {
-    /// Returns `true` for [`ContextExchange::Ring`].
+    /// Returns `true` if keys and values pass around a ring ([`ContextExchange::Ring`]).
     pub fn is_ring(&self) -> bool {
         *self == Self::Ring
     }
@@ -97,22 +98,24 @@ impl ContextExchange {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// Data varies faster than pipeline: the replicas of a stage are closer than its next stage.
+    /// The data axis varies faster than pipeline: the replicas of a stage have closer rank numbers than its
+    /// next stage.
     #[default]
     PipelineOutermost,
-    /// Pipeline varies faster than data: the stages of a pipeline are closer than replicas.
+    /// The pipeline axis varies faster than data: the stages of a pipeline have closer rank numbers than
+    /// replicas.
     DataOutermost,
 }
 
 impl RankOrder {
-    /// Returns `true` for [`RankOrder::PipelineOutermost`].
+    /// Returns `true` if the pipeline is the outermost axis ([`RankOrder::PipelineOutermost`]).
     pub fn is_pipeline_outermost(&self) -> bool {
         *self == Self::PipelineOutermost
     }
 }
 
 impl Arrangement {
-    /// One rank on a CPU in f32, without recomputation.
+    /// The arrangement of a single rank on a CPU in f32, without recomputation.
     pub const SINGLE: Self = Self {
         layout: Layout::SINGLE,
         zero: ZeroStage::Zero0,
@@ -142,12 +145,12 @@ impl Arrangement {
         self.layout.data.get() * self.layout.context.get() * self.layout.expert.get()
     }
 
-    /// Returns the channel over which gradients of the parameter `name` are summed.
+    /// Returns the channel over which the gradients of the parameter `name` are summed.
     pub fn replication(name: &str) -> Channel {
         if is_sharded(name, Axis::Expert) { Channel::ExpertReplicas } else { Channel::Replicas }
     }
 
-    /// Returns the shard group of `rank`, itself included, ascending: [`Arrangement::shard`] neighbouring
+    /// Returns the shard group of `rank`, itself included, ascending: [`Arrangement::shard`] neighboring
     /// replicas that shard the state of parameters with this replication; of an expert's parameters, those
     /// that hold the expert.
     pub fn shard_group(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
@@ -157,8 +160,8 @@ impl Arrangement {
         neighbours.copied().filter(|neighbour| own.contains(neighbour)).collect()
     }
 
-    /// Returns the ranks in a shard group that hold the same experts; `None` if that number differs between
-    /// groups.
+    /// Returns the number of ranks in a shard group that hold the same experts; `None` if that number differs
+    /// between groups.
     pub fn expert_shard(&self) -> Option<u32> {
         let (context, expert) = (self.layout.context.get(), self.layout.expert.get());
         let divides = |small: u32, large: u32| large.is_multiple_of(small);
@@ -172,12 +175,13 @@ impl Arrangement {
         }
     }
 
-    /// Returns the ranks that hold the same shard of these parameters as `rank`, itself included, ascending.
+    /// Returns the ranks that hold the same shard as `rank` of the parameters with this replication, itself
+    /// included, ascending.
     pub fn across_shards(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
         self.of_one_shard(rank, replication, self.layout.group(rank, replication.axes()))
     }
 
-    /// Returns the ranks that own the same part of the parameter `name` as `rank`, itself included,
+    /// Returns the ranks that own the same part of the parameter `name` as `rank` does, itself included,
     /// ascending.
     pub fn owners(&self, rank: Rank, name: &str) -> Vec<Rank> {
         self.of_one_shard(rank, Self::replication(name), ranks_holding(name, &self.layout, rank))

@@ -1,4 +1,4 @@
-//! The assignment of a rank: everything that it must know for one attempt.
+//! Assignments: everything that a rank must know for one attempt.
 
 use crate::{Action, Arrangement, AttemptId, DeviceKind, Placement, Rank, StepId, TrialId};
 use dtrain_recipes::{Data, Goal, Metric, Mlp, MlpActivation, Model, Optimizer, Schedule};
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Everything that one rank must know for one attempt. No choice is left to the rank.
+/// The assignment of one rank: everything that it must know for one attempt. No choice is left to the rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Id of the trial.
     pub trial: TrialId,
-    /// Id of the attempt, part of every event and every checkpoint.
+    /// Number of the attempt, which is part of every event and every checkpoint.
     pub attempt: AttemptId,
-    /// Number of this rank.
+    /// Number of this rank among all ranks of the attempt.
     pub rank: Rank,
     /// Arrangement of the work of a step among all ranks.
     pub arrangement: Arrangement,
-    /// The model to train.
+    /// Model to train.
     pub model: Model,
     /// Ranges of blocks that this rank holds, in model order: one, or several in an interleaved pipeline.
     pub chunks: Vec<Range<u32>>,
     /// Training and validation data; `None` for a foreign command, which has its own.
     pub data: Option<Data>,
-    /// Base folder of relative data paths.
+    /// Folder that relative data paths start from.
     pub data_root: PathBuf,
     /// Optimizer, batch sizes and learning rate.
     pub training: Hyperparameters,
     /// Conditions that end the attempt.
     pub until: RunUntil,
-    /// Actions of this rank in each optimizer step.
+    /// Actions of this rank in each optimizer step, in order.
     pub step: Vec<Action>,
     /// Host and device of this rank.
     pub placement: Placement,
@@ -37,11 +37,11 @@ pub struct Assignment {
     pub link: RankTransport,
     /// Timeouts of waits for other ranks.
     pub waits: WaitLimits,
-    /// Steps between validations; one also follows the last step.
+    /// Number of steps between validations; one also follows the last step.
     pub validate_every: u64,
-    /// Most samples per validation.
+    /// Maximum number of samples per validation.
     pub validate_samples: u64,
-    /// Steps between checkpoints; one also follows the last step.
+    /// Number of steps between checkpoints; one also follows the last step.
     pub save_every: u64,
     /// Folder of this trial's checkpoints.
     pub checkpoints: PathBuf,
@@ -50,7 +50,8 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// Returns an example for tests: the only rank of an attempt trains a perceptron without data.
+    /// Returns an example for tests: the assignment of the only rank of an attempt, which trains a perceptron
+    /// without data.
     pub fn example() -> Self {
         Self {
             trial: TrialId("01TEST".into()),
@@ -86,17 +87,17 @@ impl Assignment {
 pub struct Hyperparameters {
     /// Global batch: samples per optimizer step over all ranks.
     pub batch: u64,
-    /// Range within each step's batch that this rank reads: `micro_batch · micro_batches` samples.
+    /// Range of samples that this rank reads from each step's batch: `micro_batch · micro_batches` of them.
     pub share: Range<u64>,
     /// Samples per forward pass on this rank.
     pub micro_batch: u32,
-    /// Micro-batches per step on this rank.
+    /// Number of micro-batches per step on this rank.
     pub micro_batches: u32,
-    /// Optimizer and its constants.
+    /// Optimizer, with its constants.
     pub optimizer: Optimizer,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Linear warm-up, in steps.
+    /// Length of the linear learning-rate warm-up in steps.
     pub warmup_steps: u64,
     /// Length of the learning-rate schedule in steps; with a time limit, the steps expected within it.
     pub schedule_steps: u64,
@@ -111,7 +112,7 @@ pub struct Hyperparameters {
 }
 
 impl Hyperparameters {
-    /// Returns an example for tests: one sample per step at a constant learning rate.
+    /// Returns example hyperparameters for tests: one sample per step at a constant learning rate.
     pub fn example() -> Self {
         Self {
             batch: 1,
@@ -136,9 +137,10 @@ impl Hyperparameters {
 pub struct RunUntil {
     /// Step after which training is complete; `None` if only time or target ends it.
     pub steps: Option<StepId>,
-    /// Seconds left for this attempt, including validations and the last checkpoint.
+    /// Seconds left for this attempt, including validations and the last checkpoint; `None` without a time
+    /// limit.
     pub seconds: Option<f64>,
-    /// Seconds of the same limit that earlier attempts used.
+    /// Seconds of the time limit that earlier attempts used.
     #[serde(default)]
     pub spent_seconds: f64,
     /// Expected seconds of a validation; 0 if unknown.
@@ -147,47 +149,47 @@ pub struct RunUntil {
     /// Expected seconds of the last checkpoint.
     #[serde(default)]
     pub save_seconds: f64,
-    /// Metric value that completes the training.
+    /// Metric value that completes the training; `None` without a target.
     pub target: Option<MetricTarget>,
 }
 
 /// A target value of a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricTarget {
-    /// The metric.
+    /// Metric whose value is compared.
     pub metric: Metric,
     /// Direction in which the metric improves.
     pub goal: Goal,
-    /// Target, in the units of the metric.
+    /// Target value, in the unit of the metric.
     pub value: f64,
 }
 
 impl MetricTarget {
-    /// Returns `true` if a value of a metric reaches the target.
+    /// Returns `true` if `metric` is the metric of the target, and `value` reaches it.
     pub fn is_reached(&self, metric: &str, value: f64) -> bool {
         self.metric.name() == metric && self.goal.is_reached(value, self.value)
     }
 }
 
-/// The connection of a rank to the others.
+/// The connection of a rank to the other ranks.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankTransport {
-    /// No other ranks.
+    /// The rank is the only one.
     Alone,
-    /// Ranks on one host share a memory mapping, inherited as an open file.
+    /// The ranks are on one host and share a memory mapping, inherited as an open file.
     SharedMemory {
         /// Number of the inherited file descriptor.
         descriptor: i32,
         /// Length of the mapping in bytes.
         bytes: u64,
     },
-    /// Mutual TLS 1.3 over TCP. The rank binds its listener, sends the port with `Event::Listening`, and gets
-    /// all addresses with `Order::Peers`.
+    /// The ranks use mutual TLS 1.3 over TCP. Each binds its listener, sends the address with
+    /// `Event::Listening`, and gets all addresses with `Order::Peers`.
     Tls {
-        /// Address to bind, without a port.
+        /// Address that the rank binds, without a port.
         bind: String,
-        /// The rank's certificates for this attempt.
+        /// Certificates of the rank for this attempt.
         identity: TlsIdentity,
     },
 }
@@ -197,32 +199,32 @@ pub enum RankTransport {
 pub struct WaitLimits {
     /// Seconds without a heartbeat after which a rank counts as lost.
     pub silence_seconds: f64,
-    /// Seconds after which a rank counts as stuck in spite of its heartbeat, if neither it nor any rank for
-    /// which it waits made progress: joined a collective, or prepared some of the data.
+    /// Seconds without progress after which a rank counts as stuck in spite of its heartbeat. Progress is to
+    /// join a collective or to prepare some of the data, by the rank or by any rank for which it waits.
     pub idle_seconds: f64,
     /// Predicted seconds per step; `None` without a prediction.
     pub step_seconds: Option<f64>,
 }
 
-/// The TLS certificates of a rank or an agent for one attempt. The authority's key is only in the memory of
-/// its creator.
+/// The TLS certificates of a rank or an agent for one attempt. The private key of the certificate authority
+/// stays in the memory of the process that created it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsIdentity {
-    /// Certificate authority of the attempt, PEM.
+    /// Certificate of the attempt's certificate authority, as PEM.
     pub authority: String,
-    /// Certificate of the owner, PEM. Its only subject alternative name is [`TlsIdentity::name`] of a rank,
-    /// or [`TlsIdentity::agent_name`] of an agent.
+    /// Certificate of the rank or agent, as PEM. Its only subject alternative name is [`TlsIdentity::name`]
+    /// of a rank, or [`TlsIdentity::agent_name`] of an agent.
     pub certificate: String,
-    /// Private key of the owner, PEM.
+    /// Private key of the rank or agent, as PEM.
     pub key: String,
 }
 
-/// The checkpoint to resume from.
+/// The checkpoint from which an attempt resumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePoint {
     /// Folder of the committed checkpoint.
     pub folder: PathBuf,
-    /// Steps completed in it.
+    /// Number of steps completed in the checkpoint.
     pub step: StepId,
 }
 
@@ -230,14 +232,14 @@ impl WaitLimits {
     /// Seconds without a heartbeat after which a rank counts as lost.
     pub const SILENCE_SECONDS: f64 = 60.0;
 
-    /// Shortest idle limit in seconds: a live rank may compile kernels, or compute a layer on a slow
-    /// processor.
+    /// Lower bound of the idle limit in seconds: a live rank may compile kernels, or compute a layer on a
+    /// slow processor.
     pub const LEAST_IDLE_SECONDS: f64 = 20.0 * 60.0;
 
-    /// Shortest idle limit in predicted steps: predictions may be wrong.
+    /// Lower bound of the idle limit in predicted step times, since predictions may be wrong.
     pub const IDLE_STEPS: f64 = 20.0;
 
-    /// Returns the timeouts for this predicted step time.
+    /// Returns the timeouts for a predicted step time.
     pub fn for_steps_of(step_seconds: Option<f64>) -> Self {
         let idle_seconds = Self::LEAST_IDLE_SECONDS.max(Self::IDLE_STEPS * step_seconds.unwrap_or(0.0));
         Self { silence_seconds: Self::SILENCE_SECONDS, idle_seconds, step_seconds }

@@ -1,16 +1,18 @@
-//! Communication volume: sizes of messages, shared by the worker and the planner's cost model.
+//! Communication volume: sizes of the messages between ranks, shared by the worker and the planner's cost
+//! model.
 
-/// Values (`f32`) per rank in the table of losses, counts and flags that all ranks exchange in a step.
+/// Number of values (`f32`) per rank in the table of losses, counts and flags that all ranks exchange in each
+/// step.
 pub const ROW_VALUES: u64 = 11;
 
-/// Returns the values (`f32`) of the block that each of `ranks` ranks sends to each other in a 16-bit
-/// all-reduce of `values`: its scale, then two values per `f32`.
+/// Returns the size, in `f32` values, of the block that each of `ranks` ranks sends to every other one in a
+/// 16-bit all-reduce of `values` values: a scale, then two values per `f32`.
 pub fn fp16_block_values(values: u64, ranks: u32) -> u64 {
     1 + values.div_ceil(u64::from(ranks)).div_ceil(2)
 }
 
-/// Returns the number of values that top-k compression sends of `values`, for the share `keep`: at least one,
-/// if there is any.
+/// Returns the number of values that top-k compression sends out of `values` for the share `keep`: at least
+/// one, if there are any.
 pub fn top_k_count(values: u64, keep: f64) -> u64 {
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     let kept = (values as f64 * keep).ceil();
@@ -19,15 +21,14 @@ pub fn top_k_count(values: u64, keep: f64) -> u64 {
     kept.clamp(values.min(1), values)
 }
 
-/// Returns rows and columns of a parameter of `shape` as a matrix: its first dimension, and the product of
-/// the others.
+/// Returns the numbers of rows and columns of a parameter of `shape` as a matrix: its first dimension, and
+/// the product of the others.
 pub fn matrix(shape: &[u64]) -> [u64; 2] {
     let rows = shape.first().copied().unwrap_or(1);
     [rows, shape.iter().skip(1).product()]
 }
 
-/// Returns `true` if two factors of rank `rank` are smaller than the matrix. Other matrices are sent
-/// uncompressed.
+/// Returns `true` if two factors of rank `rank` are smaller than the matrix, so that it is worth compressing.
 pub fn is_low_rank([rows, columns]: [u64; 2], rank: u32) -> bool {
     u64::from(rank) * (rows + columns) < rows * columns
 }

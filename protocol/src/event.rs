@@ -4,13 +4,13 @@ use crate::{AttemptId, Failure, Rank, SavedFile, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// An order of the agent to a rank. The first message to a rank is its [`crate::Assignment`]; orders follow.
+/// An order from an agent to a rank. The first message to a rank is its [`crate::Assignment`]; orders follow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Addresses of all ranks, by rank; the answer to `Event::Listening`.
+    /// Connect to the ranks at these addresses, listed by rank; the answer to `Event::Listening`.
     Peers(Vec<String>),
-    /// Finish the current step, or abort the validation; save, and end with `Event::Finished`.
+    /// Stop training: finish the current step or abort the validation, save, and end with `Event::Finished`.
     Stop,
 }
 
@@ -20,31 +20,32 @@ pub enum Order {
 pub enum Event {
     /// The address (`host:port`) on which the rank listens for other ranks.
     Listening(String),
-    /// State is loaded and ranks are connected; training begins after `step`.
+    /// The rank is ready: state is loaded and ranks are connected; training begins after `step`.
     Ready {
-        /// Steps already completed.
+        /// Number of steps already completed, from the checkpoint.
         step: StepId,
-        /// Trainable parameters on this rank.
+        /// Number of trainable parameters on this rank.
         parameters: u64,
-        /// The device in words, such as `cpu (flex, 1 thread)`.
+        /// Device of the rank in words, such as `cpu (flex, 1 thread)`.
         device: String,
-        /// Samples in the training data.
+        /// Number of samples in the training data.
         train_samples: u64,
-        /// Samples in the validation data.
+        /// Number of samples in the validation data.
         valid_samples: u64,
         /// blake3 hash over lengths and contents (of large files: sampled blocks) of the data files.
         data_fingerprint: String,
-        /// Note on a fresh start of state that a user would expect to be resumed.
+        /// Notice that some state starts afresh although a user would expect it to be resumed; `None` if
+        /// there is none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         notice: Option<String>,
     },
     /// A step is complete. Sent by every rank; the loss is the same on all.
     Step(StepFigures),
-    /// A validation pass after `step`.
+    /// A validation after `step` is complete.
     Validated {
-        /// Steps completed.
+        /// Number of optimizer steps completed.
         step: StepId,
-        /// Mean cross-entropy in nats.
+        /// Mean cross-entropy over the validation samples, in nats.
         #[serde(with = "crate::non_finite")]
         loss: f64,
         /// Share of samples (tokens, for a decoder) whose most likely class was right; `None` if a program
@@ -54,40 +55,40 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seconds: Option<f64>,
     },
-    /// Progress of a validation after `step`.
+    /// A validation after `step` has made progress.
     Validating {
-        /// Steps completed.
+        /// Number of optimizer steps completed.
         step: StepId,
-        /// Samples validated so far.
+        /// Number of samples validated so far.
         done: u64,
-        /// Samples of the whole validation.
+        /// Number of samples in the whole validation.
         of: u64,
     },
-    /// Figures that a program reports under names of its own.
+    /// A program reports figures under names of its own.
     Metrics {
-        /// Steps completed.
+        /// Number of optimizer steps completed.
         step: StepId,
         /// Figures with unique names.
         figures: Vec<NamedFigure>,
     },
-    /// A notice for the user. Training continues.
+    /// The rank has a notice for the user. Training continues.
     Notice(String),
     /// This rank's part of the checkpoint is durable under the `.partial` folder.
     Saved {
-        /// Steps completed in it.
+        /// Number of steps completed in the checkpoint.
         step: StepId,
-        /// The partial folder.
+        /// Path of the `.partial` folder.
         folder: PathBuf,
-        /// The files this rank wrote.
+        /// Files that this rank wrote.
         files: Vec<SavedFile>,
-        /// Seconds that training paused for it.
+        /// Seconds for which training paused to save.
         stall_seconds: f64,
     },
     /// This rank's part of a checkpoint could not be written.
     SaveFailed {
-        /// Steps completed.
+        /// Number of optimizer steps completed.
         step: StepId,
-        /// The reason.
+        /// Reason why the checkpoint could not be written.
         reason: String,
         /// `true` if training is over and the rank retries until the state is saved. Otherwise training
         /// continues.
@@ -96,16 +97,16 @@ pub enum Event {
     },
     /// The rank has completed its assignment and exits with code 0.
     Finished {
-        /// Steps completed.
+        /// Number of optimizer steps completed.
         step: StepId,
-        /// The condition that ended it.
+        /// Reason why training ended.
         reason: StopReason,
     },
     /// The rank has failed and exits with code 1.
     Failed(Failure),
 }
 
-/// A figure with a name, such as `val/f1`.
+/// A figure that a program reports, with its name, such as `val/f1`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NamedFigure {
     /// Name of the figure.
@@ -118,7 +119,7 @@ pub struct NamedFigure {
 /// The figures of one completed step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepFigures {
-    /// Steps completed, this one included.
+    /// Number of steps completed, including this one.
     pub step: StepId,
     /// Mean loss over the global batch before the update, in nats.
     #[serde(with = "crate::non_finite")]
@@ -134,25 +135,25 @@ pub struct StepFigures {
     /// without a time limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed: Option<f64>,
-    /// Gradient noise of the previous step, if whole replicas can be compared.
+    /// Gradient noise of the previous step; `None` if whole replicas cannot be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<GradientNoise>,
-    /// Tokens of the global batch.
+    /// Number of tokens in the global batch.
     pub tokens: u64,
     /// Time of each phase on this rank.
     pub times: PhaseTimes,
     /// Peak resident memory of this rank so far, in bytes (device memory on a GPU).
     pub memory_bytes: u64,
-    /// Bytes kept from step to step; the rest is activations, buffers and the process itself.
+    /// Bytes that this rank keeps from step to step; the rest is activations, buffers and the process itself.
     #[serde(default)]
     pub held: ResidentBytes,
-    /// Bytes this rank sent to others in this step.
+    /// Bytes that this rank sent to other ranks in this step.
     #[serde(default)]
     pub sent_bytes: u64,
 }
 
 impl StepFigures {
-    /// Returns `true` if a script reported the figures: these have neither phases nor memory.
+    /// Returns `true` if a script reported the figures, which then have neither phases nor memory.
     pub fn is_of_script(&self) -> bool {
         self.times.parts() == 0.0 && self.memory_bytes == 0
     }
@@ -163,44 +164,44 @@ impl StepFigures {
 pub struct GradientNoise {
     /// Estimated squared L2 norm of the gradient over all samples; may be negative by chance.
     pub signal: f64,
-    /// Sum of the variances of its elements between samples. Divided by `signal` it is the noise scale: the
-    /// batch size at which half of the gradient is noise (McCandlish et al. 2018).
+    /// Sum over the gradient's elements of their variance between samples. Divided by `signal`, it is the
+    /// noise scale: the batch size at which half of the gradient is noise (McCandlish et al. 2018).
     pub noise: f64,
 }
 
 /// The bytes that one rank keeps from step to step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResidentBytes {
-    /// Weights.
+    /// Bytes of weights.
     pub weights: u64,
-    /// Gradients.
+    /// Bytes of gradients.
     pub gradients: u64,
-    /// Moments of the optimizer.
+    /// Bytes of the optimizer's moments.
     pub optimizer: u64,
 }
 
 /// The seconds of one step on one rank, by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseTimes {
-    /// The whole step.
+    /// Seconds of the whole step.
     pub step: f64,
-    /// Reading samples.
+    /// Seconds of reading samples.
     pub data: f64,
-    /// Forward passes.
+    /// Seconds of forward passes.
     pub forward: f64,
-    /// Backward passes.
+    /// Seconds of backward passes.
     pub backward: f64,
-    /// Exposed communication, which no computation overlaps, within passes and after them.
+    /// Seconds of exposed communication, which no computation overlaps, within passes and after them.
     pub communication: f64,
-    /// Pipeline bubble: waiting for other stages.
+    /// Seconds of the pipeline bubble: waiting for other stages.
     #[serde(default)]
     pub bubble: f64,
-    /// Gradient clipping and the optimizer.
+    /// Seconds of gradient clipping and the optimizer.
     pub optimizer: f64,
 }
 
 impl PhaseTimes {
-    /// Returns the sum of the phases: the step time, except for rounding.
+    /// Returns the sum of the phases in seconds: the step time, except for rounding.
     pub fn parts(&self) -> f64 {
         self.data + self.forward + self.backward + self.communication + self.bubble + self.optimizer
     }
@@ -219,15 +220,15 @@ impl PhaseTimes {
     }
 }
 
-/// The reason of a regular stop.
+/// The reason why a rank finished regularly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// All steps were completed.
+    /// All steps of the assignment were completed.
     Complete,
     /// The time limit was reached.
     Time,
-    /// The target was reached.
+    /// The target value of the metric was reached.
     Target,
     /// An order to stop was received.
     Ordered,
@@ -237,14 +238,14 @@ pub enum StopReason {
 /// that repeated delivery has no effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StampedEvent {
-    /// Attempt of the rank.
+    /// Attempt that the rank belongs to.
     pub attempt: AttemptId,
     /// Rank that reports the event.
     pub rank: Rank,
     /// Number of the event within this rank and attempt, from 0.
     pub sequence: u64,
-    /// Milliseconds since the Unix epoch by the host's clock; for display only.
+    /// Time of the event in milliseconds since the Unix epoch by the host's clock; for display only.
     pub at_ms: u64,
-    /// The event itself.
+    /// The event that the rank reports.
     pub event: Event,
 }

@@ -8,94 +8,95 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// Out of memory.
+    /// A rank ran out of memory.
     OutOfMemory {
-        /// The failed request, in words.
+        /// Description of the request for memory that failed.
         detail: String,
     },
     /// The loss or a gradient is not finite: training diverged.
     NotFinite {
-        /// Step at which it happened.
+        /// Step in which the value was not finite.
         step: StepId,
-        /// Name of the figure.
+        /// Name of the figure that is not finite.
         figure: String,
     },
     /// A peer disconnected or stopped sending heartbeats.
     PeerLost {
-        /// The lost rank, if known.
+        /// The lost rank; `None` if unknown.
         peer: Option<Rank>,
-        /// The observation, in words.
+        /// Description of what was observed.
         detail: String,
     },
     /// A host is unreachable, with all its ranks.
     HostLost {
-        /// Name of the host.
+        /// Name of the unreachable host.
         host: String,
-        /// The observation, in words.
+        /// Description of what was observed.
         detail: String,
     },
-    /// A failure of a machine or the network, not of training: a lost agent, too few reachable hosts, or
-    /// ranks that cannot start.
+    /// A machine or the network failed, not training: an agent is lost, too few hosts are reachable, or ranks
+    /// cannot start.
     Infrastructure {
-        /// The failed host, if known.
+        /// The failed host; `None` if unknown.
         host: Option<String>,
-        /// The observation, in words.
+        /// Description of what was observed.
         detail: String,
     },
     /// A peer is alive but does not join a collective: it hangs, or does something else.
     Stuck {
         /// The stuck rank.
         peer: Rank,
-        /// The observation, in words.
+        /// Description of what was observed.
         detail: String,
     },
     /// A checkpoint is corrupt.
     CorruptCheckpoint {
-        /// Folder of the checkpoint.
+        /// Path of the checkpoint's folder.
         folder: PathBuf,
-        /// Tensor, file and offset.
+        /// Tensor, file and offset of the corruption, in words.
         detail: String,
     },
-    /// An intact checkpoint of a training on other data.
+    /// A checkpoint is intact, but belongs to a training on other data.
     OtherTraining {
-        /// Folder of the checkpoint.
+        /// Path of the checkpoint's folder.
         folder: PathBuf,
         /// The difference and the suggested fix.
         detail: String,
     },
-    /// The data cannot be used, with the reason.
+    /// The data cannot be used, for this reason.
     Data(String),
     /// The data cannot be used on one of several hosts; it may be usable on others.
     DataOn {
-        /// Name of the host; `None` if unknown, since the leader does not know its own name.
+        /// Name of the host with the unusable data; `None` if unknown, since the leader does not know its own
+        /// name.
         host: Option<String>,
-        /// The reason.
+        /// Reason why the data cannot be used.
         detail: String,
     },
-    /// The process exited without reporting a failure.
+    /// The process of a rank exited without reporting a failure.
     Exited {
-        /// Exit code, if it exited.
+        /// Exit code of the process; `None` if a signal killed it.
         code: Option<i32>,
-        /// Signal, if it was killed.
+        /// Signal that killed the process; `None` if it exited.
         signal: Option<i32>,
     },
     /// A foreign program ended before its work was done.
     Command {
-        /// Exit code, if it exited.
+        /// Exit code of the process; `None` if a signal killed it.
         code: Option<i32>,
-        /// Signal, if it was killed.
+        /// Signal that killed the process; `None` if it exited.
         signal: Option<i32>,
-        /// Last lines of its output.
+        /// Last lines of the program's output.
         last: Vec<String>,
     },
     /// Training is over, but the rank was stopped before the state could be saved.
     Unsaved {
-        /// Steps completed.
+        /// Number of steps completed.
         step: StepId,
-        /// Reason why saving failed.
+        /// Reason why the state could not be saved.
         reason: String,
     },
-    /// Any other failure, in words.
+    /// Any other failure, described in words.
     Other(String),
 }
 
@@ -142,7 +143,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Returns the kernel limit behind a Linux signal, in parentheses; empty for other signals.
+/// Returns the resource limit whose excess a Linux signal reports, in parentheses; empty for other signals.
 fn limit_behind(signal: i32) -> &'static str {
     match signal {
         24 => " (SIGXCPU: the limit of processor time, `ulimit -t`)",

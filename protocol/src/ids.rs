@@ -1,4 +1,4 @@
-//! Ids of trials, attempts, ranks and steps, each its own type.
+//! The ids of trials, attempts, ranks and steps, each a type of its own.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -8,8 +8,8 @@ use std::fmt;
 #[serde(transparent)]
 pub struct TrialId(pub String);
 
-/// The number of an attempt: one launch of a trial's ranks. Only grows within a trial; messages carry it for
-/// fencing.
+/// The number of an attempt, one launch of a trial's ranks. It only grows within a trial; messages carry it
+/// so that those of older attempts can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttemptId(pub u64);
@@ -25,7 +25,7 @@ pub struct Rank(pub u32);
 pub struct StepId(pub u64);
 
 impl TrialId {
-    /// Returns the placeholder for a trial in speed measurements.
+    /// Returns the placeholder that speed measurements use as a trial id.
     pub fn for_probes() -> Self {
         Self("probe".into())
     }

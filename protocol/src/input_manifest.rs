@@ -3,36 +3,36 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Name of the file of a checkpoint that holds its [`InputManifest`] as JSON.
+/// Name of the checkpoint file that has the [`InputManifest`] as JSON.
 pub const INPUTS: &str = "inputs.json";
 
-/// Name of the file of a checkpoint with the tokenizer, if the recipe trains or names one.
+/// Name of the checkpoint file that has the tokenizer, if the recipe trains or names one.
 pub const TOKENIZER: &str = "tokenizer.json";
 
-/// Name of the file of a checkpoint with the [`Preprocessing`] as JSON, if the data has any.
+/// Name of the checkpoint file that has the [`Preprocessing`] as JSON, if the data has any.
 pub const PREPROCESSING: &str = "preprocessing.json";
 
-/// Most differences that are listed by name; of more only the number is shown.
+/// Maximum number of differences that are listed by name; of more, only the number is shown.
 const LISTED: usize = 4;
 
-/// The input files of a training, with the number of samples.
+/// The input files of a training, with the numbers of samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputManifest {
     /// Number of training samples.
     pub train_samples: u64,
     /// Number of validation samples.
     pub valid_samples: u64,
-    /// All files, in reading order.
+    /// All input files, in reading order.
     pub files: Vec<InputFile>,
 }
 
-/// The preprocessing of rows or images at training time.
+/// The preprocessing of rows or images that was used in training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preprocessing {
     /// Columns of a table, in the order in which the model reads them; empty for images, whose pixels are
     /// divided by 255.
     pub columns: Vec<Column>,
-    /// Name of each class, in order; `None` if classes are numbers.
+    /// Names of the classes, in order; `None` if classes are numbers.
     pub classes: Option<Vec<String>>,
 }
 
@@ -41,7 +41,7 @@ pub struct Preprocessing {
 pub struct Column {
     /// Name of the column.
     pub name: String,
-    /// Conversion of cells into numbers.
+    /// Conversion of the column's cells into numbers.
     #[serde(flatten)]
     pub encoding: Encoding,
 }
@@ -50,25 +50,25 @@ pub struct Column {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Encoding {
-    /// One-hot encoding: 1 for the cell's category, 0 for the others. An unknown category is 0 everywhere.
+    /// One-hot encoding: 1 for the cell's category, 0 for the others; all are 0 for an unknown category.
     Category {
-        /// Categories in alphabetical order; an empty text stands for an empty cell.
+        /// Categories of the column in alphabetical order; an empty text stands for an empty cell.
         categories: Vec<String>,
     },
-    /// Standardisation: `(value - mean) / deviation`; an empty cell is 0, which is the mean.
+    /// Standardization: `(value - mean) / deviation`; an empty cell is 0, which is the mean.
     Number {
-        /// Mean over the training rows.
+        /// Mean of the column over the training rows.
         mean: f64,
-        /// Standard deviation over the training rows, or 1 if they are all equal.
+        /// Standard deviation of the column over the training rows, or 1 if all values are equal.
         deviation: f64,
-        /// `true` if the value is a date, as days since 1970-01-01 UTC.
+        /// `true` if cells are dates, converted to days since 1970-01-01 UTC.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         date: bool,
     },
 }
 
 impl Encoding {
-    /// Returns the numbers per cell that a model reads.
+    /// Returns the number of values that a model reads per cell.
     pub fn width(&self) -> usize {
         match self {
             Self::Category { categories } => categories.len(),
@@ -78,7 +78,7 @@ impl Encoding {
 }
 
 impl Preprocessing {
-    /// Returns the name of a class, or its number if classes have no names.
+    /// Returns the name of the class with this number, or the number if classes have no names.
     pub fn class(&self, class: usize) -> String {
         let name = self.classes.as_ref().and_then(|names| names.get(class));
         name.cloned().unwrap_or_else(|| class.to_string())
@@ -88,12 +88,12 @@ impl Preprocessing {
 /// A file of the input data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputFile {
-    /// Path relative to the base of data paths; a full path for a file elsewhere; the URL of a downloaded
-    /// file.
+    /// Path of the file relative to the base of data paths, the full path of a file elsewhere, or the URL of
+    /// a downloaded file.
     pub name: String,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// blake3 hash of the contents, in hex; for a large file, of evenly spread blocks.
+    /// blake3 hash of the file's contents, in hex; for a large file, of evenly spread blocks.
     pub blake3: String,
 }
 
@@ -103,8 +103,8 @@ impl InputManifest {
         fingerprint(&self.files)
     }
 
-    /// Returns the differences to the data of a resumed training (`now`), in words; empty if both give the
-    /// same samples.
+    /// Returns the differences between this data and `now`, the data of a resumed training, in words; empty
+    /// if both give the same samples.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let mut found = self.changed_files(now);
         if found.is_empty() {

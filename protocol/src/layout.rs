@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// An axis of parallelism. In the order of rank numbers: tensor varies fastest.
+/// An axis of parallelism. Variants are in the order of rank numbers: tensor varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
@@ -22,10 +22,10 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// All axes, fastest-varying first.
+    /// All axes, from the fastest-varying to the slowest in rank numbers.
     pub const ALL: [Self; 5] = [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline];
 
-    /// Returns the name, as in a recipe.
+    /// Returns the name of the axis, as in a recipe.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -37,10 +37,10 @@ impl Axis {
     }
 }
 
-/// The purpose of a group of ranks. Collectives of different channels may run at the same time.
+/// A channel: the purpose of a group of ranks. Collectives of different channels may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// All ranks: losses, stop decisions, norms.
+    /// All ranks, which exchange losses, stop decisions and norms.
     World,
     /// Ranks that hold parts of the same matrices.
     Tensor,
@@ -50,27 +50,27 @@ pub enum Channel {
     Expert,
     /// The stages of one pipeline.
     Pipeline,
-    /// Ranks that hold the same weights, experts aside; their gradients are summed.
+    /// Ranks that hold the same weights, experts aside, and sum their gradients.
     Replicas,
-    /// Ranks that hold the same experts.
+    /// Ranks that hold the same experts, and sum the gradients of these.
     ExpertReplicas,
-    /// Replicas among which state is sharded.
+    /// Neighboring replicas among which state is sharded.
     Shard,
-    /// Replicas that hold the same shard.
+    /// Replicas that hold the same shard of the state.
     AcrossShards,
-    /// The ranks of [`Channel::Shard`] again, for the all-gather of weights beside the reduction of
-    /// gradients.
+    /// The same ranks as [`Channel::Shard`], for the all-gather of weights that overlaps with the reduction
+    /// of gradients.
     Weights,
     /// The ranks of [`Channel::Shard`] that hold the same experts, among which the experts' state is sharded.
     ExpertShard,
     /// Ranks that hold the same shard of the same experts.
     AcrossExpertShards,
-    /// The ranks of [`Channel::ExpertShard`] again, like [`Channel::Weights`].
+    /// The same ranks as [`Channel::ExpertShard`], for the all-gather of the experts' weights.
     ExpertWeights,
 }
 
 impl Channel {
-    /// All channels; a channel's index is its index here.
+    /// All channels, in the order of their indices.
     pub const ALL: [Self; 13] = [
         Self::World,
         Self::Tensor,
@@ -87,8 +87,8 @@ impl Channel {
         Self::ExpertWeights,
     ];
 
-    /// Returns the axes along which the members differ. [`Channel::Shard`] and later channels are subsets of
-    /// the replicas, which differ along these axes.
+    /// Returns the axes along which the members of a group differ. [`Channel::Shard`] and later channels are
+    /// subsets of the replicas, which differ along these axes.
     pub fn axes(self) -> &'static [Axis] {
         match self {
             Self::World => &Axis::ALL,
@@ -109,15 +109,15 @@ impl Channel {
 /// The degree of parallelism along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Layout {
-    /// Tensor-parallel ranks.
+    /// Degree of tensor parallelism.
     pub tensor: NonZeroU32,
-    /// Context-parallel ranks.
+    /// Degree of context parallelism.
     pub context: NonZeroU32,
-    /// Expert-parallel ranks.
+    /// Degree of expert parallelism.
     pub expert: NonZeroU32,
-    /// Data-parallel replicas.
+    /// Number of data-parallel replicas.
     pub data: NonZeroU32,
-    /// Pipeline stages.
+    /// Number of pipeline stages.
     pub pipeline: NonZeroU32,
 }
 
@@ -126,14 +126,14 @@ pub struct Layout {
 pub struct Coord(pub [u32; 5]);
 
 impl Coord {
-    /// Returns the index along `axis`.
+    /// Returns the rank's index along `axis`.
     pub fn along(&self, axis: Axis) -> u32 {
         self.0[axis as usize]
     }
 }
 
 impl Layout {
-    /// A single rank.
+    /// The layout of a single rank.
     pub const SINGLE: Self = Self {
         tensor: NonZeroU32::MIN,
         context: NonZeroU32::MIN,
@@ -142,12 +142,12 @@ impl Layout {
         pipeline: NonZeroU32::MIN,
     };
 
-    /// Returns a layout of data parallelism alone.
+    /// Returns the layout of `data` replicas without any other parallelism.
     pub fn replicas(data: NonZeroU32) -> Self {
         Self { data, ..Self::SINGLE }
     }
 
-    /// Returns the degree along `axis`.
+    /// Returns the degree of parallelism along `axis`.
     pub fn degree(&self, axis: Axis) -> u32 {
         match axis {
             Axis::Tensor => self.tensor,
@@ -159,7 +159,8 @@ impl Layout {
         .get()
     }
 
-    /// Returns the number of ranks: the product of the degrees.
+    /// Returns the number of ranks, the product of the degrees; other programs call it the world size
+    /// (`WORLD_SIZE`).
     pub fn world(&self) -> u32 {
         Axis::ALL.iter().map(|axis| self.degree(*axis)).product()
     }
@@ -175,7 +176,7 @@ impl Layout {
         }))
     }
 
-    /// Returns the rank at `coord`.
+    /// Returns the rank at the coordinates `coord`.
     pub fn rank(&self, coord: Coord) -> Rank {
         Rank(Axis::ALL.iter().rev().fold(0, |rank, axis| rank * self.degree(*axis) + coord.along(*axis)))
     }
@@ -203,7 +204,7 @@ impl Layout {
         self.data.get() * self.expert.get()
     }
 
-    /// Returns the index of `rank` among the [`Layout::readers`].
+    /// Returns the index of `rank` among the [`Layout::readers`], which selects the samples that it reads.
     pub fn reader(&self, rank: Rank) -> u32 {
         let coord = self.coord(rank);
         coord.along(Axis::Data) * self.expert.get() + coord.along(Axis::Expert)

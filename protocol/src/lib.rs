@@ -17,7 +17,7 @@ pub mod frame;
 pub mod ids;
 pub mod input_manifest;
 pub mod layout;
-pub mod learning_rate;
+pub mod learning_rate_warmup_and_decay;
 pub mod non_finite;
 pub mod old_names;
 #[cfg(feature = "tls")]

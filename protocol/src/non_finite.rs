@@ -3,12 +3,12 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Serialises a number; one that is not finite as `"NaN"`, `"inf"` or `"-inf"`.
+/// Serializes a number; writes one that is not finite as `"NaN"`, `"inf"` or `"-inf"`.
 pub fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
     if value.is_finite() { to.serialize_f64(*value) } else { to.serialize_str(&value.to_string()) }
 }
 
-/// Deserialises the output of [`serialize`]; `null`, which other programs write, becomes NaN.
+/// Deserializes the output of [`serialize`]; `null`, which other programs write, becomes NaN.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

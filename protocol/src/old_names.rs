@@ -6,11 +6,12 @@
 use dtrain_recipes::{OLD_KEYS, OLD_WORDS};
 use serde_json::{Map, Value};
 
-/// A renamed key: the path of its object (`*` for each element of a list or value of an object), the old and
-/// the new name.
+/// A renamed key: the path of its object (`*` for each element of a list or value of an object), its old name
+/// and its new name.
 type Renamed = (&'static str, &'static str, &'static str);
 
-/// Keys of plans. Applied in order: the path of a later row has the new names of earlier ones.
+/// Renamed keys of plans. They are applied in order: the path of a later row has the new names of earlier
+/// rows.
 const PLAN: &[Renamed] = &[
     ("", "weighed", "tradeoffs"),
     ("tradeoffs", "front", "pareto_front"),
@@ -30,7 +31,7 @@ const PLAN: &[Renamed] = &[
     ("rejected.*.rejection.does_not_divide", "what", "dimension"),
 ];
 
-/// Words in plans: the path of the value, the old and the new word.
+/// Renamed words in plans: the path of the value, the old word and the new word.
 const PLAN_WORDS: &[Renamed] = &[
     ("choices.*.run_length.checkpointing.reason", "said", "recipe"),
     ("choices.*.run_length.checkpointing.reason", "short", "short_run"),
@@ -38,7 +39,7 @@ const PLAN_WORDS: &[Renamed] = &[
     ("choices.*.run_length.checkpointing.reason", "cost", "overhead"),
 ];
 
-/// Keys of studies.
+/// Renamed keys of studies.
 const STUDY: &[Renamed] = &[
     ("", "settled", "base_recipe"),
     ("", "searched", "search_space"),
@@ -53,24 +54,24 @@ const STUDY: &[Renamed] = &[
     ("study.pruner.threshold", "from", "warmup"),
 ];
 
-/// Keys of the events of a study.
+/// Renamed keys of the events of a study.
 const STUDY_EVENT: &[Renamed] = &[
     ("reported", "at", "progress"),
     ("paused", "at", "progress"),
     ("ended.outcome.failed", "why", "reason"),
 ];
 
-/// Keys of the records of a trial.
+/// Renamed keys of the records of a trial.
 const RECORD: &[Renamed] = &[("", "checkpoint_durable", "checkpoint_committed")];
 
-/// Keys of the records of a bundle.
+/// Renamed keys of the trials in a bundle.
 const BUNDLE_TRIAL: &[Renamed] = &[("", "facts", "records")];
 const BUNDLE_STUDY: &[Renamed] = &[("", "tried", "trials"), ("trials.*", "refused", "rejection")];
 
-/// Format of plans with today's names.
+/// Format version of plans with today's names.
 const PLAN_FORMAT: u64 = 2;
 
-/// Format of studies with the old names, and the first with today's.
+/// Last format version of studies with old names, and first with today's names.
 const STUDY_FORMATS: (u64, u64) = (2, 3);
 
 /// Converts a plan of format 1 to format 2; leaves any other as it is.
@@ -160,7 +161,7 @@ pub(crate) fn bundle_study(one: &mut Value) {
     values_at(one, "events.*.2", &mut |json| in_text(json, study_event));
 }
 
-/// Returns today's path of a param; `None` if it was not renamed.
+/// Returns today's path of the recipe value at an old `path`; `None` if it was not renamed.
 pub fn param(path: &str) -> Option<String> {
     OLD_KEYS.iter().find_map(|(section, old, new)| {
         let rest = path.strip_prefix(section)?.strip_prefix('.')?.strip_prefix(old)?;
@@ -168,7 +169,8 @@ pub fn param(path: &str) -> Option<String> {
     })
 }
 
-/// Returns the renamed values of a param as JSON: pairs of the old and the new word.
+/// Returns the renamed words that the value at `path` can be, as JSON texts: pairs of the old and the new
+/// word.
 pub fn words_of_param(path: &str) -> Vec<(String, String)> {
     let json = |word: &str| Value::from(word).to_string();
     let of_path = OLD_WORDS.iter().filter(|(section, key, ..)| path == format!("{section}.{key}"));
@@ -207,7 +209,7 @@ fn reword(value: &mut Value, old: &str, new: &str) {
     }
 }
 
-/// Changes a text that is JSON; leaves any other as it is.
+/// Applies `change` to the JSON in a text; leaves any other text as it is.
 fn in_text(text: &mut Value, change: impl FnOnce(&mut Value)) {
     let Some(mut json) = text.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
         return;
@@ -219,7 +221,7 @@ fn in_text(text: &mut Value, change: impl FnOnce(&mut Value)) {
     }
 }
 
-/// Calls `change` with every value at a path.
+/// Calls `change` with every value at `path`, in which `*` stands for each element.
 fn values_at(root: &mut Value, path: &str, change: &mut dyn FnMut(&mut Value)) {
     if path.is_empty() {
         return change(root);

@@ -1,4 +1,5 @@
-//! Unauthenticated peers: connections without a verified certificate get ten seconds in all, and few places.
+//! Limits on unauthenticated peers: connections without a verified certificate get ten seconds in all, and
+//! few places.
 //!
 //! If all places are taken, the oldest connection is closed, so that silent connections cannot keep out a
 //! peer with a certificate. Agents and ranks use the same code.
@@ -18,7 +19,7 @@ pub struct DeadlineStream {
 }
 
 impl DeadlineStream {
-    /// Wraps a blocking `socket` with a deadline after `patience`.
+    /// Wraps a blocking `socket`, with a deadline that ends after `patience`.
     pub fn new(socket: TcpStream, patience: Duration) -> Self {
         Self { socket, end: Instant::now() + patience }
     }
@@ -70,7 +71,7 @@ struct PeerQueue {
     sockets: VecDeque<(u64, TcpStream)>,
 }
 
-/// The place of one connection, free again when it is dropped.
+/// The place of one unauthenticated connection, which is freed when this value is dropped.
 #[derive(Debug)]
 pub struct PendingPeer {
     number: u64,
@@ -78,12 +79,12 @@ pub struct PendingPeer {
 }
 
 impl UnauthenticatedPeers {
-    /// Creates an empty set of at most `most` connections.
+    /// Creates an empty set with room for `most` connections.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, waiting: Mutex::default() })
     }
 
-    /// Adds a connection. If there are too many, the oldest one is closed.
+    /// Adds an unauthenticated connection. If there are too many, the oldest one is closed.
     pub fn admit(self: &Arc<Self>, socket: &TcpStream) -> io::Result<PendingPeer> {
         let socket = socket.try_clone()?;
         let mut waiting = self.waiting();

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 /// The host and device of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Index of the host. Ranks of one host have consecutive numbers.
+    /// Index of the host of the rank. Ranks of one host have consecutive numbers.
     #[serde(default)]
     pub host: u32,
-    /// Kind of device.
+    /// Kind of the device.
     pub device: DeviceKind,
-    /// Index among the host's devices of that kind.
+    /// Index of the device among the host's devices of its kind.
     pub index: u32,
-    /// Compute threads on the CPU.
+    /// Number of threads that compute on the CPU.
     pub threads: u32,
 }
 
@@ -20,7 +20,7 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
-    /// The host's processor.
+    /// The host's processor (CPU).
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
@@ -29,7 +29,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// Returns the name of the backend: `cpu`, `cuda` or `wgpu`.
+    /// Returns the name of the device's backend: `cpu`, `cuda` or `wgpu`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -38,7 +38,7 @@ impl DeviceKind {
         }
     }
 
-    /// Returns `true` for a GPU of any vendor.
+    /// Returns `true` if the device is a GPU of any vendor.
     pub fn is_gpu(self) -> bool {
         self != Self::Cpu
     }

@@ -9,20 +9,20 @@ use std::path::PathBuf;
 pub struct TrainedModel {
     /// Sizes of the model.
     pub model: Model,
-    /// The data it was trained on.
+    /// Data on which the model was trained, with its tokenizer or columns.
     pub data: Data,
-    /// Base folder of relative data paths.
+    /// Folder that relative data paths start from.
     pub data_root: PathBuf,
-    /// Folder of a committed checkpoint.
+    /// Folder of a committed checkpoint with the weights.
     pub checkpoint: PathBuf,
-    /// Threads for compute on the CPU.
+    /// Number of threads that compute on the CPU.
     pub threads: u32,
 }
 
 /// A request to classify rows of tables, or images.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PredictRequest {
-    /// A trained mlp or cnn.
+    /// Model to classify with, a trained mlp or cnn.
     pub trained: TrainedModel,
     /// Files or glob patterns, from the working directory: tables, images, or IDX files of images.
     pub inputs: Vec<String>,
@@ -34,42 +34,42 @@ pub struct PredictRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictResponse {
-    /// The classes of the next samples, in the order of the inputs.
+    /// Predicted classes of the next samples, in the order of the inputs.
     Rows(Vec<Prediction>),
     /// All samples are classified.
     Done,
-    /// The inputs do not fit the model, with the reason.
+    /// The inputs do not fit the model, for this reason.
     Refused(String),
-    /// The request failed, with the reason.
+    /// The request failed, for this reason.
     Failed(String),
 }
 
 /// The predicted classes of one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// File with the sample.
+    /// File that contains the sample.
     pub file: String,
-    /// Row in a table or an IDX file, from 1; `None` if the file is one image.
+    /// Row of the sample in a table or an IDX file, from 1; `None` if the file is a single image.
     pub row: Option<u64>,
     /// The most probable classes, best first.
     pub classes: Vec<ClassScore>,
 }
 
-/// The score of a class.
+/// The score of one class for one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassScore {
     /// Name of the class, or its number if the data has no names.
     pub class: String,
-    /// Softmax over all classes.
+    /// Probability of the class: the softmax over all classes.
     pub probability: f64,
-    /// Score before the softmax.
+    /// Score of the class before the softmax.
     pub logit: f32,
 }
 
-/// A request to evaluate a model on labelled samples or on text.
+/// A request to evaluate a model on labeled samples or on text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateRequest {
-    /// A trained model of any kind but a foreign command.
+    /// Model to evaluate, of any kind but a foreign command.
     pub trained: TrainedModel,
     /// Files or glob patterns, from the working directory, in the format of the data; empty for the
     /// validation data of the recipe.
@@ -82,33 +82,33 @@ pub struct EvaluateRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvaluateResponse {
-    /// Progress of the evaluation.
+    /// The evaluation has made progress.
     Progress {
-        /// Samples evaluated so far.
+        /// Number of samples evaluated so far.
         done: u64,
-        /// Number of all samples.
+        /// Number of samples to evaluate in total.
         of: u64,
     },
-    /// Figures of the evaluation.
+    /// The evaluation is complete, with these figures.
     Done(Evaluation),
-    /// The files do not fit the model, with the reason.
+    /// The files do not fit the model, for this reason.
     Refused(String),
-    /// The request failed, with the reason.
+    /// The request failed, for this reason.
     Failed(String),
 }
 
 /// The figures of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Number of samples.
+    /// Number of samples that were evaluated.
     pub samples: u64,
     /// Number of predictions: one per row, or per token.
     pub predictions: u64,
-    /// Mean loss per prediction; the cross-entropy in nats.
+    /// Mean loss per prediction: the cross-entropy in nats.
     pub loss: f64,
     /// Fraction of predictions whose most probable class was right.
     pub accuracy: f64,
-    /// Figures that only an mlp or a cnn has.
+    /// Figures of a classifier, an mlp or a cnn; `None` for other models.
     pub classification: Option<Classification>,
 }
 
@@ -124,12 +124,14 @@ pub struct Classification {
 }
 
 impl Classification {
-    /// Returns the fraction of samples predicted as a class that belong to it; `None` if there are none.
+    /// Returns the precision of a class: the fraction of samples predicted as the class that belong to it;
+    /// `None` if none was predicted.
     pub fn precision(&self, class: usize) -> Option<f64> {
         ratio(self.confusion[class][class], self.confusion.iter().map(|row| row[class]).sum())
     }
 
-    /// Returns the fraction of samples of a class that were predicted as such; `None` if there are none.
+    /// Returns the recall of a class: the fraction of its samples that were predicted as the class; `None` if
+    /// it has no samples.
     pub fn recall(&self, class: usize) -> Option<f64> {
         ratio(self.confusion[class][class], self.confusion[class].iter().sum())
     }

@@ -8,29 +8,29 @@ use std::num::NonZeroU32;
 /// The measured speeds of one host for one model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Properties of the host at the time.
+    /// Properties of the host at the time of the measurement.
     pub host: HostFacts,
     /// Time of the measurement in milliseconds since the Unix epoch.
     pub measured_at_ms: u64,
-    /// Digest of the measured model; another model needs a new probe.
+    /// Digest of the model that was measured; another model needs a new probe.
     pub model_digest: String,
-    /// Speeds for each number of ranks that ran at the same time, ascending.
+    /// Speeds for each number of ranks that ran at the same time, ascending by that number.
     pub by_ranks: Vec<RankRates>,
 }
 
 /// The properties of a host that the planner needs, or of several identical hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
-    /// Host name; of several, the first.
+    /// Host name; of several hosts, that of the first.
     pub name: String,
     /// Number of identical hosts; all other fields are per host.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub hosts: NonZeroU32,
-    /// Processor, in words.
+    /// Description of the processor.
     pub processor: String,
-    /// Cores this process may use.
+    /// Number of cores that dtrain may use.
     pub cores: u32,
-    /// Memory in bytes.
+    /// Memory in bytes that dtrain may use.
     pub memory_bytes: u64,
     /// GPUs that this binary can use, all through one backend.
     pub gpus: Vec<Gpu>,
@@ -44,7 +44,7 @@ pub struct HostFacts {
 pub struct HostNetwork {
     /// Names of the hosts, sorted.
     pub hosts: Vec<String>,
-    /// Network of the recipe; `None` for the one over which each host was reached.
+    /// Network that the recipe names; `None` for the network over which each host was reached.
     pub network: Option<Subnet>,
 }
 
@@ -80,17 +80,18 @@ impl HostFacts {
         }
     }
 
-    /// Returns the backend of its GPUs; `None` without GPUs.
+    /// Returns the backend of the host's GPUs; `None` without GPUs.
     pub fn gpu_device(&self) -> Option<DeviceKind> {
         self.gpus.first().map(|gpu| gpu.device)
     }
 
-    /// Returns the number of cores of all hosts.
+    /// Returns the total number of cores of all hosts.
     pub fn all_cores(&self) -> u32 {
         self.cores.saturating_mul(self.hosts.get())
     }
 
-    /// Returns the host of `rank`, if `ranks` ranks are spread evenly in order.
+    /// Returns the index of the host that runs `rank`, if `ranks` ranks are spread evenly over the hosts in
+    /// order.
     pub fn host_of(&self, rank: Rank, ranks: u32) -> u32 {
         rank.0 / (ranks / self.hosts).max(1)
     }
@@ -99,27 +100,28 @@ impl HostFacts {
 /// A GPU that the binary can use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Backend that computes on it.
+    /// Backend that computes on the GPU.
     #[serde(default = "cuda", skip_serializing_if = "is_cuda")]
     pub device: DeviceKind,
-    /// Product name.
+    /// Product name of the GPU.
     pub name: String,
-    /// Memory in bytes.
+    /// Total memory of the GPU in bytes.
     pub memory_bytes: u64,
 }
 
-/// The speeds of one rank while `ranks` of them ran at the same time, each with its share of the cores.
+/// The speeds of one rank, measured while `ranks` ranks ran at the same time, each with its share of the
+/// cores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankRates {
-    /// Number of ranks that ran.
+    /// Number of ranks that ran at the same time.
     pub ranks: u32,
     /// Kind of device of each rank.
     pub device: DeviceKind,
-    /// Compute threads of each rank.
+    /// Number of threads that compute on each rank.
     pub threads: u32,
-    /// Seconds per part of the model by micro-batch; ascending in `micro_batch`.
+    /// Seconds of the model's parts at each measured micro-batch size, ascending.
     pub profile: Vec<ProfilePoint>,
-    /// Seconds of gradient clipping and optimizer per parameter (AdamW).
+    /// Seconds of gradient clipping and the optimizer (AdamW) per parameter.
     pub optimizer_seconds_per_parameter: f64,
     /// Seconds of an all-reduce over all ranks by message length in bytes, ascending; empty for one rank.
     pub all_reduce: Vec<(u64, f64)>,
@@ -127,7 +129,8 @@ pub struct RankRates {
     pub spread: f64,
     /// Resident bytes of a rank before the model is built.
     pub baseline_bytes: u64,
-    /// Time of whole training steps, including costs that the parts above omit.
+    /// Time of whole training steps, including costs that the model's parts omit; `None` if it was not
+    /// measured.
     #[serde(default)]
     pub whole_step: Option<WholeStep>,
     /// Precision of matrix products during the measurement; f32 in rates of older versions.
@@ -140,7 +143,7 @@ pub struct RankRates {
 }
 
 impl RankRates {
-    /// Returns an example for tests: one rank with one thread, which measured no part of a model.
+    /// Returns example rates for tests: one rank with one thread, which measured no part of a model.
     pub fn example() -> Self {
         Self {
             ranks: 1,
@@ -166,13 +169,13 @@ fn is_f32(precision: &Precision) -> bool {
     *precision == Precision::F32
 }
 
-/// A data-parallel step of all ranks with all its costs: reading ahead, the gradient reduction within the
-/// last backward, waiting for the slowest rank, the optimizer.
+/// The time of a data-parallel step of all ranks with all its costs: reading ahead, the gradient reduction
+/// during the last backward pass, waiting for the slowest rank, the optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WholeStep {
     /// Samples per forward pass on one rank.
     pub micro_batch: u32,
-    /// Micro-batches per step on one rank.
+    /// Number of micro-batches per step on one rank.
     pub micro_batches: u32,
     /// Median seconds of a step.
     pub seconds: f64,
@@ -183,15 +186,15 @@ pub struct WholeStep {
 pub struct ProfilePoint {
     /// Micro-batch size in samples.
     pub micro_batch: u32,
-    /// Forward of one block, averaged over the blocks.
+    /// Seconds of the forward pass of one block, averaged over the blocks.
     pub block_forward: f64,
-    /// Backward of one block, averaged over the blocks.
+    /// Seconds of the backward pass of one block, averaged over the blocks.
     pub block_backward: f64,
-    /// Forward of the parts outside the blocks: embedding, head, loss.
+    /// Seconds of the forward pass outside the blocks: embedding, head, loss.
     pub outer_forward: f64,
-    /// Backward of the parts outside the blocks.
+    /// Seconds of the backward pass outside the blocks.
     pub outer_backward: f64,
-    /// Other costs of a step per micro-batch: reading samples, accumulating gradients.
+    /// Seconds of other work per micro-batch: reading samples, accumulating gradients.
     pub overhead: f64,
 }
 
@@ -200,11 +203,11 @@ pub struct ProfilePoint {
 pub struct ProbeRequest {
     /// Model to measure.
     pub model: dtrain_recipes::Model,
-    /// Device of this rank.
+    /// Host and device of this rank.
     pub placement: crate::Placement,
     /// Layout of the ranks that run at the same time, this one included.
     pub layout: Layout,
-    /// Number of this rank.
+    /// Number of this rank among those that are measured together.
     pub rank: crate::Rank,
     /// Connection to the other ranks.
     pub link: crate::RankTransport,

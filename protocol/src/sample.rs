@@ -9,11 +9,11 @@ use std::path::PathBuf;
 pub struct SampleRequest {
     /// Sizes of the decoder.
     pub model: Model,
-    /// Training data, which names the tokenizer.
+    /// Training data of the decoder, which names the tokenizer.
     pub data: Data,
-    /// Base folder of relative data paths.
+    /// Folder that relative data paths start from.
     pub data_root: PathBuf,
-    /// Folder of a committed checkpoint.
+    /// Folder of a committed checkpoint with the weights.
     pub checkpoint: PathBuf,
     /// Text to continue; may be empty.
     pub prompt: String,
@@ -26,12 +26,12 @@ pub struct SampleRequest {
     /// Nucleus sampling: the total probability of the likeliest tokens considered; `None` considers all.
     #[serde(default)]
     pub top_p: Option<f64>,
-    /// Texts that end the continuation, of which they are not part.
+    /// Texts that end the continuation before them.
     #[serde(default)]
     pub stop: Vec<String>,
-    /// Random seed: the same request gives the same text.
+    /// Random seed; the same request gives the same text.
     pub seed: u64,
-    /// Threads for compute on the CPU.
+    /// Number of threads that compute on the CPU.
     pub threads: u32,
 }
 
@@ -39,20 +39,20 @@ pub struct SampleRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SampleResponse {
-    /// A further part of the continuation, without the prompt.
+    /// The next part of the continuation, without the prompt.
     Text(String),
     /// The continuation is complete.
     Done(GenerationStats),
-    /// The prompt or the tokenizer does not fit the model, with the reason.
+    /// The prompt or the tokenizer does not fit the model, for this reason.
     Refused(String),
-    /// The request failed, with the reason.
+    /// The request failed, for this reason.
     Failed(String),
 }
 
 /// The length and duration of a continuation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GenerationStats {
-    /// Tokens that were generated.
+    /// Number of tokens that were generated.
     pub tokens: u32,
     /// Seconds from the prompt to the last token, without reading the checkpoint.
     pub seconds: f64,

@@ -1,4 +1,4 @@
-//! Encoding of the points of a series: about ten bytes per point.
+//! The binary encoding of the points of a series, which takes about ten bytes per point.
 //!
 //! ```text
 //! u8 codec (1) · varint n · n × zigzag varint Δ²step · n × zigzag varint Δ²time · n × f64, little-endian
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 
 const CODEC: u8 = 1;
 
-/// A point of a series.
+/// A point of a series: the value of a figure at one step and time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricSample {
     /// Steps completed; for figures of the host, seconds since the Unix epoch.
     pub step: u64,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the point in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The figure; may be infinite or NaN.
+    /// Value of the figure; may be infinite or NaN.
     pub value: f64,
 }
 
-/// Encodes `samples`.
+/// Encodes the points of a series.
 pub fn encode(samples: &[MetricSample]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(16 + samples.len() * 11);
     bytes.push(CODEC);
@@ -41,7 +41,7 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<MetricSample>> {
     rest.is_empty().then_some(samples)
 }
 
-/// Writes steps, times and values; the first step and time as differences from `base`.
+/// Writes the steps, times and values of points; the first step and time as differences from `base`.
 pub fn write_points(bytes: &mut Vec<u8>, samples: &[MetricSample], base: (u64, u64)) {
     put_deltas(bytes, base.0, samples.iter().map(|sample| sample.step));
     put_deltas(bytes, base.1, samples.iter().map(|sample| sample.at_ms));
@@ -50,7 +50,8 @@ pub fn write_points(bytes: &mut Vec<u8>, samples: &[MetricSample], base: (u64, u
     }
 }
 
-/// Reads the output of [`write_points`] from the start of `bytes`, and advances `bytes`.
+/// Reads `count` points, written by [`write_points`], from the start of `bytes`, and advances `bytes`; `None`
+/// if they are invalid.
 pub fn read_points(bytes: &mut &[u8], count: usize, base: (u64, u64)) -> Option<Vec<MetricSample>> {
     // A point has at least ten bytes, so a damaged count cannot allocate much.
     if count > bytes.len() / 10 {
@@ -68,8 +69,8 @@ pub fn read_points(bytes: &mut &[u8], count: usize, base: (u64, u64)) -> Option<
     )
 }
 
-/// Writes differences of differences, so that even spacing gives zeros; wrapping, so that any numbers can be
-/// encoded.
+/// Writes numbers as differences of differences, so that even spacing gives zeros; wrapping, so that any
+/// numbers can be encoded.
 fn put_deltas(bytes: &mut Vec<u8>, base: u64, numbers: impl Iterator<Item = u64>) {
     let (mut last, mut slope) = (base, 0u64);
     for number in numbers {
@@ -90,7 +91,7 @@ fn take_deltas(bytes: &mut &[u8], base: u64, count: usize) -> Option<Vec<u64>> {
         .collect()
 }
 
-/// Maps small numbers of either sign to small unsigned numbers.
+/// Maps numbers of small magnitude and either sign to small unsigned numbers.
 fn zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)).cast_unsigned()
 }
@@ -108,7 +109,8 @@ pub fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Reads the output of [`put_varint`], and advances `bytes`.
+/// Reads a number, written by [`put_varint`], from the start of `bytes`, and advances `bytes`; `None` if it
+/// is invalid.
 pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {

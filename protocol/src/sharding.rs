@@ -11,20 +11,22 @@ use std::ops::Range;
 /// The split dimensions of a parameter, each with the axis that splits it. Empty: every rank holds all of it.
 pub type ShardedDims = &'static [(usize, Axis)];
 
-/// Split along the output dimension of a weight `[in, out]`.
+/// Column sharding: a weight `[in, out]` is split along its outputs.
 const COLUMN: ShardedDims = &[(1, Axis::Tensor)];
-/// Split along the input dimension of a weight `[in, out]`: results are partial sums.
+/// Row sharding: a weight `[in, out]` is split along its inputs, so that results are partial sums.
 const ROW: ShardedDims = &[(0, Axis::Tensor)];
-/// Split along the only dimension, that of the outputs.
+/// Sharding of a bias `[out]`, which is split along the outputs.
 const COLUMN_BIAS: ShardedDims = &[(0, Axis::Tensor)];
-/// Split along the vocabulary of an embedding `[vocab, hidden]`.
+/// Sharding of an embedding `[vocab, hidden]`, which is split along the vocabulary.
 const VOCABULARY: ShardedDims = &[(0, Axis::Tensor)];
-/// Experts `[experts, in, out]`, each split along its outputs.
+/// Sharding of expert weights `[experts, in, out]`: experts are spread over ranks, and each is split along
+/// its outputs.
 const EXPERT_COLUMN: ShardedDims = &[(0, Axis::Expert), (2, Axis::Tensor)];
-/// Experts `[experts, in, out]`, each split along its inputs.
+/// Sharding of expert weights `[experts, in, out]`: experts are spread over ranks, and each is split along
+/// its inputs.
 const EXPERT_ROW: ShardedDims = &[(0, Axis::Expert), (1, Axis::Tensor)];
 
-/// The split parameters, by the ends of their names; all others are whole on every rank.
+/// The table of split parameters, by the end of their names; all others are whole on every rank.
 const TABLE: &[(&str, ShardedDims)] = &[
     ("attention.q.lora_b", COLUMN),
     ("attention.k.lora_b", COLUMN),
@@ -72,8 +74,8 @@ pub fn sharded_dims(name: &str) -> ShardedDims {
     TABLE.iter().find(|(suffix, _)| ends_in(suffix)).map_or(&[], |(_, cuts)| cuts)
 }
 
-/// Returns `true` if the parameter `name` belongs to a low-rank adapter. In a model with adapters, all others
-/// are frozen.
+/// Returns `true` if the parameter `name` belongs to a low-rank adapter. In a model with adapters, all other
+/// parameters are frozen.
 pub fn is_adapter(name: &str) -> bool {
     name.ends_with(".lora_a") || name.ends_with(".lora_b")
 }
@@ -92,8 +94,8 @@ pub fn ranks_holding(name: &str, layout: &Layout, rank: Rank) -> Vec<Rank> {
     layout.group(rank, &axes.collect::<Vec<_>>())
 }
 
-/// Returns the range of `0..size` that part `index` of `parts` holds: contiguous, in order, sizes differ by
-/// at most one.
+/// Returns the range of `0..size` that part `index` of `parts` holds: contiguous, in order, with sizes that
+/// differ by at most one.
 pub fn shard_range(size: u64, index: u32, parts: u32) -> Range<u64> {
     let cut = |index: u32| match size.checked_mul(u64::from(index)) {
         Some(product) => product / u64::from(parts),
@@ -123,23 +125,23 @@ pub fn region(name: &str, shape: &[u64], layout: &Layout, coord: Coord) -> Regio
     region
 }
 
-/// A box inside a global tensor, with row-major order of its elements.
+/// A region: a box inside a global tensor, whose elements are in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
-    /// Global shape.
+    /// Shape of the global tensor.
     pub shape: Vec<u64>,
-    /// Range along each dimension.
+    /// Range of the region along each dimension.
     pub sides: Vec<Range<u64>>,
 }
 
-/// Elements of a region that are contiguous in the global tensor too.
+/// A run of elements that are contiguous both in a region and in the global tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContiguousRun {
-    /// Offset of the first element in the global tensor.
+    /// Offset of the run's first element in the global tensor.
     pub global: u64,
-    /// Offset of the first element in the region.
+    /// Offset of the run's first element in the region.
     pub local: u64,
-    /// Number of elements.
+    /// Number of elements in the run.
     pub length: u64,
 }
 
@@ -149,7 +151,7 @@ impl Region {
         Self { shape: shape.to_vec(), sides: shape.iter().map(|side| 0..*side).collect() }
     }
 
-    /// Returns `true` if it is the whole tensor.
+    /// Returns `true` if the region is the whole tensor.
     pub fn is_whole(&self) -> bool {
         self.sides.iter().zip(&self.shape).all(|(side, all)| *side == (0..*all))
     }
@@ -159,7 +161,7 @@ impl Region {
         self.sides.iter().map(|side| side.end - side.start).collect()
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of elements in the region.
     pub fn elements(&self) -> u64 {
         self.local_shape().iter().product()
     }

@@ -1,7 +1,7 @@
-//! Layout of the shared memory of the ranks of one host.
+//! The layout of the memory mapping that the ranks of one host share.
 //!
 //! The agent that creates the mapping and the ranks that use it share these functions. A new mapping is all
-//! zeros, which is the valid first state, so it needs no initialisation.
+//! zeros, which is the valid first state, so it needs no initialization.
 //!
 //! ```text
 //! control blocks   one for each channel and rank     counters of the collectives
@@ -12,23 +12,24 @@
 
 use crate::Channel;
 
-/// Number of sets of slots: one per channel, so that collectives of different channels may run at the same
-/// time.
+/// Number of channels, each with its own set of slots, so that collectives of different channels may run at
+/// the same time.
 pub const CHANNELS: u64 = Channel::ALL.len() as u64;
 
-/// Values (`f32`) of one slot.
+/// Size of one slot in `f32` values.
 pub const SLOT_VALUES: usize = 128 << 10;
 
-/// Values (`f32`) of one mail.
+/// Size of one mail in `f32` values.
 pub const MAIL_VALUES: usize = 64 << 10;
 
-/// Bytes of a control block; counters of different ranks never share a cache line.
+/// Size in bytes of the control block of a rank in a channel; counters of different ranks never share a cache
+/// line.
 const CONTROL_BYTES: u64 = 512;
 
-/// Bytes of the control block of a pair.
+/// Size in bytes of the control block of the mails from one rank to another.
 const MAIL_CONTROL_BYTES: u64 = 256;
 
-/// Bytes of a page; slots are page-aligned.
+/// Size of a page in bytes; slots are page-aligned.
 const PAGE: u64 = 4096;
 
 /// Returns the length in bytes of the mapping for `ranks` ranks. Untouched pages use no memory.
@@ -41,7 +42,7 @@ pub fn control_offset(ranks: u32, channel: u64, rank: u32) -> u64 {
     (channel * u64::from(ranks) + u64::from(rank)) * CONTROL_BYTES
 }
 
-/// Returns the byte offset of the control block of the mails `from` → `to`.
+/// Returns the byte offset of the control block of the mails that rank `from` sends to rank `to`.
 pub fn mail_control_offset(ranks: u32, from: u32, to: u32) -> u64 {
     control_offset(ranks, CHANNELS, 0) + pair(ranks, from, to) * MAIL_CONTROL_BYTES
 }
@@ -52,7 +53,7 @@ pub fn slot_offset(ranks: u32, channel: u64, rank: u32, which: u64) -> u64 {
     begin + ((channel * u64::from(ranks) + u64::from(rank)) * 2 + which) * 4 * SLOT_VALUES as u64
 }
 
-/// Returns the byte offset of mail `which` (0 or 1) `from` → `to`.
+/// Returns the byte offset of mail `which` (0 or 1) that rank `from` sends to rank `to`.
 pub fn mail_offset(ranks: u32, from: u32, to: u32, which: u64) -> u64 {
     slot_offset(ranks, CHANNELS, 0, 0) + (pair(ranks, from, to) * 2 + which) * 4 * MAIL_VALUES as u64
 }

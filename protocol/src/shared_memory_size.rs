@@ -1,6 +1,7 @@
-//! Size of the memory mapping that the ranks of one host share.
+//! The size of the memory mapping that the ranks of one host share.
 
-/// Returns the bytes of the mapping of `world` ranks, with the layout of [`crate::shared_memory_layout`].
+/// Returns the size in bytes of the memory mapping for `world` ranks, with the layout of
+/// [`crate::shared_memory_layout`].
 ///
 /// The agent creates it, and the ranks find its length in `RankTransport::SharedMemory`. A page uses memory
 /// only once it is touched, so short messages need little.

@@ -1,4 +1,4 @@
-//! Shuffle: the order of samples as a function of (seed, epoch), independent of the layout.
+//! The shuffle: the order of samples as a function of (seed, epoch), independent of the layout.
 //!
 //! A keyed permutation of `0..n` without a table: a four-round Feistel network over the next power of four,
 //! iterated until the result is in range (at most four times on average). It needs O(1) memory and computes
@@ -29,7 +29,7 @@ fn permute(key: u64, n: u64, index: u64) -> u64 {
     }
 }
 
-/// Mixes two words with the finaliser of SplitMix64.
+/// Mixes two words into one with the finalizer of SplitMix64.
 pub fn splitmix64(a: u64, b: u64) -> u64 {
     let mut z = a ^ b.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,5 @@
-//! Combinations that dtrain's worker supports. The planner rejects all others with the reason given here.
+//! The combinations of model and arrangement that dtrain's worker supports. The planner rejects all others,
+//! for the reason that this module returns.
 
 mod untrainable;
 
@@ -10,30 +11,31 @@ use dtrain_recipes::{
 };
 use std::fmt;
 
-/// The reason why the worker cannot run a combination. Formats as the end of a sentence, with numbers.
+/// The reason why the worker cannot run an arrangement of a model. Formats as the end of a sentence, with
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnsupportedReason {
-    /// Reason without numbers.
+    /// Text of the reason, without its numbers.
     pub reason: &'static str,
     numbers: ReasonDetail,
 }
 
-/// The numbers in a reason, and their place in its sentence.
+/// The numbers that a reason mentions, and their place in its sentence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ReasonDetail {
-    /// No numbers.
+    /// The sentence has no numbers.
     None,
-    /// An axis and its degree, at the end.
+    /// The sentence ends with this axis and its degree.
     Degree(Axis, u32),
-    /// Number of experts, and of ranks that does not divide it.
+    /// The sentence is about a number of experts, and a number of ranks that does not divide it.
     Experts(u32, u32),
-    /// Size of shard groups, and number of expert-parallel ranks.
+    /// The sentence is about a size of shard groups, and a number of expert-parallel ranks.
     Groups(u32, u32),
-    /// Number of replicas, and a size of shard groups that does not divide it.
+    /// The sentence is about a number of replicas, and a size of shard groups that does not divide it.
     Replicas(u32, u32),
-    /// Approximate synchronisation, at the start; and an axis with its degree at the end.
+    /// The sentence begins with this synchronization, and ends with the axis and its degree if there is one.
     Sync(Synchronisation, Option<(Axis, u32)>),
-    /// A whole sentence, about a recipe that no layout supports.
+    /// The sentence is about a setting that no layout supports.
     Untrainable(Untrainable),
 }
 
@@ -74,14 +76,16 @@ impl fmt::Display for UnsupportedReason {
     }
 }
 
-/// Returns why the worker cannot run this combination, as the end of a sentence; `None` if it can.
+/// Returns the reason why the worker cannot run `arrangement` with `model`, as the end of a sentence; `None`
+/// if it can.
 ///
 /// A foreign command has its own arithmetic and layouts, and is never rejected here.
 pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
     unsupported_reason(arrangement, model).map(|refusal| refusal.to_string())
 }
 
-/// Returns the reason of [`cannot_run`] before it is formatted.
+/// Returns the reason why the worker cannot run `arrangement` with `model`; `None` if it can. [`cannot_run`]
+/// formats it.
 pub fn unsupported_reason(arrangement: &Arrangement, model: &Model) -> Option<UnsupportedReason> {
     if let Model::Command(_) = model {
         return None;
@@ -121,7 +125,7 @@ fn cannot_multiply(arrangement: &Arrangement, model: &Model) -> Option<&'static 
     }
 }
 
-/// Returns why this combination of features is not implemented on the device.
+/// Returns the reason why the arrangement is not implemented on its device; `None` if it is.
 fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
     match arrangement {
         Arrangement { layout, device: DeviceKind::Cuda, .. } if layout.context.get() > 1 => {
@@ -136,7 +140,7 @@ fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
     }
 }
 
-/// Returns why expert parallelism is impossible for this model.
+/// Returns the reason why this model's experts cannot be spread over ranks as arranged; `None` if they can.
 fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<UnsupportedReason> {
     let Model::Decoder(Decoder { experts: Some(Experts { count, capacity, .. }), .. }) = model else {
         return None;
@@ -173,7 +177,8 @@ fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<Unsupported
     None
 }
 
-/// Returns why selective recomputation, of the attention scores, would save nothing.
+/// Returns the reason why selective recomputation, that of the attention scores, would save nothing; `None`
+/// if it saves memory or is not used.
 fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'static str> {
     if arrangement.recompute != Recompute::Selective {
         return None;
@@ -195,7 +200,7 @@ fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'stat
     }
 }
 
-/// Returns why the replicas cannot use this sharding.
+/// Returns the reason why the replicas cannot shard their state as arranged; `None` if they can.
 fn cannot_shard(arrangement: &Arrangement) -> Option<UnsupportedReason> {
     let Arrangement { zero, shard, recompute, recompute_every, .. } = arrangement;
     let replicas = arrangement.replicas();
@@ -212,7 +217,8 @@ fn cannot_shard(arrangement: &Arrangement) -> Option<UnsupportedReason> {
     None
 }
 
-/// Returns why the replicas cannot use this approximate synchronisation.
+/// Returns the reason why the replicas cannot use the arranged approximate synchronization; `None` if they
+/// can.
 fn cannot_approximate(arrangement: &Arrangement) -> Option<UnsupportedReason> {
     let Arrangement { layout, zero, sync, .. } = arrangement;
     if sync.is_exact() {
@@ -238,7 +244,7 @@ fn cannot_approximate(arrangement: &Arrangement) -> Option<UnsupportedReason> {
     told("works with data parallelism alone", Some((axis, layout.degree(axis))))
 }
 
-/// Returns why this model cannot be split along `axis`; `None` if it can.
+/// Returns the reason why this model cannot be split along `axis`; `None` if it can.
 fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
     match (axis, model) {
         (Axis::Data | Axis::Pipeline, _)

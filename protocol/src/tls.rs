@@ -1,4 +1,5 @@
-//! Mutual TLS within an attempt: TLS 1.3 only, both sides with a certificate of the attempt.
+//! Mutual TLS between the ranks and agents of an attempt: TLS 1.3 only, and both ends have a certificate of
+//! the attempt.
 
 use crate::TlsIdentity;
 use rustls::client::{Resumption, verify_server_name};
@@ -10,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// TLS configurations for both ends of a connection.
+/// The TLS configurations of a rank or agent, for both ends of a connection.
 #[derive(Clone, Debug)]
 pub struct Tls {
     client: Arc<ClientConfig>,
@@ -18,7 +19,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Parses an identity. `Err` is the invalid part, in words.
+    /// Parses the certificates of an identity. `Err` describes the invalid part.
     pub fn new(identity: &TlsIdentity) -> Result<Self, String> {
         let bad = |what: &str, error: &dyn Display| format!("the identity's {what}: {error}");
         let pem = |text: &str| CertificateDer::from_pem_slice(text.as_bytes());
@@ -50,13 +51,14 @@ impl Tls {
         Ok(Self { client: Arc::new(client), server: Arc::new(server) })
     }
 
-    /// Returns the connecting end; the handshake fails unless the other end's certificate has the name
-    /// `peer`.
+    /// Returns the connecting end of a connection. Its handshake fails unless the other end's certificate has
+    /// the name `peer`.
     pub fn client(&self, peer: &str) -> Result<ClientConnection, rustls::Error> {
         ClientConnection::new(Arc::clone(&self.client), server_name(peer)?)
     }
 
-    /// Returns the accepting end; the caller must check the other's name with [`verify_client_name`].
+    /// Returns the accepting end of a connection. The caller must check the other end's name with
+    /// [`verify_client_name`].
     pub fn server(&self) -> Result<ServerConnection, rustls::Error> {
         ServerConnection::new(Arc::clone(&self.server))
     }

@@ -1,7 +1,7 @@
 //! Detects private groups: Unix groups of a single user.
 
-/// Returns `true` if the group `gid` of a file of user `uid` has no other user. `read` returns the text of a
-/// file, empty if there is none.
+/// Returns `true` if the group `gid` of a file that user `uid` owns has no other members. `read` returns the
+/// text of a file, empty if there is none.
 ///
 /// It is private if its number equals the user's, as on most systems, or if `/etc/passwd` and `/etc/group`
 /// show that it is the primary group of this user alone, has the user's name, and has no other members. The
@@ -24,7 +24,7 @@ fn is_private_by(passwd: &str, group: &str, uid: u32, gid: u32) -> bool {
     users.next().is_none() && groups.peek().is_some() && groups.all(is_own)
 }
 
-/// Splits each line into its fields.
+/// Splits each line of `/etc/passwd` or `/etc/group` into its fields.
 fn entries(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().map(|line| line.split(':').collect())
 }

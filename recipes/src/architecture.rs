@@ -3,7 +3,7 @@
 use crate::keyword_enum::keyword_enum;
 
 keyword_enum! {
-    /// Position encoding of a decoder.
+    /// The position encoding of a decoder.
     pub enum Positions {
         /// A trained vector for each position.
         Learned = "learned",
@@ -13,7 +13,7 @@ keyword_enum! {
 }
 
 keyword_enum! {
-    /// Normalisation before each sub-layer and before the head.
+    /// The normalization before each sub-layer of a decoder, and before its head.
     pub enum Norm {
         /// LayerNorm with scale and bias.
         Layer = "layer",
@@ -27,9 +27,9 @@ keyword_enum! {
     pub enum Activation {
         /// The exact (erf) GELU.
         Gelu = "gelu",
-        /// GELU by its tanh form, as in GPT-2 (`gelu_new`).
+        /// The tanh approximation of GELU, as in GPT-2 (`gelu_new`).
         GeluTanh = "gelu_tanh",
-        /// `silu(gate) · up`: three matrices in place of two.
+        /// SwiGLU, `silu(gate) · up`: a feed-forward layer has three matrices instead of two.
         Swiglu = "swiglu",
     }
 }

@@ -1,4 +1,4 @@
-//! The cluster: hosts, launcher and devices that train.
+//! The `[cluster]` section: the hosts, launcher and devices of a training.
 
 use crate::keyword_enum::keyword_enum;
 use crate::subnet::Subnet;
@@ -8,33 +8,34 @@ use serde::{Deserialize, Serialize};
 /// The hosts that train, and how they are reached. A recipe without a cluster trains on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Launcher that starts the processes.
+    /// Launcher that starts the training processes.
     pub launcher: LauncherKind,
-    /// SSH implementation; for the SSH launcher only.
+    /// SSH implementation; used only by the SSH launcher.
     #[serde(default, skip_serializing_if = "SshBackend::is_usual")]
     pub transport: SshBackend,
-    /// Total number of ranks, a multiple of the hosts; `None` lets the planner choose.
+    /// Total number of ranks, a multiple of the number of hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
-    /// Devices that train, on every host.
+    /// Kind of device that trains, the same on every host.
     pub devices: Devices,
-    /// Hosts; empty for the local launcher.
+    /// Hosts that train; empty for the local launcher.
     pub hosts: Vec<Host>,
-    /// Slurm job to submit; for the Slurm launcher only.
+    /// Slurm job to submit; `None` for other launchers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm: Option<Slurm>,
-    /// Mean time between failures of one host, above 0; `None` lets the planner assume one.
+    /// Mean time between failures of one host, above 0; `None` lets the planner assume a value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<Seconds>,
     /// Time limit for the probe, which measures how fast the hosts train a model, above 0; `None` for 12 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Seconds>,
-    /// Cost of one hour of one GPU, or of one core if CPUs train, above 0; `None` if costs are not counted.
+    /// Price of one hour of one GPU, or of one core if CPUs train, above 0; `None` if costs are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Network over which hosts communicate with each other; `None` for the one over which each was reached.
+    /// Network over which hosts communicate with each other; `None` for the network over which each host was
+    /// reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Subnet>,
-    /// Trials of a study that run side by side, at least 1.
+    /// Number of trials of a study that run side by side, at least 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
     /// Time that hosts may be unreachable before the leader is given up as lost, above 0; `None` for 10
@@ -69,17 +70,17 @@ fn is_one(slots: &u32) -> bool {
 keyword_enum! {
     /// A way to start the processes of a training.
     pub enum LauncherKind {
-        /// Processes on this machine.
+        /// Ranks are processes on this machine.
         Local = "local",
-        /// Agents on hosts reached over SSH.
+        /// Agents start the ranks on hosts reached over SSH.
         Ssh = "ssh",
-        /// A Slurm job.
+        /// A Slurm job starts the ranks.
         Slurm = "slurm",
     }
 }
 
 keyword_enum! {
-    /// An SSH implementation.
+    /// An implementation of SSH, by which agents on other hosts are reached.
     #[derive(Default)]
     pub enum SshBackend {
         /// dtrain's own SSH client: one connection to each host.
@@ -97,15 +98,15 @@ impl SshBackend {
 }
 
 keyword_enum! {
-    /// Kinds of devices that train.
+    /// The kind of device that trains on every host.
     pub enum Devices {
-        /// GPUs where there are any and the binary has a backend for them, otherwise the CPU.
+        /// GPUs, if the hosts have any and the binary has a backend for them; otherwise the CPU.
         Auto = "auto",
-        /// The CPU.
+        /// The CPU, even on hosts with GPUs.
         Cpu = "cpu",
-        /// GPUs of any maker, by CUDA where there is a choice; an error where there are none.
+        /// GPUs of any vendor, through CUDA if possible; an error on a host without GPUs.
         Gpu = "gpu",
-        /// CUDA devices; an error where there are none.
+        /// CUDA devices; an error on a host without any.
         Cuda = "cuda",
     }
 }
@@ -113,17 +114,17 @@ keyword_enum! {
 /// Resources and options of a Slurm job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slurm {
-    /// Nodes, at least 1.
+    /// Number of nodes to request, at least 1.
     pub nodes: u32,
-    /// Partition; `None` is Slurm's default.
+    /// Slurm partition; `None` is Slurm's default.
     pub partition: Option<String>,
-    /// Account that is charged; `None` is Slurm's default.
+    /// Slurm account that is charged; `None` is Slurm's default.
     pub account: Option<String>,
-    /// Longest time of the job; `None` is the partition's.
+    /// Time limit of the job; `None` is that of the partition.
     pub time: Option<Seconds>,
-    /// More options of sbatch, each a text that begins with `-`.
+    /// Additional options of sbatch, each beginning with `-`.
     pub options: Vec<String>,
-    /// Names of further environment variables that the job inherits from the submitting shell.
+    /// Names of additional environment variables that the job inherits from the submitting shell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
 }
@@ -131,13 +132,13 @@ pub struct Slurm {
 /// One host reached over the network. A range in the address (`gpu-[01-04]`) is already expanded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Name or address.
+    /// Host name or IP address.
     pub address: String,
-    /// SSH port.
+    /// SSH port of the host.
     pub port: u16,
-    /// User name; `None` takes the one from the SSH configuration.
+    /// SSH user name; `None` uses the one from the SSH configuration.
     pub user: Option<String>,
-    /// Jump host (bastion) to connect through.
+    /// Jump host (bastion) to connect through; `None` connects directly.
     pub via: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Custom networks: the settings in a recipe, and the outline that the program that registered the network
-//! finds.
+//! Custom networks: their settings in a recipe, and the outline that the program finds by building the
+//! network.
 
 use crate::params::ParamValue;
 use serde::{Deserialize, Serialize};
@@ -10,72 +10,72 @@ use std::collections::BTreeMap;
 pub struct CustomModel {
     /// Name under which the network was registered.
     pub network: String,
-    /// Settings for the function that builds the network.
+    /// Settings by name, passed to the function that builds the network.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, ParamValue>,
-    /// Inputs and predictions of the network.
+    /// Kind of inputs and predictions of the network.
     pub reads: InputSignature,
-    /// Shapes of all parts. Empty in a checked recipe until the program has built the network.
+    /// Shapes of all parts of the network. Empty in a checked recipe until the program has built the network.
     #[serde(default)]
     pub outline: Outline,
 }
 
-/// Inputs and predictions of a network.
+/// The kind of inputs and predictions of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputSignature {
-    /// Sequences of tokens; predicts the token after each.
+    /// The network reads sequences of tokens, and predicts the token after each.
     Tokens {
         /// Sequence length in tokens.
         context: u32,
         /// Vocabulary size.
         vocab: u32,
     },
-    /// Rows of numbers; predicts the class of each.
+    /// The network reads rows of numbers, and predicts the class of each row.
     Rows {
-        /// Numbers per row.
+        /// Number of values per row.
         inputs: u32,
-        /// Number of classes.
+        /// Number of classes that the network distinguishes.
         classes: u32,
     },
 }
 
-/// Shapes of a network, part by part.
+/// The shapes of a network's parameters and activations, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outline {
-    /// The part from samples to the first activation.
+    /// Shapes of the part that turns samples into the first activation.
     pub first: PartOutline,
-    /// The blocks, in order.
+    /// Shapes of the blocks, in order.
     pub blocks: Vec<PartOutline>,
-    /// The part from the last activation to the scores.
+    /// Shapes of the part that turns the last activation into scores.
     pub head: PartOutline,
 }
 
-/// Shapes of one part of a network.
+/// The shapes of the parameters and output of one part of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartOutline {
-    /// Shape of each parameter.
+    /// Shape of each parameter of the part.
     pub parameters: Vec<Vec<u64>>,
-    /// Output for one sample: rows, and values per row.
+    /// Shape of the part's output for one sample: rows, and values per row.
     pub output: [u64; 2],
 }
 
 impl Outline {
-    /// Returns all parts, first to last.
+    /// Returns the outlines of all parts of the network, first to last.
     pub fn parts(&self) -> impl Iterator<Item = &PartOutline> {
         std::iter::once(&self.first).chain(&self.blocks).chain(std::iter::once(&self.head))
     }
 }
 
 impl PartOutline {
-    /// Returns the number of trainable values; [`u64::MAX`] on overflow.
+    /// Returns the number of trainable values in the part; [`u64::MAX`] on overflow.
     pub fn values(&self) -> u64 {
         let of = |shape: &Vec<u64>| shape.iter().copied().fold(1, u64::saturating_mul);
         self.parameters.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// Returns rows and columns of all matrices; a convolution kernel counts as a matrix with one row per
-    /// output channel.
+    /// Returns the numbers of rows and columns of all matrices in the part; a convolution kernel counts as a
+    /// matrix with one row per output channel.
     pub fn matrices(&self) -> impl Iterator<Item = [u64; 2]> + '_ {
         let matrices = self.parameters.iter().filter(|shape| shape.len() > 1);
         matrices.map(|shape| [shape[0], shape[1..].iter().product()])
@@ -83,13 +83,14 @@ impl PartOutline {
 }
 
 impl CustomModel {
-    /// Returns the number of trainable values, each counted once; 0 until the outline is known.
+    /// Returns the number of trainable values of the network, each counted once; 0 until the outline is
+    /// known.
     pub fn parameters(&self) -> u64 {
         self.outline.parts().map(PartOutline::values).fold(0, u64::saturating_add)
     }
 
-    /// Returns the shape of one sample's activation before block `boundary`; the number of blocks stands for
-    /// the output of the last.
+    /// Returns the shape of one sample's activation before block `boundary`. If `boundary` is the number of
+    /// blocks, that is the output of the last block.
     pub fn activation_at(&self, boundary: u32) -> [u64; 2] {
         match boundary.checked_sub(1) {
             None => self.outline.first.output,
@@ -99,7 +100,7 @@ impl CustomModel {
 }
 
 impl InputSignature {
-    /// Returns the sequence length in tokens; `None` if samples are rows.
+    /// Returns the sequence length in tokens; `None` if the samples of the network are rows.
     pub fn context(self) -> Option<u32> {
         match self {
             Self::Tokens { context, .. } => Some(context),

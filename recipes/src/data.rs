@@ -3,15 +3,15 @@
 use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 
-/// Training and validation data. Paths are relative to the folder of the recipe that named them; a path may
-/// also be a [`Url`](crate::Url).
+/// The training and validation data of a recipe. Paths are relative to the folder of the recipe that names
+/// them; a path may also be a [`Url`](crate::Url).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Data {
-    /// Format of the files.
+    /// Format of the data files.
     pub format: DataFormat,
     /// Files, glob patterns or URLs of the training data, in order.
     pub train: Vec<String>,
-    /// Validation data.
+    /// Source of the validation samples.
     pub valid: ValidationSource,
     /// Fraction of the training data that is used, in (0, 1].
     pub fraction: f64,
@@ -21,11 +21,11 @@ pub struct Data {
     pub mix: Option<u64>,
 }
 
-/// Format of data files, with its options.
+/// The format of data files, with its options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum DataFormat {
-    /// Documents of text.
+    /// Text files, JSON lines or Parquet files that hold documents of text.
     Text {
         /// Tokenizer that turns text into tokens.
         tokenizer: Tokenizer,
@@ -38,7 +38,7 @@ pub enum DataFormat {
     },
     /// Token shards: raw little-endian `u16` (nanoGPT) or the llm.c shard with its 1,024-byte header.
     Tokens {
-        /// The `tokenizer.json` that made the shards, if the recipe names one.
+        /// Path of the `tokenizer.json` that made the token shards; `None` if the recipe names none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tokenizer: Option<String>,
     },
@@ -49,48 +49,49 @@ pub enum DataFormat {
         /// Label files for the images of `valid`, when `valid` names files.
         valid_labels: Vec<String>,
     },
-    /// PNG and JPEG images, each in the folder of its class.
+    /// PNG and JPEG images, each in a folder named after its class.
     Images {
-        /// `true` to resize images of other sizes.
+        /// `true` to resize images that do not have the model's height and width.
         resize: bool,
     },
     /// CSV tables with a header row, fields separated by commas, semicolons, tabs or vertical bars.
     Csv(Columns),
-    /// Parquet tables.
+    /// Parquet tables, whose rows are samples.
     Parquet(Columns),
 }
 
-/// Roles of the columns of a table.
+/// The roles of the columns of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Columns {
     /// Name of the column that holds the class.
     pub target: String,
-    /// Names of the columns that are ignored.
+    /// Names of the columns that the model does not read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<String>,
 }
 
 impl Columns {
-    /// Returns a table with this target that uses every other column.
+    /// Returns the column roles of a table with the class in `target`, in which the model reads every other
+    /// column.
     pub fn of(target: &str) -> Self {
         Self { target: target.to_owned(), ignore: Vec::new() }
     }
 }
 
 keyword_enum! {
-    /// A value of `data.format`.
+    /// A keyword for `data.format`.
     pub enum DataKind {
         /// Text files, each one document.
         Text = "text",
         /// JSON lines, each one document.
         Jsonl = "jsonl",
-        /// Token shards.
+        /// Token shards, which hold tokens instead of text.
         Tokens = "tokens",
         /// IDX images and labels.
         Idx = "idx",
-        /// Comma-separated values.
+        /// CSV tables with a header row.
         Csv = "csv",
-        /// Parquet tables: of text, or of numbers.
+        /// Parquet files, which hold documents of text or rows of a table.
         Parquet = "parquet",
         /// PNG and JPEG images.
         Images = "images",
@@ -98,8 +99,8 @@ keyword_enum! {
 }
 
 impl DataKind {
-    /// Returns `true` if text models read documents from such files; other models read rows of Parquet
-    /// tables.
+    /// Returns `true` if text models read documents from files of this format; other models read the rows of
+    /// Parquet files as tables.
     pub(crate) fn is_text(self) -> bool {
         match self {
             Self::Text | Self::Jsonl | Self::Parquet => true,
@@ -108,21 +109,21 @@ impl DataKind {
     }
 }
 
-/// Unit of a text corpus that is one document.
+/// The unit of a text corpus that counts as one document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Documents {
-    /// Each text file.
+    /// Each text file is a document.
     #[default]
     Files,
-    /// Each JSON line, with its text in this field.
+    /// Each JSON line is a document, with its text in this field.
     JsonLines(String),
-    /// Each row of a Parquet file, with its text in this column.
+    /// Each row of a Parquet file is a document, with its text in this column.
     Parquet(String),
 }
 
 impl Documents {
-    /// Returns `true` for [`Documents::Files`].
+    /// Returns `true` if each text file is a document ([`Documents::Files`]).
     pub fn is_files(&self) -> bool {
         *self == Self::Files
     }
@@ -132,15 +133,15 @@ impl Documents {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tokenizer {
-    /// Each byte is a token; the vocabulary is 256.
+    /// Each byte is a token; the vocabulary size is 256.
     Bytes,
-    /// Byte-level BPE trained on the training text, with this vocabulary size.
+    /// A byte-level BPE tokenizer with this vocabulary size, trained on the training text.
     Bpe(u32),
-    /// This `tokenizer.json`, a path or a URL, in the format of Hugging Face tokenizers.
+    /// The tokenizer in this `tokenizer.json`, a path or a URL, in the format of Hugging Face tokenizers.
     File(String),
 }
 
-/// Token or text after each document of a text corpus.
+/// The token or text that is inserted after each document of a text corpus.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Separator {
@@ -148,26 +149,26 @@ pub enum Separator {
     /// nothing after a text file.
     #[default]
     Auto,
-    /// No separator.
+    /// Documents follow each other without a separator.
     None,
     /// This token or, if the tokenizer has no such token, the tokens of this text.
     Text(String),
 }
 
 impl Separator {
-    /// Returns `true` for [`Separator::Auto`].
+    /// Returns `true` if the tokenizer decides the separator ([`Separator::Auto`]).
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 }
 
-/// Source of the validation samples.
+/// The source of the validation samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationSource {
     /// This fraction of the training data, in (0, 1), held out from training: the end of text and tokens, or
     /// random rows of tables and images.
     Fraction(f64),
-    /// These files, glob patterns or URLs.
+    /// Separate validation data: these files, glob patterns or URLs.
     Files(Vec<String>),
 }

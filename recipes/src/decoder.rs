@@ -1,4 +1,4 @@
-//! Causal transformers: their sizes, and the number of their parameters.
+//! Causal transformers (decoders): their sizes and parameter counts.
 
 mod small;
 
@@ -16,15 +16,15 @@ pub const NORM_EPSILON: f64 = 1e-5;
 /// if `head_width` is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decoder {
-    /// Number of blocks.
+    /// Number of transformer blocks.
     pub layers: u32,
-    /// Hidden size.
+    /// Hidden size: channels of the activation between blocks.
     pub hidden: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key and value heads (grouped-query attention when fewer than `heads`).
+    /// Number of key and value heads (grouped-query attention if fewer than `heads`).
     pub kv_heads: u32,
-    /// Feed-forward width; in a mixture of experts, of each expert.
+    /// Feed-forward width; in a mixture of experts, the width of each expert.
     pub ffn: u32,
     /// Vocabulary size.
     pub vocab: u32,
@@ -32,9 +32,9 @@ pub struct Decoder {
     pub context: u32,
     /// Position encoding.
     pub positions: Positions,
-    /// Normalisation.
+    /// Kind of normalization.
     pub norm: Norm,
-    /// Feed-forward non-linearity.
+    /// Non-linearity of the feed-forward layers.
     pub activation: Activation,
     /// `true` if the output head shares the embedding's weights.
     pub tied: bool,
@@ -44,17 +44,17 @@ pub struct Decoder {
     /// Mixture of experts in place of feed-forward layers; `None` for a dense model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<Experts>,
-    /// Width of a head if it is not `hidden / heads`; use [`Decoder::head_width()`].
+    /// Width of a head; `None`: `hidden / heads`. To read it, use [`Decoder::head_width()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_width: Option<u32>,
-    /// Base of rotary positions if it is not [`ROTARY_BASE`]; use [`Decoder::rotary_base()`].
+    /// Base of rotary positions; `None`: [`ROTARY_BASE`]. To read it, use [`Decoder::rotary_base()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotary_base: Option<u64>,
-    /// Epsilon of norms if it is not [`NORM_EPSILON`]; use [`Decoder::norm_epsilon()`].
+    /// Epsilon of norms; `None`: [`NORM_EPSILON`]. To read it, use [`Decoder::norm_epsilon()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub norm_epsilon: Option<f64>,
-    /// Bias of the projections of queries, keys and values, if it differs from `bias`; use
-    /// [`Decoder::qkv_bias()`].
+    /// `true` if the projections of queries, keys and values have a bias; `None`: the same as `bias`. To read
+    /// it, use [`Decoder::qkv_bias()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qkv_bias: Option<bool>,
     /// Multi-head latent attention; `None`: multi-head or grouped-query attention.
@@ -63,7 +63,7 @@ pub struct Decoder {
     /// Sliding-window attention; `None`: every token attends to all before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<SlidingWindow>,
-    /// Layers that each predict one further token (multi-token prediction).
+    /// Number of extra layers that each predict one further token (multi-token prediction); usually 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mtp_layers: u32,
     /// Low-rank adapters (LoRA), the only weights that are trained; `None`: every weight is trained.
@@ -75,33 +75,33 @@ pub struct Decoder {
 /// `x·W + alpha / rank · x·A·B`. `A: [in, rank]` and `B: [rank, out]` are trained, all other weights frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lora {
-    /// Columns of `A`, and rows of `B`.
+    /// Rank of the adapters: columns of `A`, and rows of `B`.
     pub rank: u32,
-    /// Scale of the adapters, times `rank`.
+    /// Numerator of the adapters' scale, `alpha / rank`.
     pub alpha: f64,
-    /// The layers that have adapters.
+    /// Linear layers of each block that have adapters.
     pub layers: AdaptedLayers,
 }
 
 keyword_enum! {
-    /// Linear layers of a block that have adapters.
+    /// The linear layers of a block that have low-rank adapters.
     pub enum AdaptedLayers {
-        /// The layers of attention and the feed-forward layers.
+        /// All linear layers of attention and of the feed-forward layer.
         All = "all",
-        /// Queries, keys, values and the output of attention.
+        /// The linear layers of attention: queries, keys, values and output.
         Attention = "attention",
-        /// The feed-forward layer.
+        /// The linear layers of the feed-forward layer.
         Ffn = "ffn",
     }
 }
 
 impl Lora {
-    /// Returns the factor `alpha / rank` of `x·A·B`.
+    /// Returns the scale of the adapters: `alpha / rank`, the factor of `x·A·B`.
     pub fn scale(&self) -> f64 {
         self.alpha / f64::from(self.rank)
     }
 
-    /// Returns `true` if the attention layers have adapters.
+    /// Returns `true` if the linear layers of attention have adapters.
     pub fn adapts_attention(&self) -> bool {
         self.layers != AdaptedLayers::Ffn
     }
@@ -122,22 +122,24 @@ fn is_zero(count: &u32) -> bool {
 /// with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatentAttention {
-    /// Rank of the queries (`q_lora_rank`).
+    /// Rank of the low-rank projection of queries (`q_lora_rank`).
     pub query: u32,
-    /// Rank of keys and values (`kv_lora_rank`).
+    /// Rank of the low-rank projection that keys and values share (`kv_lora_rank`).
     pub key_value: u32,
-    /// Channels of a head with rotary positions (`qk_rope_head_dim`); all heads share those of the keys.
+    /// Channels per head of queries and keys that have rotary positions (`qk_rope_head_dim`); all heads share
+    /// those of the keys.
     pub rotary: u32,
-    /// Channels of a head of values (`v_head_dim`).
+    /// Channels per head of values (`v_head_dim`).
     pub value: u32,
 }
 
-/// Sliding-window attention.
+/// The window of sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlidingWindow {
-    /// Tokens that a token attends to, itself included.
+    /// Size of the window: the number of tokens that a token attends to, itself included.
     pub tokens: u32,
-    /// Every n-th layer attends to all earlier tokens instead; `None`: no layer does.
+    /// Period of full attention: every n-th layer attends to all earlier tokens instead; `None`: no layer
+    /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u32>,
 }
@@ -149,19 +151,20 @@ pub struct SlidingWindow {
 /// per token the weight is not scaled: it would always be one, and the router would learn nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Experts {
-    /// Experts of each block.
+    /// Number of experts in each block.
     pub count: u32,
-    /// Experts that a token passes; at most `count`.
+    /// Number of experts that each token is routed to; at most `count`.
     pub per_token: u32,
-    /// Capacity factor: tokens of one sequence that an expert takes, as a multiple of its even share. Later
-    /// tokens skip the expert. `None`: no limit.
+    /// Capacity factor: the most tokens of one sequence that an expert takes, as a multiple of an even share.
+    /// Later tokens skip the expert. `None`: no limit.
     pub capacity: Option<f64>,
-    /// Weight of the load-balancing loss beside the cross-entropy; 0 for none.
+    /// Weight of the load-balancing loss that is added to the cross-entropy; 0 for none.
     pub balance: f64,
-    /// Total width of the shared experts, which every token passes with weight 1; `None`: no shared experts.
+    /// Total width of the shared experts, which every token passes through with weight 1; `None`: no shared
+    /// experts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_ffn: Option<u32>,
-    /// Leading layers without experts; `None`: every layer has experts.
+    /// Leading layers that are dense instead of having experts; `None`: every layer has experts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dense: Option<DenseLayers>,
 }
@@ -169,20 +172,20 @@ pub struct Experts {
 /// The leading dense layers of a mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DenseLayers {
-    /// Number of dense layers; fewer than the layers of the model.
+    /// Number of leading dense layers; fewer than the layers of the model.
     pub layers: u32,
     /// Feed-forward width of the dense layers.
     pub ffn: u32,
 }
 
 impl Experts {
-    /// Returns a mixture of `count` experts, `per_token` of them per token, without capacity limit and shared
-    /// experts.
+    /// Returns a mixture of `count` experts, `per_token` of them per token, without a capacity limit or
+    /// shared experts.
     pub const fn new(count: u32, per_token: u32) -> Self {
         Self { count, per_token, capacity: None, balance: 0.01, shared_ffn: None, dense: None }
     }
 
-    /// Returns the most tokens of a sequence of `length` that an expert takes; at least one.
+    /// Returns the most tokens that one expert takes from a sequence of `length` tokens; at least one.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -196,8 +199,8 @@ impl Experts {
 }
 
 impl Decoder {
-    /// Returns the width of one head; with latent attention, of the channels of queries and keys without
-    /// positions.
+    /// Returns the width of one head; with latent attention, the channels per head of queries and keys that
+    /// have no positions.
     pub fn head_width(&self) -> u32 {
         self.head_width.unwrap_or(self.hidden / self.heads)
     }
@@ -208,8 +211,8 @@ impl Decoder {
         u64::from(self.heads) * (u64::from(self.head_width()) + u64::from(rotary))
     }
 
-    /// Returns the width of all key heads together, equal to that of the value heads; without latent
-    /// attention.
+    /// Returns the width of all key heads together, which equals that of all value heads; does not apply to
+    /// latent attention.
     pub fn key_width(&self) -> u64 {
         u64::from(self.kv_heads) * u64::from(self.head_width())
     }
@@ -239,13 +242,13 @@ impl Decoder {
         self.experts.and_then(|experts| experts.dense).map_or(self.ffn, |dense| dense.ffn)
     }
 
-    /// Returns the model without adapters.
+    /// Returns the same model without adapters.
     pub fn base(&self) -> Self {
         Self { lora: None, ..self.clone() }
     }
 
-    /// Returns the linear layers of a block that have adapters: name, such as `attention.q`, inputs and
-    /// outputs.
+    /// Returns the linear layers of a block that have adapters, each as a name such as `attention.q` and the
+    /// numbers of inputs and outputs.
     pub fn adapted(&self) -> Vec<(&'static str, [u64; 2])> {
         let Some(lora) = self.lora else { return Vec::new() };
         let [h, f] = [self.hidden, self.ffn].map(u64::from);
@@ -265,8 +268,8 @@ impl Decoder {
         all
     }
 
-    /// Returns the number of parameters that are trained: those of the adapters if there are any, otherwise
-    /// all.
+    /// Returns the number of parameters that are trained: only those of the adapters if the model has any,
+    /// otherwise all.
     pub fn trained_parameters(&self) -> u64 {
         let Some(lora) = self.lora else { return self.parameters() };
         let block: u64 = self.adapted().iter().map(|(_, [input, output])| input + output).sum();
@@ -281,8 +284,8 @@ impl Decoder {
         blocks.saturating_add(dense).saturating_add(further).saturating_add(self.outer_parameters())
     }
 
-    /// Returns the parameters that one token passes, without multi-token prediction: only the experts it is
-    /// routed to, and all of the embedding and the head.
+    /// Returns the number of parameters that are active for one token, without multi-token prediction: only
+    /// the experts it is routed to, and all of the embedding and the head.
     pub fn active_parameters(&self) -> u64 {
         let blocks =
             u64::from(self.layers - self.dense_layers()).saturating_mul(self.block_parameters_active());
@@ -290,17 +293,18 @@ impl Decoder {
         blocks.saturating_add(dense).saturating_add(self.outer_parameters())
     }
 
-    /// Returns the parameters of one block, with all its experts if it has any.
+    /// Returns the number of parameters of one block, with all its experts if it has any.
     pub fn block_parameters(&self) -> u64 {
         self.block_with(self.experts.map_or(0, |experts| experts.count))
     }
 
-    /// Returns the parameters of one block that a token passes: all of them without experts.
+    /// Returns the number of parameters of one block that are active for a token: all of them in a block
+    /// without experts.
     pub fn block_parameters_active(&self) -> u64 {
         self.block_with(self.experts.map_or(0, |experts| experts.per_token))
     }
 
-    /// Returns the parameters of one block with `experts` of its experts.
+    /// Returns the number of parameters of one block, counting `experts` of its experts.
     fn block_with(&self, experts: u32) -> u64 {
         let Some(all) = self.experts else { return self.dense_block_parameters() };
         let routed = u64::from(experts).saturating_mul(self.matrices(self.ffn));
@@ -309,22 +313,22 @@ impl Decoder {
         routed.saturating_add(shared + router + self.attention_parameters() + 2 * self.norm_parameters())
     }
 
-    /// Returns the parameters of one block without experts.
+    /// Returns the number of parameters of one dense block.
     pub fn dense_block_parameters(&self) -> u64 {
         let (h, f) = (u64::from(self.hidden), u64::from(self.dense_ffn()));
         let bias = if self.bias { self.up_matrices() * f + h } else { 0 };
         self.attention_parameters() + self.matrices(self.dense_ffn()) + bias + 2 * self.norm_parameters()
     }
 
-    /// Returns the parameters of a multi-token-prediction layer: a block, the projection that joins its two
-    /// inputs, and three norms (DeepSeek-AI 2024, arXiv 2412.19437, section 2.2). It shares embedding and
-    /// head.
+    /// Returns the number of parameters of a multi-token-prediction layer: a block, the projection that joins
+    /// its two inputs, and three norms (DeepSeek-AI 2024, arXiv 2412.19437, section 2.2). It shares embedding
+    /// and head.
     pub fn mtp_parameters(&self) -> u64 {
         let h = u64::from(self.hidden);
         self.block_parameters().saturating_add(2 * h * h + 3 * self.norm_parameters())
     }
 
-    /// Returns the parameters of the attention of one block, biases included.
+    /// Returns the number of parameters of the attention of one block, biases included.
     fn attention_parameters(&self) -> u64 {
         let (h, queries, width) = (u64::from(self.hidden), self.query_width(), u64::from(self.head_width()));
         let Some(latent) = self.latent else {
@@ -342,22 +346,22 @@ impl Decoder {
         down + up + heads * value * h + norms
     }
 
-    /// Returns the number of matrices that widen in a feed-forward layer.
+    /// Returns the number of up-projections in a feed-forward layer: 2 with a gate, otherwise 1.
     fn up_matrices(&self) -> u64 {
         if self.activation == Activation::Swiglu { 2 } else { 1 }
     }
 
-    /// Returns the parameters of the matrices of a feed-forward layer.
+    /// Returns the number of parameters of the matrices of a feed-forward layer of this width.
     fn matrices(&self, width: u32) -> u64 {
         (self.up_matrices() + 1) * u64::from(self.hidden) * u64::from(width)
     }
 
-    /// Returns the parameters of one normalisation of the hidden state.
+    /// Returns the number of parameters of one normalization of the hidden state.
     pub fn norm_parameters(&self) -> u64 {
         self.norm_values() * u64::from(self.hidden)
     }
 
-    /// Returns the parameters of a normalisation per channel.
+    /// Returns the number of parameters that a normalization has per channel.
     fn norm_values(&self) -> u64 {
         match self.norm {
             Norm::Layer => 2,
@@ -365,7 +369,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the parameters outside the blocks: embeddings, final norm, head (counted once when tied).
+    /// Returns the number of parameters outside the blocks: embeddings, final norm, and head (counted once if
+    /// tied).
     pub fn outer_parameters(&self) -> u64 {
         let embedding = u64::from(self.vocab) * u64::from(self.hidden);
         let positions = match self.positions {

@@ -1,4 +1,4 @@
-//! A TOML document in which every key and value knows its [`Origin`], and the layering of such documents.
+//! TOML documents in which every key and value has its [`Origin`], and the layering of such documents.
 //!
 //! Knows no keys of a recipe except their old names; [`crate::check()`] checks keys.
 
@@ -14,61 +14,61 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A table, ordered by key.
+/// A TOML table: entries ordered by key.
 pub type Table = BTreeMap<String, Entry>;
 
-/// A key with its value.
+/// An entry of a TOML table: the value, with the positions of key and value.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Position of the key.
     pub key: Origin,
-    /// The value.
+    /// The value of the key, with its position.
     pub node: SpannedValue,
 }
 
-/// A value with its position.
+/// A TOML value with its position in the source.
 #[derive(Clone, Debug)]
 pub struct SpannedValue {
     /// Position of the value; for a section, of its header.
     pub origin: Origin,
-    /// The value.
+    /// The TOML value.
     pub value: Value,
 }
 
 /// A TOML value.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A quoted text.
+    /// A string.
     Text(String),
     /// A whole number.
     Whole(i64),
-    /// Any other number, also `nan` and `inf`.
+    /// A floating-point number; may be `nan` or `inf`.
     Real(f64),
     /// `true` or `false`.
     Flag(bool),
     /// A date or time, as written; no key of a recipe takes one.
     Date(String),
-    /// `[a, b]`.
+    /// A list: `[a, b]`.
     List(Vec<SpannedValue>),
-    /// `{ a = 1 }` on one line: a value, which replaces all keys of a lower layer.
+    /// An inline table, `{ a = 1 }`: a single value, which replaces all keys of a lower layer.
     Inline(Table),
-    /// `[section]` or a dotted key: merged with the keys of a lower layer.
+    /// A section, from `[section]` or a dotted key: its keys are merged with those of a lower layer.
     Section(Table),
 }
 
-/// One value with the keys that lead to it.
+/// A value of a document with the keys that lead to it.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// Keys from the root, each with its position; never empty.
     pub path: Vec<(String, Origin)>,
-    /// The value; never a non-empty [`Value::Section`].
+    /// The value at the end of the path; never a non-empty [`Value::Section`].
     pub node: SpannedValue,
 }
 
-/// One or several merged layers of settings.
+/// A TOML document, made of one layer of settings or several merged ones.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// The text of the highest layer; missing keys are reported there.
+    /// Source of the highest layer, in which missing keys are reported; `None` without a file.
     pub(crate) source: Option<Arc<Source>>,
     pub(crate) table: Table,
 }
@@ -79,7 +79,7 @@ impl Document {
         Self { source: None, table: Table::new() }
     }
 
-    /// Parses TOML. `Err` lists every syntax error; keys and values are not checked yet.
+    /// Parses the TOML of a source. `Err` lists every syntax error; keys and values are not checked yet.
     pub fn parse(source: &Source) -> Result<Self, Vec<Problem>> {
         if source.text.len() > LARGEST {
             return Err(vec![too_large(&source.name, source.text.len())]);
@@ -119,7 +119,7 @@ impl Document {
         }
     }
 
-    /// Returns the document with these settings: values as TOML by dotted path, those of hosts by
+    /// Returns a document with these settings: values as TOML by dotted path, those of hosts by
     /// `cluster.hosts[INDEX].KEY`. Messages call the document `name`.
     pub fn from_settings(name: &str, settings: &BTreeMap<String, String>) -> Result<Self, Vec<Problem>> {
         let mut text = String::new();
@@ -149,15 +149,15 @@ impl Document {
         Self { source, table }
     }
 
-    /// Returns every value, ordered by path. Lists and inline tables are values; an empty `[section]` is one
-    /// too.
+    /// Returns every value of the document, ordered by path. Lists, inline tables and empty sections count as
+    /// values.
     pub fn leaves(&self) -> Vec<Leaf> {
         let mut leaves = Vec::new();
         collect(&self.table, &mut Vec::new(), &mut leaves);
         leaves
     }
 
-    /// Returns the document with these values; of two with the same path the later one wins.
+    /// Returns a document with these values; of two with the same path the later one wins.
     pub fn from_leaves(leaves: impl IntoIterator<Item = Leaf>) -> Self {
         leaves.into_iter().fold(Self::empty(), |below, leaf| {
             let source = leaf.node.origin.source.clone();
@@ -165,12 +165,12 @@ impl Document {
         })
     }
 
-    /// Returns the value at a dotted path.
+    /// Returns the value at a dotted path; `None` if the document has none.
     pub fn get(&self, path: &str) -> Option<&SpannedValue> {
         self.entry(path).map(|entry| &entry.node)
     }
 
-    /// Returns the key and value at a dotted path.
+    /// Returns the entry at a dotted path; `None` if the document has none.
     pub fn entry(&self, path: &str) -> Option<&Entry> {
         let mut table = &self.table;
         let (parents, last) = path.rsplit_once('.').map_or((None, path), |(a, b)| (Some(a), b));
@@ -180,14 +180,14 @@ impl Document {
         table.get(last)
     }
 
-    /// Removes a top-level key and returns it.
+    /// Removes a top-level key and returns its entry; `None` if the document does not have it.
     pub(crate) fn remove(&mut self, key: &str) -> Option<Entry> {
         self.table.remove(key)
     }
 }
 
 impl SpannedValue {
-    /// Returns the keys of a section or an inline table.
+    /// Returns the table of a section or an inline table; `None` for any other value.
     pub fn table(&self) -> Option<&Table> {
         match &self.value {
             Value::Inline(table) | Value::Section(table) => Some(table),
@@ -201,8 +201,8 @@ impl SpannedValue {
     }
 }
 
-/// Returns the source of the higher layer; a recipe's file outranks `--set` assignments, which have no text
-/// to show.
+/// Returns the source to show for two merged documents: the higher one, except that a recipe's file outranks
+/// `--set`, which has no text to show.
 fn strongest(above: Option<Arc<Source>>, below: Option<Arc<Source>>) -> Option<Arc<Source>> {
     let rank = |source: &Arc<Source>| match source.layer {
         ConfigLayer::Recipe => 3,

@@ -6,14 +6,14 @@ use crate::problem::Problem;
 use crate::source::{ConfigLayer, Origin, Source};
 use std::path::{Component, Path, PathBuf};
 
-/// Longest chain of recipes that extend each other.
+/// Maximum length of a chain of recipes that extend one another.
 const DEEPEST: usize = 16;
 
-/// Finds the recipe that `extends` names. Gets the name, and the source that contains it, to which a relative
-/// path is relative. `Err` is the reason why there is none.
+/// A function that finds the recipe that `extends` names. Its arguments are the name and the source that
+/// contains it, to which a relative path is relative. `Err` is the reason why there is no such recipe.
 pub type Resolver<'r> = &'r dyn Fn(&str, &Source) -> Result<Source, String>;
 
-/// Lays a document over the recipes that it `extends`, and removes that key.
+/// Lays a document over the recipes that it extends, and removes its `extends` key.
 ///
 /// `library/NAME` is built in; `resolve` finds everything else. Cycles are errors.
 pub fn resolve_extends(document: Document, resolve: Resolver<'_>) -> Result<Document, Vec<Problem>> {
@@ -58,12 +58,12 @@ pub fn resolve_extends(document: Document, resolve: Resolver<'_>) -> Result<Docu
     Ok(merged)
 }
 
-/// Returns a path without `.`, so that `strip_prefix` works on folders.
+/// Returns a path without `.` components, so that `strip_prefix` works on folders.
 fn plain(path: &Path) -> PathBuf {
     path.components().filter(|part| !matches!(part, Component::CurDir)).collect()
 }
 
-/// Checks that both recipes have the same kind of model.
+/// Checks that a recipe has the same kind of model as the recipe `name` that it extends.
 fn same_kind(above: &Document, below: &Document, name: &str) -> Result<(), Vec<Problem>> {
     let (Some(wanted), Some(found)) = (above.get("model.kind"), below.get("model.kind")) else {
         return Ok(());

@@ -1,9 +1,9 @@
-//! The JSON Schema of a recipe, for editors. Generated from the table of keys alone.
+//! The JSON Schema of recipes, for editors. It is generated from the table of keys alone.
 
 use crate::keys::{KEYS, Key, Kind, Requirement, ValueType};
 use serde_json::{Map, Value, json};
 
-/// Returns the JSON Schema (2020-12) of a recipe's file.
+/// Returns the JSON Schema (2020-12) of a recipe file.
 ///
 /// It describes single values. Contradictions between values are left to the checker.
 pub fn json_schema() -> Value {
@@ -15,12 +15,12 @@ pub fn json_schema() -> Value {
     root
 }
 
-/// Returns the schema as indented JSON that ends in a newline.
+/// Returns the JSON Schema of a recipe file as indented text that ends in a newline.
 pub fn json_schema_text() -> String {
     format!("{:#}\n", json_schema())
 }
 
-/// Returns the schema of a section and all that it contains.
+/// Returns the schema of the section at `path` and of all that it contains.
 fn section(path: &str) -> Value {
     let mut properties = Map::new();
     for key in KEYS {
@@ -34,8 +34,8 @@ fn section(path: &str) -> Value {
     json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }
 
-/// Returns the schema of a section, or of a key, with one alternative per kind of model that types it
-/// differently.
+/// Returns the schema of the section or key at `path`. A key whose type depends on the kind of model has one
+/// alternative per type.
 fn member(path: &str) -> Value {
     let keys: Vec<&Key> = KEYS.iter().filter(|key| key.path == path).collect();
     match keys.as_slice() {
@@ -148,7 +148,7 @@ fn choice(inner: ValueType) -> Value {
     json!({ "anyOf": forms })
 }
 
-/// Returns the schema of a param: a value, or a range.
+/// Returns the schema of a param: either a value or a range.
 fn param() -> Value {
     let value = || json!({ "type": ["string", "number", "boolean"] });
     let bounds = || json!({ "type": "array", "items": { "type": "number" }, "minItems": 2, "maxItems": 2 });
@@ -182,8 +182,8 @@ fn at_least_one() -> Value {
     json!({ "type": "integer", "minimum": 1 })
 }
 
-/// Returns the rule that `model` has all keys that this kind requires. Does not apply to a recipe that
-/// extends another.
+/// Returns the schema rule that `model` has all keys that models of this kind require. It does not apply to a
+/// recipe that extends another.
 fn required_of(kind: Kind) -> Value {
     let needed: Vec<&str> = KEYS
         .iter()
@@ -200,7 +200,7 @@ fn required_of(kind: Kind) -> Value {
     })
 }
 
-/// Returns the rest of a key's path below a section.
+/// Returns the part of the path `key` below `section`; `None` if the key is not in that section.
 fn below<'k>(section: &str, key: &'k str) -> Option<&'k str> {
     if section.is_empty() { Some(key) } else { key.strip_prefix(section)?.strip_prefix('.') }
 }

@@ -1,4 +1,4 @@
-//! The table of all keys of a recipe. The checker, the JSON schema and `dtrain recipe keys` read it.
+//! The table of all recipe keys, which the checker, the JSON Schema and `dtrain recipe keys` read.
 
 mod value_type;
 
@@ -17,7 +17,7 @@ use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::tune::{PrunerKind, SamplerKind};
 
 keyword_enum! {
-    /// A kind of model; some keys are for some kinds only.
+    /// A kind of model. Some keys apply to some kinds only.
     pub enum Kind {
         /// A causal transformer.
         Decoder = "decoder",
@@ -25,36 +25,36 @@ keyword_enum! {
         Mlp = "mlp",
         /// A residual convolutional network.
         Cnn = "cnn",
-        /// A network that the program registers.
+        /// A custom network that the program registers.
         Custom = "custom",
-        /// A foreign program.
+        /// A foreign program that trains by itself.
         Command = "command",
     }
 }
 
-/// Meaning of an absent key.
+/// The meaning of an absent recipe key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// An error.
+    /// An absent key is an error.
     Required,
-    /// This value, or the rule that computes it, in words.
+    /// An absent key has this default value, or one computed by this rule, in words.
     Default(&'static str),
-    /// No value; the text explains the effect.
+    /// An absent key has no value; the text explains the effect.
     Optional(&'static str),
 }
 
-/// A key of a recipe.
+/// A recipe key, with its type and documentation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
-    /// Dotted path; `cluster.hosts.*` are the keys of each host.
+    /// Dotted path of the key; `cluster.hosts.*` are the keys of each host.
     pub path: &'static str,
-    /// Type of the value.
+    /// Type of the key's value.
     pub shape: ValueType,
-    /// Meaning of the absent key.
+    /// Meaning of a recipe without the key.
     pub need: Requirement,
     /// Kinds of model that have the key.
     pub kinds: &'static [Kind],
-    /// One-line description.
+    /// One-line description of the key for users.
     pub doc: &'static str,
 }
 
@@ -64,9 +64,9 @@ const DECODER: &[Kind] = &[Kind::Decoder];
 const MLP: &[Kind] = &[Kind::Mlp];
 const CNN: &[Kind] = &[Kind::Cnn];
 const CUSTOM: &[Kind] = &[Kind::Custom];
-/// Kinds that are classifiers.
+/// Kinds of model that are always classifiers.
 const CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn];
-/// Kinds that may classify, and kinds that may read text.
+/// Kinds of model that may be classifiers.
 const OF_CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn, Kind::Custom];
 const OF_TEXT: &[Kind] = &[Kind::Decoder, Kind::Custom];
 const COMMAND: &[Kind] = &[Kind::Command];
@@ -74,7 +74,7 @@ const COMMAND: &[Kind] = &[Kind::Command];
 use Requirement::{Default, Optional, Required};
 use ValueType::{Choice, OrAuto, OrNone, Whole};
 
-/// Returns the type of a word of an enum.
+/// Returns the value type of a key that takes a keyword of the enum `T`.
 const fn one_of<T: KeywordEnum>() -> ValueType {
     ValueType::OneOf(Keywords::of::<T>())
 }
@@ -85,10 +85,10 @@ const LARGEST_WHOLE: u64 = i64::MAX as u64;
 const NO_LIMIT: &str =
     "no limit; one of steps, samples, tokens, epochs and time is required, except for commands";
 
-/// Most ranks on one host.
+/// Maximum number of ranks on one host.
 pub(crate) const RANKS_OF_A_HOST: u64 = 1024;
 
-/// Most parameters of a model: a thousand times the largest trained so far.
+/// Maximum number of parameters of a model: a thousand times the largest model trained so far.
 pub(crate) const MOST_PARAMETERS: u64 = 1_000_000_000_000_000;
 
 macro_rules! keys {
@@ -97,7 +97,7 @@ macro_rules! keys {
     };
 }
 
-/// Every key, in the order in which a recipe is read.
+/// The table of all recipe keys, section by section.
 pub const KEYS: &[Key] = keys![
     "name", ValueType::Name, Default("the file's name; of FOLDER/recipe.toml the folder's"), ANY, "Name of the recipe, and of its trials";
     "description", ValueType::Text, Optional("no description"), ANY, "What the recipe is for; shown only";
@@ -347,17 +347,17 @@ pub const KEYS: &[Key] = keys![
     "cluster.hosts.via", ValueType::Host, Optional("reached directly"), ANY, "Bastion to go through";
 ];
 
-/// Returns all keys, for printing.
+/// Returns all recipe keys, for printing.
 pub fn keys() -> &'static [Key] {
     KEYS
 }
 
-/// Returns the key with this path for this kind of model; without a kind, the first with this path.
+/// Returns the key with this path for this kind of model; if `kind` is `None`, the first key with this path.
 pub fn find(path: &str, kind: Option<Kind>) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path && kind.is_none_or(|kind| key.kinds.contains(&kind)))
 }
 
-/// Returns `true` if a path is a section: a key lies below it.
+/// Returns `true` if `path` is a section: at least one key lies below it.
 pub fn is_section(path: &str) -> bool {
     KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }

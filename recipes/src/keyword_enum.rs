@@ -1,10 +1,10 @@
-//! Enums whose values are words in a recipe. `keyword_enum!` generates the enum, its table of words and its
-//! parser from one list, so that each value has exactly one word.
+//! Enums whose variants are keywords in a recipe. `keyword_enum!` generates the enum, its table of keywords
+//! and its parser from one list, so that each variant has exactly one keyword.
 
 use std::any::TypeId;
 use std::fmt;
 
-/// Defines an enum of which each value has one word, in recipes and in JSON.
+/// Defines an enum with one keyword per variant, used in recipes and in JSON.
 macro_rules! keyword_enum {
     (
         $(#[$about:meta])*
@@ -19,20 +19,20 @@ macro_rules! keyword_enum {
         }
 
         impl $Name {
-            /// All values, in the order of help and messages.
+            /// All variants, in the order of help and messages.
             pub const ALL: &'static [Self] = &[$(Self::$Value,)+];
 
-            /// The words of [`Self::ALL`], in that order.
+            /// The keywords of [`Self::ALL`], in the same order.
             pub const NAMES: &'static [&'static str] = &[$($word,)+];
 
-            /// Returns the word of this value.
+            /// Returns the keyword of this variant.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Value => $word,)+
                 }
             }
 
-            /// Returns the value of a word; `None` if no value has it.
+            /// Returns the variant with this keyword; `None` if there is none.
             #[deny(unreachable_patterns)]
             pub fn from_name(word: &str) -> Option<Self> {
                 match word {
@@ -43,7 +43,7 @@ macro_rules! keyword_enum {
             }
         }
 
-        /// Writes the word.
+        /// Formats the variant as its keyword.
         impl std::fmt::Display for $Name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.name())
@@ -75,7 +75,7 @@ pub(crate) trait KeywordEnum: Copy + Eq + 'static {
     fn from_name(word: &str) -> Option<Self>;
 }
 
-/// The words of one enum, for the table of keys.
+/// The keywords of one enum, without its type, for the table of keys.
 #[derive(Clone, Copy)]
 pub struct Keywords {
     names: &'static [&'static str],
@@ -84,29 +84,29 @@ pub struct Keywords {
 }
 
 impl Keywords {
-    /// Returns the words of the enum `T`.
+    /// Returns the keywords of the enum `T`.
     pub(crate) const fn of<T: KeywordEnum>() -> Self {
         Self { names: T::NAMES, of: TypeId::of::<T>(), value: place::<T> }
     }
 
-    /// Returns all words, in the order of help and messages.
+    /// Returns all keywords of the enum, in the order of help and messages.
     pub fn names(self) -> &'static [&'static str] {
         self.names
     }
 
-    /// Returns the index of a word's value in its enum; `None` for a word that the enum does not have.
+    /// Returns the index of the variant with the keyword `word`; `None` if the enum has no such keyword.
     pub fn value(self, word: &str) -> Option<usize> {
         (self.value)(word)
     }
 
-    /// Returns the word if it is one of these.
+    /// Returns `word` as a [`Keyword`]; `None` if the enum has no such keyword.
     pub(crate) fn find(self, word: &str) -> Option<Keyword> {
         let name = self.names.get(self.value(word)?)?;
         Some(Keyword { name, of: self.of })
     }
 }
 
-/// Returns the index of a word's value among all values of its enum.
+/// Returns the index in `T::ALL` of the variant with the keyword `word`.
 fn place<T: KeywordEnum>(word: &str) -> Option<usize> {
     let value = T::from_name(word)?;
     T::ALL.iter().position(|other| *other == value)
@@ -124,7 +124,7 @@ impl fmt::Debug for Keywords {
     }
 }
 
-/// A word, with the enum that it belongs to.
+/// A keyword, with the enum that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keyword {
     name: &'static str,
@@ -132,17 +132,18 @@ pub(crate) struct Keyword {
 }
 
 impl Keyword {
-    /// Returns the word of a value.
+    /// Returns the keyword of an enum's variant.
     pub(crate) fn of<T: KeywordEnum>(value: T) -> Self {
         Self { name: value.name(), of: TypeId::of::<T>() }
     }
 
-    /// Returns the word as a recipe spells it.
+    /// Returns the keyword as a recipe spells it.
     pub(crate) fn name(self) -> &'static str {
         self.name
     }
 
-    /// Returns the value. Panics if `T` is not the enum of the key: a mistake in this crate.
+    /// Returns the variant of `T` with this keyword. Panics if the keyword belongs to another enum, which is
+    /// a mistake in this crate.
     pub(crate) fn value<T: KeywordEnum>(self) -> Option<T> {
         assert_eq!(self.of, TypeId::of::<T>(), "{:?} is no word of {:?}", self.name, T::NAMES);
         T::from_name(self.name)

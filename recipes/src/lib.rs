@@ -4,7 +4,6 @@
 //! [`sharing`], which runs the user's own `git`, touches files.
 
 pub mod architecture;
-pub mod canonical;
 pub mod check;
 pub mod cluster;
 pub mod custom_model;
@@ -26,6 +25,8 @@ pub mod params;
 pub mod placeholder;
 pub mod problem;
 pub mod recipe;
+pub mod recipe_differences;
+pub mod recipe_digest;
 pub mod sanitize;
 pub mod sharing;
 pub mod source;

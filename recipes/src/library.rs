@@ -1,4 +1,4 @@
-//! Built-in recipes.
+//! The library of built-in recipes.
 
 use crate::source::{ConfigLayer, Source};
 

@@ -1,4 +1,4 @@
-//! Model types of a recipe, described by their sizes.
+//! The model that a recipe trains: its kind and sizes.
 
 use crate::custom_model::{CustomModel, InputSignature};
 use crate::decoder::Decoder;
@@ -6,7 +6,7 @@ use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A model of one of the supported kinds.
+/// The model that a recipe trains, of one of the supported kinds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Model {
@@ -39,7 +39,7 @@ pub struct Mlp {
     pub inputs: u32,
     /// Width of each hidden layer, in order; at least one.
     pub hidden: Vec<u32>,
-    /// Number of classes.
+    /// Number of classes that the model distinguishes.
     pub classes: u32,
     /// Non-linearity between layers.
     pub activation: MlpActivation,
@@ -49,26 +49,26 @@ pub struct Mlp {
 /// micro-batch, and so the trained weights on the layout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cnn {
-    /// Channels of an image.
+    /// Number of channels of an image.
     pub channels: u32,
-    /// Rows of an image, in pixels.
+    /// Height of an image in pixels.
     pub height: u32,
-    /// Columns of an image, in pixels.
+    /// Width of an image in pixels.
     pub width: u32,
-    /// Channels of each residual stage; every stage after the first halves the image.
+    /// Number of channels of each residual stage, in order; every stage after the first halves the image.
     pub stages: Vec<u32>,
-    /// Residual blocks in each stage.
+    /// Number of residual blocks in each stage.
     pub blocks: u32,
-    /// Number of classes.
+    /// Number of classes that the model distinguishes.
     pub classes: u32,
 }
 
 /// A foreign training command, run once for each rank in the environment that its framework expects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForeignCommand {
-    /// Program and arguments, with placeholders; no shell is involved.
+    /// Program and its arguments, which may have placeholders; no shell is involved.
     pub argv: Vec<String>,
-    /// Further environment variables by name, with placeholders in their values.
+    /// Additional environment variables by name; their values may have placeholders.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Framework whose environment variables the program expects.
@@ -86,11 +86,11 @@ keyword_enum! {
         /// PyTorch, or any program that reads the variables of torchrun.
         #[default]
         Pytorch = "pytorch",
-        /// DeepSpeed.
+        /// DeepSpeed, with the variables of its launcher.
         Deepspeed = "deepspeed",
-        /// TensorFlow.
+        /// TensorFlow, with the cluster in `TF_CONFIG`.
         Tensorflow = "tensorflow",
-        /// JAX.
+        /// JAX, with its distributed runtime.
         Jax = "jax",
         /// Horovod, with Gloo.
         Horovod = "horovod",
@@ -98,7 +98,7 @@ keyword_enum! {
 }
 
 impl Mlp {
-    /// Returns the width of every layer boundary: inputs, hidden layers, classes.
+    /// Returns the widths of all layers of the perceptron in order: inputs, hidden layers, classes.
     pub fn widths(&self) -> Vec<u32> {
         let mut widths = vec![self.inputs];
         widths.extend(&self.hidden);
@@ -108,23 +108,24 @@ impl Mlp {
 }
 
 impl Model {
-    /// Returns the number of parameters that are trained. Zero for a foreign command, where it is unknown.
+    /// Returns the number of parameters that are trained; zero for a foreign command, where it is unknown.
     pub fn trained_parameters(&self) -> u64 {
         if let Self::Decoder(decoder) = self { decoder.trained_parameters() } else { self.parameters() }
     }
 
-    /// Returns the model without adapters.
+    /// Returns the same model without low-rank adapters.
     pub fn base(&self) -> Self {
         if let Self::Decoder(decoder) = self { Self::Decoder(decoder.base()) } else { self.clone() }
     }
 
-    /// Returns `true` if only adapters are trained and all other weights are frozen.
+    /// Returns `true` if the model has low-rank adapters: only these are trained, and all other weights are
+    /// frozen.
     pub fn has_frozen_weights(&self) -> bool {
         matches!(self, Self::Decoder(decoder) if decoder.lora.is_some())
     }
 
-    /// Returns the number of parameters without adapters, each counted once; [`u64::MAX`] on overflow. Zero
-    /// for a foreign command.
+    /// Returns the number of parameters, each counted once and adapters left out; [`u64::MAX`] on overflow,
+    /// zero for a foreign command.
     pub fn parameters(&self) -> u64 {
         match self {
             Self::Decoder(d) => d.parameters(),
@@ -135,7 +136,7 @@ impl Model {
         }
     }
 
-    /// Returns the tokens of one sample: the context if samples are sequences, otherwise one.
+    /// Returns the number of tokens in one sample: the context if samples are sequences, otherwise one.
     pub fn sample_tokens(&self) -> u64 {
         match self {
             Self::Decoder(d) => u64::from(d.context),
@@ -162,7 +163,7 @@ impl Model {
         }
     }
 
-    /// Returns the number of equal blocks between which a pipeline could be cut.
+    /// Returns the number of blocks, between which a pipeline can be cut.
     pub fn blocks(&self) -> u32 {
         match self {
             Self::Decoder(d) => d.layers,
@@ -176,8 +177,8 @@ impl Model {
         }
     }
 
-    /// Returns the inputs and predictions of the model; `None` for a foreign command, which reads its own
-    /// data.
+    /// Returns the kind of inputs and predictions of the model; `None` for a foreign command, which reads its
+    /// own data.
     pub fn reads(&self) -> Option<InputSignature> {
         let rows = |inputs, classes| Some(InputSignature::Rows { inputs, classes });
         match self {
@@ -189,15 +190,16 @@ impl Model {
         }
     }
 
-    /// Returns `true` if samples are token sequences.
+    /// Returns `true` if the samples of the model are token sequences.
     pub fn reads_tokens(&self) -> bool {
         matches!(self.reads(), Some(InputSignature::Tokens { .. }))
     }
 }
 
 impl Cnn {
-    /// Returns the number of trainable parameters: 3×3 stem, per block two 3×3 convolutions with group norms,
-    /// a 1×1 projection where the channels or the size change, and a linear head. Convolutions have no bias.
+    /// Returns the number of trainable parameters: the 3×3 stem, two 3×3 convolutions with group norms per
+    /// block, a 1×1 projection where the channels or the size change, and the linear head. Convolutions have
+    /// no bias.
     pub fn parameters(&self) -> u64 {
         let conv = |i: u64, o: u64, k: u64| i * o * k * k;
         let mut before = u64::from(self.stages[0]);

@@ -1,9 +1,10 @@
-//! Valid names of recipes, packages, trials and studies, which become names of files and folders.
+//! Checks names of recipes, packages, trials and studies, which become names of files and folders.
 
-/// Longest name of a recipe or a package, in bytes.
+/// Length limit of the name of a recipe or a package, in bytes.
 const RECIPE: usize = 128;
 
-/// Longest name of a trial or a study, in bytes: a recipe's name with what dtrain appends.
+/// Length limit of the name of a trial or a study, in bytes: a recipe's name and a suffix that dtrain
+/// appends.
 const TRIAL: usize = 200;
 
 /// Returns `true` if a text is a valid name of a recipe or a package: letters, digits, `-`, `_`, `.`; at most

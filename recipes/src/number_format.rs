@@ -1,4 +1,4 @@
-//! Formats counts for people: exact ones with commas, rates and estimates with three digits.
+//! Formats numbers for people: exact counts with commas, rates and estimates with three digits.
 
 /// Formats a count with three digits and a decimal prefix: `812`, `12.3 k`, `1.25 M`.
 pub fn count(value: f64) -> String {

@@ -1,16 +1,17 @@
-//! The objective of a training: its metric, and its stop conditions.
+//! The objective of a training: the metric to optimize, and the stop conditions.
 
 use crate::keyword_enum::keyword_enum;
 use crate::units::{Samples, Seconds, Tokens};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The metric to optimise, and the stop conditions.
+/// The objective of a training: the metric to optimize, and the stop conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
-    /// Metric to optimise.
+    /// Metric that training optimizes.
     pub metric: Metric,
-    /// Direction of a metric that a program reports; [`Objective::goal()`] returns that of every metric.
+    /// Direction in which a metric that a program reports improves; `None` for dtrain's own metrics. To read
+    /// it, use [`Objective::goal()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
     /// Stop conditions; training ends when the first one holds. At least one of `steps`, `samples`, `tokens`,
@@ -18,7 +19,7 @@ pub struct Objective {
     pub stop: StopConditions,
 }
 
-/// A metric that training optimises.
+/// A metric that training optimizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Metric {
@@ -41,7 +42,7 @@ keyword_enum! {
 }
 
 impl Metric {
-    /// Returns the name in recipes and in the history.
+    /// Returns the name of the metric in recipes and in the history.
     pub fn name(&self) -> &str {
         match self {
             Self::ValidLoss => "valid.loss",
@@ -75,7 +76,7 @@ impl fmt::Display for Metric {
 }
 
 impl Goal {
-    /// Returns a value with its sign changed if needed, so that lower is better.
+    /// Returns `value` as a cost, of which lower is better: with its sign changed if higher is better.
     pub fn cost(self, value: f64) -> f64 {
         match self {
             Self::Min => value,
@@ -83,7 +84,7 @@ impl Goal {
         }
     }
 
-    /// Returns `true` if a value is at least as good as the target.
+    /// Returns `true` if `value` is at least as good as `target`.
     pub fn is_reached(self, value: f64, target: f64) -> bool {
         match self {
             Self::Min => value <= target,
@@ -103,19 +104,19 @@ impl Objective {
     }
 }
 
-/// Conditions that end training.
+/// The conditions that end training; each is `None` if it is not set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StopConditions {
-    /// Optimizer steps.
+    /// Number of optimizer steps after which training ends.
     pub steps: Option<u64>,
-    /// Samples.
+    /// Number of training samples after which training ends.
     pub samples: Option<Samples>,
-    /// Tokens.
+    /// Number of tokens after which training ends.
     pub tokens: Option<Tokens>,
-    /// Passes over the training data.
+    /// Number of passes over the training data after which training ends.
     pub epochs: Option<f64>,
-    /// Training time, summed over all attempts.
+    /// Training time, summed over all attempts, after which training ends.
     pub time: Option<Seconds>,
-    /// Value of the metric.
+    /// Target value of the metric, which ends training when it is reached.
     pub target: Option<f64>,
 }

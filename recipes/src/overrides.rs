@@ -12,11 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::de::DeValue;
 
-/// Most segments in the path of a key. The deepest key of a recipe, `params.NAME.when.NAME`, has four.
+/// Maximum number of segments in the path of a key. The deepest key of a recipe, `params.NAME.when.NAME`, has
+/// four.
 const DEEPEST: usize = 16;
 
 impl Document {
-    /// Returns a document with one value: `key` is a dotted path, `value` is TOML, or else a text.
+    /// Returns a document with one value: `key` is its dotted path, and `value` is parsed as TOML, or taken
+    /// as a text if that fails.
     ///
     /// Messages call the document `name`: `--set`, `environment variable DTRAIN_TRAIN__SEED`. `Err` for an
     /// impossible path.
@@ -29,8 +31,8 @@ impl Document {
         Self::from_override_in(Path::new(""), layer, name, key, value)
     }
 
-    /// Like [`Self::from_override`], with relative data paths in the value starting from `folder`, not the
-    /// recipe's folder.
+    /// Returns a document with one value, like [`Self::from_override`], but relative data paths in it start
+    /// from `folder` instead of the recipe's folder.
     pub fn from_override_in(
         folder: &Path,
         layer: ConfigLayer,
@@ -72,7 +74,8 @@ impl Document {
         Ok(document)
     }
 
-    /// Returns a value to lay over this document, converted to the typed text if the key takes a text.
+    /// Returns an overriding value to lay over this document: the text as the user typed it if the key takes
+    /// a text.
     ///
     /// The table of keys decides that; for user-chosen names, the type of the value in this document.
     #[must_use]
@@ -102,7 +105,7 @@ impl Document {
     }
 }
 
-/// Returns `true` if a value is a text, or a choice of texts.
+/// Returns `true` if a value is a text, or a search space with texts as choices.
 fn is_text_here(node: &SpannedValue) -> bool {
     match &node.value {
         Value::Text(_) => true,
@@ -117,7 +120,8 @@ fn is_text_here(node: &SpannedValue) -> bool {
     }
 }
 
-/// Returns `true` if a key takes a text where a scalar, or a list, was parsed.
+/// Returns `true` if the key at `path` takes a text, although the override was parsed as another scalar, or
+/// as a list.
 fn wants_text(path: &str, is_scalar: bool, is_list: bool) -> bool {
     let is_wanted = |shape: ValueType| {
         is_scalar && may_be_text(shape) || is_list && may_be_text(shape) && !is_files(shape)

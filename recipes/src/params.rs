@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A value of a param.
+/// The value of a param.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ParamValue {
@@ -18,25 +18,27 @@ pub enum ParamValue {
     Text(String),
 }
 
-/// The set of values that a param may have.
+/// The domain of a param: the set of values that it may have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamDomain {
-    /// Log-uniform between two positive bounds, both included. Whole numbers if both bounds are whole.
+    /// A log-uniform range between two positive bounds, both included. Values are whole numbers if both
+    /// bounds are.
     Log(ParamValue, ParamValue),
-    /// Uniform between two bounds, both included. Whole numbers if both bounds are whole.
+    /// A uniform range between two bounds, both included. Values are whole numbers if both bounds are.
     Uniform(ParamValue, ParamValue),
-    /// One of a list of values. Never empty.
+    /// A list of values, never empty.
     Choices(Vec<ParamValue>),
 }
 
-/// A param with a range of values.
+/// A range of values that a param may have, with its default and condition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParamRange {
-    /// Set of possible values.
+    /// Set of values that the param may have.
     #[serde(flatten)]
     pub within: ParamDomain,
-    /// The value that `dtrain run` takes; `None` means that of [`ParamRange::value()`].
+    /// Value that `dtrain run` takes; `None` takes the middle of the range or the first choice, as
+    /// [`ParamRange::value()`] does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<ParamValue>,
     /// Condition: the param exists only if each of these other params has one of its values.
@@ -45,7 +47,7 @@ pub struct ParamRange {
 }
 
 impl ParamValue {
-    /// Returns the number; `None` for a text or a boolean.
+    /// Returns the value as a number; `None` for a text or a boolean.
     pub fn number(&self) -> Option<f64> {
         match self {
             #[expect(clippy::cast_precision_loss, reason = "a hyperparameter is far below 2^52")]
@@ -64,7 +66,7 @@ impl ParamValue {
     }
 }
 
-/// Formats the value in TOML.
+/// Formats the value of a param as TOML.
 impl fmt::Display for ParamValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,7 +80,7 @@ impl fmt::Display for ParamValue {
 }
 
 impl ParamDomain {
-    /// Returns `true` if the set contains the value.
+    /// Returns `true` if the param may have `value`.
     pub fn contains(&self, value: &ParamValue) -> bool {
         match self {
             Self::Choices(all) => all.contains(value),
@@ -92,7 +94,7 @@ impl ParamDomain {
         }
     }
 
-    /// Returns the middle of a range, on its scale, to three digits; of choices the first.
+    /// Returns the middle of a range, on its scale and rounded to three digits, or the first of the choices.
     fn middle(&self) -> ParamValue {
         let (low, high, is_log) = match self {
             Self::Choices(all) => return all.first().expect("choices are not empty").clone(),
@@ -112,7 +114,7 @@ impl ParamDomain {
     }
 }
 
-/// Formats the set in TOML, without the braces.
+/// Formats the domain as it is in TOML, without the braces.
 impl fmt::Display for ParamDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -124,8 +126,8 @@ impl fmt::Display for ParamDomain {
 }
 
 impl ParamRange {
-    /// Returns the value without a search: `default`, otherwise the middle of the range on its scale, or the
-    /// first choice.
+    /// Returns the value of the param when it is not searched: its default, otherwise the middle of the range
+    /// on its scale, or the first choice.
     pub fn value(&self) -> ParamValue {
         self.default.clone().unwrap_or_else(|| self.within.middle())
     }
@@ -136,7 +138,7 @@ impl ParamRange {
     }
 }
 
-/// Formats the range in TOML.
+/// Formats the range of a param as TOML.
 impl fmt::Display for ParamRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{ {}", self.within)?;
@@ -159,8 +161,8 @@ fn listed(values: &[ParamValue]) -> String {
     values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds to `values` the defaults of the ranges whose conditions hold, each after the params that it depends
-/// on.
+/// Adds to `values` the default of each range whose condition holds, after the params that the condition
+/// depends on.
 pub fn resolve_params(
     mut values: BTreeMap<String, ParamValue>,
     ranges: &BTreeMap<String, ParamRange>,

@@ -10,38 +10,38 @@ use crate::recipe::Recipe;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// A literal part or a placeholder of a text.
+/// A segment of a text: a literal part or a placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TextSegment<'t> {
     Text(&'t str),
     Path(&'t str),
 }
 
-/// Path of the placeholder for the run's folder, which survives restarts.
+/// Path of the placeholder for the folder of a run, which survives restarts.
 pub const RUN_DIR: &str = "run.dir";
 
 /// Sections that a placeholder may insert whole, as JSON.
 const SECTIONS: [&str; 5] = ["params", "train", "layout", "cluster", "objective"];
 
-/// The number of ranks of a command, and the degree of each axis.
+/// The number of ranks of a command, and the degree of parallelism along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranks {
-    /// Number of all ranks.
+    /// Total number of ranks.
     pub ranks: u32,
-    /// Data-parallel replicas.
+    /// Number of data-parallel replicas.
     pub data: u32,
-    /// Tensor-parallel ranks.
+    /// Degree of tensor parallelism.
     pub tensor: u32,
-    /// Pipeline stages.
+    /// Number of pipeline stages.
     pub pipeline: u32,
-    /// Context-parallel ranks.
+    /// Degree of context parallelism.
     pub context: u32,
-    /// Expert-parallel ranks.
+    /// Degree of expert parallelism.
     pub expert: u32,
 }
 
 impl Ranks {
-    /// A single rank.
+    /// The ranks of a command that runs as a single process.
     pub const SINGLE: Self = Self { ranks: 1, data: 1, tensor: 1, pipeline: 1, context: 1, expert: 1 };
 }
 
@@ -72,7 +72,7 @@ fn parts(text: &str) -> Vec<TextSegment<'_>> {
     parts
 }
 
-/// Returns `true` if a text is a section, or names joined by dots.
+/// Returns `true` if `text` can be the path of a placeholder: a section, or names joined by dots.
 fn is_path(text: &str) -> bool {
     let is_name = |name: &str| {
         name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -89,7 +89,7 @@ pub fn paths(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Replaces the placeholders of a text by `values`; `None` if one is a param that does not apply.
+/// Replaces the placeholders in a text with their `values`; `None` if one is a param that does not apply.
 ///
 /// Unknown placeholders stay as they are: the check refuses them, and plans of older versions have no
 /// placeholders.
@@ -109,7 +109,7 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     Some(filled)
 }
 
-/// Replaces each placeholder of a text by what `value` returns for its path.
+/// Replaces each placeholder in a text with the text that `value` returns for its path.
 pub(crate) fn replaced(text: &str, value: impl Fn(&str) -> String) -> String {
     let part = |part| match part {
         TextSegment::Text(text) => text.to_owned(),
@@ -118,32 +118,33 @@ pub(crate) fn replaced(text: &str, value: impl Fn(&str) -> String) -> String {
     parts(text).into_iter().map(part).collect()
 }
 
-/// Fills an argument like [`fill`]; also `None` if it consists of placeholders that are all empty.
+/// Replaces the placeholders in an argument like [`fill`]; also `None` if it consists of placeholders that
+/// are all empty.
 pub fn argument(text: &str, values: &Value) -> Option<String> {
     fill(text, values).filter(|filled| text.is_empty() || !filled.is_empty())
 }
 
-/// [`RUN_DIR`] as a placeholder, and escaped.
+/// The placeholder for [`RUN_DIR`] as it is written in a text.
 const RUN_DIR_TEXT: &str = "{run.dir}";
 const RUN_DIR_ESCAPED: &str = "{{run.dir}}";
 
-/// Escapes a text, so that [`fill_run_dir`] restores it.
+/// Escapes a text so that [`fill_run_dir`] restores it.
 pub fn escaped(text: &str) -> String {
     text.replace(RUN_DIR_TEXT, RUN_DIR_ESCAPED)
 }
 
-/// Replaces `{run.dir}` in a filled text by a folder.
+/// Replaces `{run.dir}` in a filled text with the path of the run's folder.
 pub fn fill_run_dir(text: &str, folder: &str) -> String {
     let parts = text.split(RUN_DIR_ESCAPED).map(|part| part.replace(RUN_DIR_TEXT, folder));
     parts.collect::<Vec<_>>().join(RUN_DIR_TEXT)
 }
 
-/// Returns the value at a dotted path.
+/// Returns the JSON value at a dotted path; `None` if there is none.
 pub fn value_at_path<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(values, |value, name| value.get(name))
 }
 
-/// Formats a value as an argument: a text without quotes, a section or a list as JSON.
+/// Formats a value as a command-line argument: a text without quotes, a section or a list as JSON.
 pub(crate) fn plain(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
@@ -151,8 +152,8 @@ pub(crate) fn plain(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// Returns all values that placeholders of a command can name, by section: `params`, `train`, `layout`,
-/// `cluster.ranks`, and `objective.stop.steps` if it is set. A key without a value, such as one on "auto", is
+/// Returns all values that the placeholders of a command can name, by section: `params`, `train`, `layout`,
+/// `cluster.ranks`, and `objective.stop.steps` if it is set. A key without a fixed value, such as "auto", is
 /// absent.
 pub fn values(recipe: &Recipe, ranks: Ranks) -> Value {
     let mut layout = section(&recipe.layout);
@@ -165,7 +166,7 @@ pub fn values(recipe: &Recipe, ranks: Ranks) -> Value {
     ] {
         layout.insert(axis.to_owned(), degree.into());
     }
-    // Serialised as a word.
+    // Serialized as a word.
     if let Some(zero) = layout.get("zero").and_then(Value::as_str).and_then(|word| word.parse::<u32>().ok()) {
         layout.insert("zero".to_owned(), zero.into());
     }
@@ -181,7 +182,7 @@ pub fn values(recipe: &Recipe, ranks: Ranks) -> Value {
     values
 }
 
-/// Returns a section of a recipe, only with the values that are fixed.
+/// Returns a section of a recipe as JSON, with only the values that are fixed.
 fn section(of: &impl serde::Serialize) -> Map<String, Value> {
     let decided = |value: Value| match value {
         Value::Object(fields) if fields.len() == 1 => match fields.into_iter().next() {
@@ -202,7 +203,7 @@ fn section(of: &impl serde::Serialize) -> Map<String, Value> {
         .collect()
 }
 
-/// Returns a warm-up as its number of steps or tokens.
+/// Returns the JSON of a warm-up as a plain number of steps or tokens.
 fn steps(value: Value) -> Value {
     let number = |name: &str| value.get(name).cloned();
     number("steps").or_else(|| number("tokens")).unwrap_or(value)

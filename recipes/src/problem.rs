@@ -7,25 +7,26 @@ use std::fmt::Write as _;
 /// An error or a note about a recipe.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// The expectation and the finding; lower case, no full stop.
+    /// Message: the expectation and the finding, in lower case without a full stop.
     pub message: String,
-    /// Position in the source.
+    /// Position of the problem in its source; `None` if it has none.
     pub origin: Option<Origin>,
-    /// Facts that explain the problem, each with its position if it has one.
+    /// Notes that explain the problem, each with its position if it has one.
     pub notes: Vec<(String, Option<Origin>)>,
-    /// The suggested fix.
+    /// Suggested fix; `None` if there is none.
     pub hint: Option<String>,
-    /// The existing key that an unknown key probably means; it is then not reported as missing too.
+    /// The existing key that an unknown key probably means, so that it is not reported as missing too; `None`
+    /// for other problems.
     pub(crate) meant: Option<String>,
 }
 
-/// Widest part of a source line that is shown, in characters.
+/// Number of characters of a source line that are shown at most.
 const WIDEST: usize = 100;
 
-/// Most problems that are shown.
+/// Maximum number of problems that are shown.
 const MOST_SHOWN: usize = 100;
 
-/// Longest message that is shown in full, in characters.
+/// Length up to which a message is shown in full, in characters.
 const LONGEST: usize = 1000;
 
 impl Problem {
@@ -34,21 +35,21 @@ impl Problem {
         Self { message: message.into(), origin: None, notes: Vec::new(), hint: None, meant: None }
     }
 
-    /// Sets the position.
+    /// Sets the position of the problem in its source.
     #[must_use]
     pub fn at(mut self, origin: &Origin) -> Self {
         self.origin = Some(origin.clone());
         self
     }
 
-    /// Adds a note.
+    /// Adds a note that explains the problem.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push((note.into(), None));
         self
     }
 
-    /// Adds a note with a position.
+    /// Adds a note that refers to a position in a source.
     #[must_use]
     pub fn note_at(mut self, note: impl Into<String>, origin: &Origin) -> Self {
         self.notes.push((note.into(), Some(origin.clone())));
@@ -95,7 +96,7 @@ impl Problem {
     }
 }
 
-/// Formats all problems, separated by empty lines; at most the first hundred.
+/// Formats at most the first hundred problems, separated by empty lines.
 pub fn render_all(problems: &[Problem], is_coloured: bool) -> String {
     let shown = problems.iter().take(MOST_SHOWN);
     let mut texts: Vec<String> = shown.map(|problem| problem.render(is_coloured)).collect();
@@ -114,7 +115,7 @@ pub(crate) fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// Returns a line of the source, and the carets for the line below it.
+/// Returns the source line of an origin, and the carets to print in the line below it.
 fn excerpt(source: &Source, origin: &Origin) -> (String, String) {
     let text = &source.text;
     let start = floor(text, origin.span().start);
@@ -134,7 +135,7 @@ fn excerpt(source: &Source, origin: &Origin) -> (String, String) {
     (shown.trim_end().to_owned(), format!("{}{}", " ".repeat(indent), "^".repeat(carets)))
 }
 
-/// Returns a text for the terminal, without harmful characters and at most [`LONGEST`] characters long.
+/// Returns a text to print on a terminal, without harmful characters and at most [`LONGEST`] characters long.
 fn printable(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST).map(visible).collect();
     if text.chars().nth(LONGEST).is_some() {
@@ -143,7 +144,8 @@ fn printable(text: &str) -> String {
     shown
 }
 
-/// Replaces a character that would move the cursor, hide text, change its direction, or have another width.
+/// Returns a visible replacement for a character that would move the cursor, hide text, change its direction
+/// or have another width, and any other character unchanged.
 fn visible(character: char) -> char {
     match character {
         '\t' => ' ',

@@ -7,8 +7,8 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A model, its data and training, and the choices left open. Only the checker makes it, so it needs no
-/// further checks.
+/// A checked recipe: a model, its data and training, and the choices left open. Only the checker creates it,
+/// so it needs no further checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
     /// Name of the recipe: letters, digits, `-`, `_` and `.`, at most 128.
@@ -20,7 +20,7 @@ pub struct Recipe {
     /// Params of a foreign command by name, each with the value of this run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, ParamValue>,
-    /// Ranges of those params that have one.
+    /// Range of each param that has one, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ranges: BTreeMap<String, ParamRange>,
     /// Metric and stop conditions.
@@ -29,7 +29,7 @@ pub struct Recipe {
     pub train: Train,
     /// Layout choices fixed by the user.
     pub layout: LayoutPins,
-    /// Synchronisation of the replicas.
+    /// Synchronization of the replicas.
     #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
     pub sync: Synchronisation,
     /// Schedule and retention of checkpoints.
@@ -37,48 +37,51 @@ pub struct Recipe {
     /// Schedule of validations.
     #[serde(default, skip_serializing_if = "ValidationSchedule::is_auto")]
     pub validation: ValidationSchedule,
-    /// Search settings of a study.
+    /// Settings of a study, such as its sampler and pruner.
     #[serde(default, skip_serializing_if = "Tune::is_usual")]
     pub tune: Tune,
     /// Hosts and devices that train.
     pub cluster: Cluster,
 }
 
-/// Layout and memory choices fixed by the user; `None` leaves one to the planner.
+/// The layout and memory choices that the user fixed; a choice that is `None` is left to the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayoutPins {
-    /// Data-parallel replicas.
+    /// Number of data-parallel replicas; `None` leaves it to the planner.
     pub data: Option<u32>,
-    /// Tensor-parallel ranks.
+    /// Degree of tensor parallelism; `None` leaves it to the planner.
     pub tensor: Option<u32>,
-    /// Pipeline stages.
+    /// Number of pipeline stages; `None` leaves it to the planner.
     pub pipeline: Option<u32>,
-    /// Context-parallel ranks.
+    /// Degree of context parallelism; `None` leaves it to the planner.
     pub context: Option<u32>,
-    /// Expert-parallel ranks.
+    /// Degree of expert parallelism; `None` leaves it to the planner.
     pub expert: Option<u32>,
-    /// ZeRO stage: state that is sharded among the replicas.
+    /// ZeRO stage, the state that is sharded among the replicas; `None` leaves it to the planner.
     pub zero: Option<ZeroStage>,
-    /// Samples per forward pass of one rank.
+    /// Samples per forward pass of one rank; `None` leaves it to the planner.
     pub micro_batch: Option<u32>,
-    /// Activations that backward recomputes.
+    /// Activations that backward recomputes; `None` leaves it to the planner.
     pub recompute: Option<Recompute>,
-    /// One of this many blocks is recomputed.
+    /// Recomputation interval: one of this many blocks is recomputed; `None` leaves it to the planner.
     #[serde(default)]
     pub recompute_every: Option<u32>,
-    /// Pipeline schedule: the order of forward and backward passes.
+    /// Pipeline schedule, the order of forward and backward passes; `None` leaves it to the planner.
     #[serde(default)]
     pub schedule: Option<PipelineSchedule>,
-    /// Model chunks per pipeline stage (interleaving).
+    /// Number of model chunks per pipeline stage (interleaving); `None` leaves it to the planner.
     #[serde(default)]
     pub chunks: Option<u32>,
-    /// Sequence parallelism: `true` if tensor-parallel ranks also split the sequence.
+    /// Sequence parallelism: `true` if tensor-parallel ranks also split the sequence; `None` leaves it to the
+    /// planner.
     #[serde(default)]
     pub sequence: Option<bool>,
-    /// Number of replicas among which state is sharded.
+    /// Size of shard groups: the number of replicas among which state is sharded; `None` leaves it to the
+    /// planner.
     #[serde(default)]
     pub shard: Option<u32>,
-    /// Share of a batch that each data replica gets, relative to the others.
+    /// Share of the batch that each data-parallel replica gets, relative to the others; `None` for equal or
+    /// planned shares.
     #[serde(default)]
     pub shares: Option<Vec<u32>>,
 }
@@ -86,14 +89,14 @@ pub struct LayoutPins {
 keyword_enum! {
     /// The order in which a pipeline runs the passes of a step.
     pub enum PipelineSchedule {
-        /// All forwards, then all backwards (Huang et al. 2019).
+        /// GPipe: all forward passes, then all backward passes (Huang et al. 2019).
         Gpipe = "gpipe",
-        /// One forward, one backward: at most as many micro-batches alive as there are stages (Narayanan et
-        /// al. 2019).
+        /// One forward, one backward: at most as many micro-batches in flight as there are stages (Narayanan
+        /// et al. 2019).
         OneForwardOneBackward = "1f1b",
         /// 1F1B over several chunks per stage: a shorter bubble (Narayanan et al. 2021).
         Interleaved = "interleaved",
-        /// Weight gradients fill the bubble, ZB-H1 (Qi et al. 2024).
+        /// ZB-H1: weight gradients fill the pipeline bubble (Qi et al. 2024).
         ZeroBubble = "zero_bubble",
     }
 }
@@ -101,22 +104,22 @@ keyword_enum! {
 /// The state that data-parallel replicas shard among themselves (ZeRO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ZeroStage {
-    /// No sharding.
+    /// Replicas shard no state.
     #[serde(rename = "0")]
     Zero0,
-    /// Optimizer state.
+    /// Replicas shard the optimizer state.
     #[serde(rename = "1")]
     Zero1,
-    /// Optimizer state and gradients.
+    /// Replicas shard the optimizer state and the gradients.
     #[serde(rename = "2")]
     Zero2,
-    /// Optimizer state, gradients and parameters.
+    /// Replicas shard the optimizer state, the gradients and the parameters.
     #[serde(rename = "3")]
     Zero3,
 }
 
 impl ZeroStage {
-    /// Returns the stage of a number; `None` above 3.
+    /// Returns the ZeRO stage with this number; `None` above 3.
     pub fn of(stage: u64) -> Option<Self> {
         [Self::Zero0, Self::Zero1, Self::Zero2, Self::Zero3].into_iter().nth(usize::try_from(stage).ok()?)
     }
@@ -127,36 +130,36 @@ keyword_enum! {
     pub enum Recompute {
         /// No recomputation: all activations are kept.
         None = "none",
-        /// The attention core only.
+        /// Only the attention core is recomputed.
         Selective = "selective",
-        /// Everything inside a block; only its input is kept.
+        /// All activations inside a block are recomputed from its input.
         Full = "full",
     }
 }
 
-/// Interval and retention of checkpoints.
+/// The interval and retention of checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointSchedule {
     /// Interval between checkpoints.
     pub every: Interval,
-    /// Number of newest checkpoints that are kept, at least 2.
+    /// Number of newest checkpoints to keep, at least 2.
     pub keep: u32,
 }
 
-/// Interval and sample limit of validations.
+/// The interval and sample limit of validations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValidationSchedule {
     /// Interval between validations; one always runs at the end of training.
     pub every: Interval,
-    /// Most samples per validation; `None` leaves it to the planner.
+    /// Maximum number of samples per validation; `None` leaves it to the planner.
     pub samples: Option<Samples>,
 }
 
 impl ValidationSchedule {
-    /// All left to the planner.
+    /// The schedule that leaves interval and sample limit to the planner.
     pub const AUTO: Self = Self { every: Interval::Auto, samples: None };
 
-    /// Returns `true` if the planner decides all of it.
+    /// Returns `true` if interval and sample limit are both left to the planner.
     pub fn is_auto(&self) -> bool {
         *self == Self::AUTO
     }
@@ -168,14 +171,14 @@ impl Default for ValidationSchedule {
     }
 }
 
-/// The interval of a task beside training, such as checkpoints.
+/// The interval of a recurring task, such as checkpoints or validations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interval {
-    /// Chosen by the planner from the predicted step time.
+    /// The planner chooses the interval from the predicted step time.
     Auto,
-    /// This many optimizer steps.
+    /// The task recurs after this many optimizer steps.
     Steps(u64),
-    /// About this long, rounded to whole steps by the predicted step time.
+    /// The task recurs after about this time, rounded to whole steps by the predicted step time.
     Time(Seconds),
 }

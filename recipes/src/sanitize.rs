@@ -1,9 +1,9 @@
-//! Sanitises foreign text for display: replaces terminal escapes, invisible characters and changes of
+//! Sanitizes foreign text for display: replaces terminal escapes, invisible characters and changes of
 //! direction.
 
 use std::borrow::Cow;
 
-/// Replacement for a harmful character.
+/// Character that replaces a harmful one.
 pub const INSTEAD: char = '\u{fffd}';
 
 /// Replaces every character that controls a terminal, changes the direction of text, or is invisible, by
@@ -27,12 +27,12 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Escapes line ends and tabs as `\n`, `\r` and `\t`, so that the text is one line.
+/// Escapes line ends and tabs in `text` as `\n`, `\r` and `\t`, so that it is one line.
 pub fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t")
 }
 
-/// Returns `true` if a character controls a terminal, changes the direction of text, or is invisible.
+/// Returns `true` if `letter` controls a terminal, changes the direction of text, or is invisible.
 pub fn is_harmful(letter: char) -> bool {
     match letter {
         '\n' | '\t' => false,

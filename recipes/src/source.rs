@@ -1,29 +1,29 @@
-//! Sources and origins: the layer, the file, and the byte range of each value.
+//! Sources of configuration, and origins: the layer, file and byte range of each value.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Largest text that is read as a recipe, in bytes.
+/// Size limit of a text that is read as a recipe, in bytes.
 pub const LARGEST: usize = 1 << 20;
 
 /// A layer of configuration. Later layers override earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigLayer {
-    /// Built-in defaults.
+    /// The defaults that are built into dtrain.
     Default,
     /// The user's own settings file.
     Settings,
-    /// A recipe that the user's recipe extends.
+    /// Recipes that the user's recipe extends.
     Extended,
-    /// The recipe.
+    /// The recipe that the user trains.
     Recipe,
-    /// A cluster file.
+    /// The cluster file given by `--cluster`.
     Cluster,
-    /// An environment variable `DTRAIN_*`.
+    /// Environment variables `DTRAIN_*`.
     Environment,
-    /// `--set key=value`.
+    /// Assignments on the command line: `--set key=value`.
     Assignment,
 }
 
@@ -44,15 +44,15 @@ impl fmt::Display for ConfigLayer {
 /// A TOML text with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Name in messages: a path, `library/tiny-llama`, `--set`, an environment variable.
+    /// Name of the source in messages: a path, `library/tiny-llama`, `--set`, or an environment variable.
     pub name: String,
-    /// Layer of its values.
+    /// Layer of the values in the source.
     pub layer: ConfigLayer,
-    /// The TOML text.
+    /// The TOML text of the source.
     pub text: String,
-    /// Folder of the file, the base of relative paths in it; `None` without a file.
+    /// Folder of the source's file, the base of relative paths in it; `None` if the source is not a file.
     pub folder: Option<PathBuf>,
-    /// Name in the lock file of the package that contains this text.
+    /// Name in the lock file of the package that contains the source; `None` if it is in no package.
     pub shared: Option<String>,
     /// Base of relative data paths in the text, relative to the folder of the recipe being checked. Empty
     /// except for recipes extended from another folder; [`crate::resolve_extends`] sets it.
@@ -60,7 +60,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Creates a source that is not a file of the user's.
+    /// Creates a source that is not a file of the user.
     pub fn new(name: impl Into<String>, layer: ConfigLayer, text: impl Into<String>) -> Self {
         Self { name: name.into(), layer, text: text.into(), folder: None, shared: None, base: PathBuf::new() }
     }
@@ -79,7 +79,7 @@ impl Source {
     }
 }
 
-/// The position of a value or a key.
+/// The origin of a value or a key: its layer and position.
 #[derive(Clone, Debug)]
 pub struct Origin {
     pub(crate) source: Option<Arc<Source>>,
@@ -96,7 +96,7 @@ impl Origin {
         Self { source: Some(Arc::clone(source)), span }
     }
 
-    /// Returns the layer of the value.
+    /// Returns the layer that the value comes from.
     pub fn layer(&self) -> ConfigLayer {
         self.source.as_ref().map_or(ConfigLayer::Default, |source| source.layer)
     }
@@ -106,7 +106,7 @@ impl Origin {
         self.source.as_deref()
     }
 
-    /// Returns the byte range in the source's text.
+    /// Returns the byte range of the value in the source's text.
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
@@ -116,7 +116,8 @@ impl Origin {
         self.source.as_ref()?.text.get(self.span.clone())
     }
 
-    /// Returns line and column, both from 1, the column in characters. `None` if there is no file.
+    /// Returns the line and column of the value, both from 1, the column in characters; `None` if its source
+    /// is not a file.
     pub fn position(&self) -> Option<(usize, usize)> {
         let source = self.source.as_ref()?;
         match source.layer {
@@ -134,7 +135,7 @@ impl Origin {
     }
 }
 
-/// Formats the position: `recipe.toml:12:9`, `--set`, `environment variable DTRAIN_TRAIN__SEED` or `default`.
+/// Formats the origin: `recipe.toml:12:9`, `--set`, `environment variable DTRAIN_TRAIN__SEED` or `default`.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(source) = &self.source else { return f.write_str("default") };
@@ -145,14 +146,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Returns line and column of a byte, both from 1.
+/// Returns the line and column of the byte offset `byte` in `text`, both from 1.
 pub(crate) fn position(text: &str, byte: usize) -> (usize, usize) {
     let before = &text[..floor(text, byte)];
     let start = before.rfind('\n').map_or(0, |at| at + 1);
     (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
 }
 
-/// Returns the nearest character boundary at or before a byte.
+/// Returns the nearest character boundary of `text` at or before the offset `byte`.
 pub(crate) fn floor(text: &str, byte: usize) -> usize {
     let mut byte = byte.min(text.len());
     while !text.is_char_boundary(byte) {

@@ -1,4 +1,4 @@
-//! A range of addresses, such as `10.0.0.0/16`.
+//! A range of IP addresses, such as `10.0.0.0/16`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Subnet {
 }
 
 impl Subnet {
-    /// Returns `true` if an address is in the subnet.
+    /// Returns `true` if `address` is in the subnet.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {

@@ -1,59 +1,60 @@
-//! Synchronisation of data-parallel replicas: gradient compression, DiLoCo, and stale gradients.
+//! Synchronization of data-parallel replicas: gradient compression, DiLoCo, and stale gradients.
 
 use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Settings of `[sync]`: how data-parallel replicas are synchronised.
+/// The settings of `[sync]`, the synchronization of data-parallel replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Synchronisation {
-    /// Compression of values that replicas exchange.
+    /// Compression of the values that replicas exchange.
     #[serde(flatten)]
     pub compress: Compression,
-    /// DiLoCo; `None` for an all-reduce of the gradients of every step.
+    /// DiLoCo, in which replicas train independently; `None` for an all-reduce of the gradients in every
+    /// step.
     #[serde(flatten)]
     pub local: Option<DiLoCo>,
-    /// Bounded staleness: most updates between the weights of a gradient and those that it updates (Ho et al.
-    /// 2013).
+    /// Bounded staleness: maximum number of updates between the weights from which a gradient is computed and
+    /// the weights that it updates (Ho et al. 2013).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub staleness: u32,
 }
 
 keyword_enum! {
-    /// A value of `sync.compress`; [`Compression`] also has its parameters.
+    /// A keyword for `sync.compress`; [`Compression`] also has its parameters.
     pub enum CompressionKind {
-        /// No compression.
+        /// Values are sent uncompressed.
         None = "none",
-        /// Rounding to f16.
+        /// Values are rounded to f16.
         F16 = "f16",
-        /// Rounding to bf16.
+        /// Values are rounded to bf16.
         Bf16 = "bf16",
-        /// Low-rank factors of matrices (PowerSGD).
+        /// Matrices are sent as low-rank factors (PowerSGD).
         PowerSgd = "powersgd",
-        /// Only the largest values (top-k).
+        /// Only the largest values are sent (top-k).
         TopK = "topk",
     }
 }
 
-/// Compression of the values that replicas exchange.
+/// The compression of values that replicas exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "compress", rename_all = "snake_case")]
 pub enum Compression {
-    /// No compression.
+    /// Values are sent uncompressed.
     None,
-    /// Rounding to 16 bits with an 11-bit significand.
+    /// Values are rounded to f16: 16 bits with an 11-bit significand.
     F16,
-    /// Rounding to 16 bits with an 8-bit significand.
+    /// Values are rounded to bf16: 16 bits with an 8-bit significand.
     Bf16,
-    /// Two low-rank factors per matrix, with error feedback: the error is added in the next step (Vogels et
-    /// al. 2019).
+    /// PowerSGD: two low-rank factors are sent per matrix, with error feedback: the error is added in the
+    /// next step (Vogels et al. 2019).
     #[serde(rename = "powersgd")]
     PowerSgd {
-        /// Rank of the factors.
+        /// Rank of the low-rank factors.
         rank: u32,
     },
-    /// The largest values only, with error feedback: the others are added in the next step (Aji and Heafield
-    /// 2017).
+    /// Top-k: only the largest values are sent, with error feedback: the others are added in the next step
+    /// (Aji and Heafield 2017).
     #[serde(rename = "topk")]
     TopK {
         /// Share of the values that is sent, above 0 and at most 1.
@@ -65,7 +66,7 @@ pub enum Compression {
 /// 2023).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiLoCo {
-    /// Optimizer steps from one synchronisation to the next, at least 2.
+    /// Number of optimizer steps from one synchronization to the next, at least 2.
     pub every: u64,
     /// Learning rate of the outer optimizer, which applies the mean weight change.
     pub outer_learning_rate: f64,
@@ -74,15 +75,15 @@ pub struct DiLoCo {
 }
 
 impl Synchronisation {
-    /// An exact all-reduce of the gradients of every step.
+    /// Exact synchronization: an uncompressed all-reduce of the gradients in every step.
     pub const EXACT: Self = Self { compress: Compression::None, local: None, staleness: 0 };
 
-    /// Returns `true` if replicas train exactly as one rank would.
+    /// Returns `true` if replicas train exactly as a single rank would.
     pub fn is_exact(&self) -> bool {
         *self == Self::EXACT
     }
 
-    /// Returns the optimizer steps from one synchronisation to the next.
+    /// Returns the number of optimizer steps from one synchronization to the next.
     pub fn every(&self) -> u64 {
         self.local.map_or(1, |local| local.every)
     }
@@ -94,7 +95,7 @@ impl Default for Synchronisation {
     }
 }
 
-/// Formats the approximations, such as `bf16 on the wire`; empty if it is exact.
+/// Formats the approximations, such as `bf16 on the wire`; empty if the synchronization is exact.
 impl fmt::Display for Synchronisation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.compress {

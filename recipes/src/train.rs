@@ -9,13 +9,13 @@ use std::path::PathBuf;
 /// The settings of `[train]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
-    /// Optimizer and its constants.
+    /// Optimizer, with its constants.
     pub optimizer: Optimizer,
     /// Global batch: samples in one optimizer step over all ranks.
     pub batch: Tunable<Samples>,
     /// Peak learning rate.
     pub learning_rate: Tunable<f64>,
-    /// Linear warm-up from zero.
+    /// Length of the linear warm-up of the learning rate.
     pub warmup: Tunable<Warmup>,
     /// Learning-rate decay after warm-up.
     pub schedule: Schedule,
@@ -23,9 +23,9 @@ pub struct Train {
     pub final_fraction: f64,
     /// Gradient clipping: the largest global gradient norm; `None` does not clip.
     pub clip: Option<f64>,
-    /// Arithmetic of matrix products.
+    /// Precision of matrix products.
     pub precision: Tunable<Precision>,
-    /// Scaling of values into the range of fp8, if the precision is `Fp8`.
+    /// Scaling of values into the range of fp8; `None` unless the precision is `Fp8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8_recipe: Option<Fp8Recipe>,
     /// Folder of Hugging Face transformers weights that training starts from, relative to the base of data
@@ -36,42 +36,42 @@ pub struct Train {
     pub seed: u64,
 }
 
-/// Length of the warm-up.
+/// The length of the learning-rate warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Warmup {
-    /// Optimizer steps.
+    /// A warm-up of this many optimizer steps.
     Steps(u64),
-    /// Tokens, rounded up to whole steps.
+    /// A warm-up of this many tokens, rounded up to whole steps.
     Tokens(Tokens),
 }
 
 keyword_enum! {
-    /// An update rule.
+    /// An update rule of an optimizer.
     pub enum OptimizerKind {
-        /// Adam with decoupled weight decay.
+        /// AdamW: Adam with decoupled weight decay.
         Adamw = "adamw",
         /// Stochastic gradient descent with heavy-ball momentum.
         Sgd = "sgd",
-        /// Sign of an interpolated momentum.
+        /// Lion: updates by the sign of an interpolated momentum.
         Lion = "lion",
-        /// AdamW scaled per tensor by the trust ratio.
+        /// LAMB: AdamW updates, scaled per tensor by the trust ratio.
         Lamb = "lamb",
     }
 }
 
-/// An update rule with its constants.
+/// An optimizer: an update rule with its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Optimizer {
-    /// The update rule.
+    /// Update rule of the optimizer.
     pub kind: OptimizerKind,
-    /// Decay of the first moment (momentum for sgd), in [0, 1).
+    /// Decay rate of the first moment (the momentum of sgd), in [0, 1).
     pub beta1: f64,
-    /// Decay of the second moment, in [0, 1); unused by sgd.
+    /// Decay rate of the second moment, in [0, 1); unused by sgd.
     pub beta2: f64,
-    /// Added to the square root of the second moment; unused by sgd and lion.
+    /// Constant that is added to the square root of the second moment; unused by sgd and lion.
     pub epsilon: f64,
-    /// Decoupled weight decay, applied to matrices but not to norms and biases.
+    /// Coefficient of the decoupled weight decay, which applies to matrices but not to norms and biases.
     pub weight_decay: f64,
 }
 
@@ -84,25 +84,26 @@ impl Optimizer {
 keyword_enum! {
     /// The learning-rate decay after warm-up.
     pub enum Schedule {
-        /// Half a cosine down to the final fraction.
+        /// The learning rate falls along half a cosine to the final fraction.
         Cosine = "cosine",
-        /// A straight line down to the final fraction.
+        /// The learning rate falls linearly to the final fraction.
         Linear = "linear",
-        /// No decay.
+        /// The learning rate stays at its peak.
         Constant = "constant",
     }
 }
 
 keyword_enum! {
-    /// Arithmetic of matrix products; weights and optimizer state are always kept in f32.
+    /// The precision of matrix products; weights and optimizer state are always kept in f32.
     pub enum Precision {
         /// 32-bit floats (TF32 inside a GPU's tensor cores).
         F32 = "f32",
-        /// bfloat16 products of f32 master weights.
+        /// bfloat16 matrix products, with f32 master weights.
         Bf16 = "bf16",
-        /// Half-precision products of f32 master weights, with a loss scale.
+        /// Half-precision matrix products, with f32 master weights and a loss scale.
         F16 = "f16",
-        /// 8-bit floats (e4m3 and e5m2) in the products of linear layers, bf16 elsewhere, f32 master weights.
+        /// 8-bit floats (e4m3 and e5m2) in the matrix products of linear layers, bf16 in others, with f32
+        /// master weights.
         Fp8 = "fp8",
     }
 }

@@ -1,28 +1,28 @@
-//! A value that the user fixes, leaves to the planner, or has searched.
+//! Tunable values, which the user fixes, leaves to the planner, or has searched.
 
 use serde::{Deserialize, Serialize};
 
-/// A fixed value, a search space, or a choice of the planner.
+/// A value that the user fixed, left to the planner, or wants searched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tunable<T> {
-    /// Chosen by the planner: `"auto"`.
+    /// The planner chooses the value: `"auto"`.
     Auto,
-    /// Fixed by the user.
+    /// The user fixed the value.
     Pinned(T),
-    /// A list of choices: `{ choices = [...] }`. Never empty.
+    /// The value is searched in a list of choices, never empty: `{ choices = [...] }`.
     Among(Vec<T>),
-    /// A log-uniform range between two positive bounds: `{ log = [low, high] }`.
+    /// The value is searched in a log-uniform range between two positive bounds: `{ log = [low, high] }`.
     Log {
-        /// Smallest value, positive.
+        /// Smallest value of the range, positive.
         low: T,
-        /// Largest value, at least `low`.
+        /// Largest value of the range, at least `low`.
         high: T,
     },
 }
 
 impl<T> Tunable<T> {
-    /// Returns the value if the user fixed it.
+    /// Returns the value if the user fixed it, otherwise `None`.
     pub fn pinned(&self) -> Option<&T> {
         match self {
             Self::Pinned(value) => Some(value),

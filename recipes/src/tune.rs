@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 /// The settings of `[tune]`, which flags of `dtrain tune` can override.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tune {
-    /// Method that proposes values.
+    /// Sampler, the method that proposes values for trials.
     pub sampler: SamplerKind,
-    /// Rule that ends trials early.
+    /// Pruner, the rule that ends trials early.
     pub pruner: PrunerKind,
-    /// Number of trials.
+    /// Number of trials of the study.
     pub trials: u64,
-    /// Time after which no new trial starts.
+    /// Time after which no new trial starts; `None` for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Seconds>,
-    /// Steps before which no trial is pruned: the first rung of ASHA and Hyperband.
+    /// Number of steps before which no trial is pruned: the first rung of ASHA and Hyperband.
     pub min_steps: u64,
     /// Reduction factor of ASHA and Hyperband: one trial in this many passes a rung.
     pub eta: u32,
-    /// Threshold pruner: trials whose metric is worse end.
+    /// Metric value of the threshold pruner, which ends trials with a worse one; `None` for other pruners.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
-    /// Number of seeds with which the best setting is trained again beside the baseline.
+    /// Number of seeds with which the best setting and the baseline are trained again for comparison.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub confirm: u32,
 }
@@ -31,23 +31,23 @@ pub struct Tune {
 keyword_enum! {
     /// The method that proposes values for trials.
     pub enum SamplerKind {
-        /// Chosen by the search space and the number of trials.
+        /// dtrain chooses the method by the search space and the number of trials.
         Auto = "auto",
-        /// Every combination of values.
+        /// Grid search: every combination of values.
         Grid = "grid",
-        /// Random search.
+        /// Random search: independent random values.
         Random = "random",
         /// A scrambled Sobol sequence, which covers the space evenly.
         Sobol = "sobol",
-        /// Tree-structured Parzen estimators.
+        /// Tree-structured Parzen estimators (TPE).
         Tpe = "tpe",
-        /// Gaussian process with expected improvement.
+        /// Bayesian optimization: a Gaussian process with expected improvement.
         Gaussian = "gaussian",
         /// CMA-ES, an evolution strategy.
         CmaEs = "cma_es",
-        /// Particle swarm optimisation.
+        /// Particle swarm optimization.
         Swarm = "swarm",
-        /// Regularised evolution.
+        /// Regularized evolution.
         Evolution = "evolution",
     }
 }
@@ -55,13 +55,13 @@ keyword_enum! {
 keyword_enum! {
     /// The rule that ends trials early.
     pub enum PrunerKind {
-        /// No pruning.
+        /// Trials are not ended early.
         None = "none",
-        /// Ends trials worse than the median of the others after as many steps.
+        /// Ends trials that are worse than the median of the other trials after the same number of steps.
         Median = "median",
         /// Asynchronous successive halving: pauses all but the best trials of a rung.
         Asha = "asha",
-        /// ASHA in several brackets.
+        /// Hyperband: ASHA in several brackets.
         Hyperband = "hyperband",
         /// Ends trials whose metric is worse than a threshold.
         Threshold = "threshold",

@@ -4,13 +4,13 @@
 
 use std::fmt;
 
-/// Hexadecimal digits of a SHA-256 checksum.
+/// Number of hexadecimal digits in a SHA-256 checksum.
 const DIGITS: usize = 64;
 
-/// Prefix of a checksum.
+/// Prefix of the checksum in the fragment of a URL.
 const CHECKSUM: &str = "sha256=";
 
-/// The URL of a file to download, with its expected checksum.
+/// The URL of a data file to download, with its expected checksum if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     address: String,
@@ -20,19 +20,19 @@ pub struct Url {
 /// An error in the URL of a data file. Does not repeat the text, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlError {
-    /// The expectation and the finding.
+    /// Message: the expectation and the finding.
     pub message: String,
-    /// The suggested fix.
+    /// Suggested fix.
     pub hint: &'static str,
 }
 
 impl Url {
-    /// Returns `true` if a data path is a URL to download, not a file or a pattern.
+    /// Returns `true` if the data path `name` is a URL to download, not a file or a pattern.
     pub fn is_url(name: &str) -> bool {
         name.split_once("://").is_some_and(|(scheme, _)| is_web(scheme))
     }
 
-    /// Parses a URL.
+    /// Parses the URL of a data file. `Err` has a message and a hint for the user.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let wrong = |message: &str, hint| Err(UrlError { message: message.to_owned(), hint });
         let (address, fragment) = match text.split_once('#') {
@@ -70,17 +70,17 @@ impl Url {
         &self.address
     }
 
-    /// Returns the expected checksum, in lower-case hexadecimal digits.
+    /// Returns the expected SHA-256 checksum, in lower-case hexadecimal digits; `None` if the URL has none.
     pub fn sha256(&self) -> Option<&str> {
         self.sha256.as_deref()
     }
 
-    /// Returns the last part of the path, whose extension tells the format.
+    /// Returns the name of the file: the last part of the URL's path, whose extension tells the format.
     pub fn file_name(&self) -> &str {
         name_in(&self.address)
     }
 
-    /// Returns the host, with its port if there is one.
+    /// Returns the host in the URL, with its port if there is one.
     pub fn host(&self) -> &str {
         let (_, rest) = self.address.split_once("://").unwrap_or_default();
         rest.split(['/', '?']).next().unwrap_or_default()
@@ -99,8 +99,8 @@ impl fmt::Display for UrlError {
     }
 }
 
-/// Returns the part of a data path that has the extension: of a URL the last part of its path, otherwise all
-/// of it.
+/// Returns the part of the data path `name` that has the file extension: the last part of a URL's path,
+/// otherwise all of it.
 pub fn file_extension(name: &str) -> &str {
     if Url::is_url(name) { name_in(name) } else { name }
 }
@@ -109,7 +109,8 @@ fn is_web(scheme: &str) -> bool {
     scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http")
 }
 
-/// Returns the port after the `:` of a host; an IPv6 address in brackets has colons of its own.
+/// Returns the port after the `:` of a host; `None` if there is none. An IPv6 address in brackets has colons
+/// of its own.
 fn port_in(host: &str) -> Option<&str> {
     let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     behind.split_once(':').map(|(_, port)| port)

@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
-use dtrain_recipes::canonical::{differences, digest, json};
+use dtrain_recipes::recipe_differences::differences;
+use dtrain_recipes::recipe_digest::{digest, json};
 use dtrain_recipes::{
     CheckContext, CheckedRecipe, ConfigLayer, Document, Source, check, library, render_all, resolve_extends,
 };

@@ -22,7 +22,7 @@ fn read(bytes: Vec<u8>) -> Result<(), String> {
     };
     match checked() {
         Ok(checked) => {
-            assert_eq!(dtrain_recipes::canonical::digest(&checked.recipe).len(), 64);
+            assert_eq!(dtrain_recipes::recipe_digest::digest(&checked.recipe).len(), 64);
             assert!(checked.recipe.model.sample_tokens() > 0);
             Ok(())
         }

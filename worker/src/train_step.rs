@@ -16,7 +16,7 @@ use crate::parallel::{
 use crate::snapshot::CopyCompletion;
 use crate::stage::{ForwardOutput, Stage};
 use crate::step_timer::{DeviceClock, Slowdown, StepPhase, StepTimer};
-use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
+use dtrain_protocol::learning_rate_warmup_and_decay::{LearningRateSchedule, SchedulePosition};
 use dtrain_protocol::{
     Action, Failure, GradientNoise, Hyperparameters, Neighbor, Pass, PhaseTimes, RunUntil, StepId,
 };

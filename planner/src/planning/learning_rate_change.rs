@@ -3,7 +3,7 @@
 use crate::planning::lower::training;
 use crate::planning::plan::Plan;
 use dtrain_protocol::Rank;
-use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
+use dtrain_protocol::learning_rate_warmup_and_decay::{LearningRateSchedule, SchedulePosition};
 use dtrain_recipes::Model;
 use std::fmt;
 

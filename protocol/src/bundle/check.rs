@@ -6,22 +6,23 @@ use dtrain_recipes::name::{is_plain_name, is_trial_name};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Longest line in bytes: a key, a host, a layout in words.
+/// Length limit in bytes of a line, such as a key, a host name or a layout in words.
 const LONGEST_LINE: usize = 4096;
 
-/// Longest value of a param in bytes.
+/// Length limit of a param's value, in bytes.
 const LONGEST_PARAM: usize = 1 << 20;
 
-/// Largest number that a history can hold.
+/// Largest number that a history can store.
 pub(super) const LARGEST: u64 = i64::MAX.cast_unsigned();
 
-/// Last valid time in milliseconds since the Unix epoch: the end of the year 9999.
+/// Latest valid time in milliseconds since the Unix epoch: the end of the year 9999.
 pub(super) const LAST_MOMENT: u64 = 253_402_300_799_999;
 
-/// Documents that every trial has.
+/// Keys of the documents that every trial has.
 const DOCUMENTS: [&str; 4] = ["recipe", "plan", "candidate", "provenance"];
 
-/// Validates that records are unique, and that their texts come first.
+/// A validator of the records of a bundle: they must be valid and unique, and the texts that they name must
+/// come first.
 #[derive(Debug, Default)]
 pub(super) struct RecordValidator {
     trials: BTreeSet<TrialId>,
@@ -29,7 +30,7 @@ pub(super) struct RecordValidator {
     texts: BTreeSet<String>,
 }
 
-/// The name of the checked record in errors.
+/// The name by which errors refer to the record being checked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecordContext(pub(super) String);
 
@@ -46,7 +47,7 @@ impl RecordContext {
         BundleError::Invalid { of: self.0.clone(), field: field.into(), what: what.into() }
     }
 
-    /// Checks the name of a trial or a study.
+    /// Checks that `text` is a valid name of a trial or a study.
     fn trial_name(&self, field: &str, text: &str) -> Result<(), BundleError> {
         if is_trial_name(text) { Ok(()) } else { Err(self.wrong(field, no_name(text))) }
     }
@@ -58,7 +59,7 @@ impl RecordContext {
         Err(self.wrong(field, format!("has {} bytes, more than {most}", text.len())))
     }
 
-    /// Checks a line of text.
+    /// Checks that `text` is a single line without control characters, and not too long.
     fn line(&self, field: &str, text: &str) -> Result<(), BundleError> {
         self.at_most(field, text, LONGEST_LINE)?;
         match text.chars().find(|c| c.is_control()) {
@@ -67,7 +68,7 @@ impl RecordContext {
         }
     }
 
-    /// Checks a line that must not be empty.
+    /// Checks that `text` is a valid line that is not empty.
     fn non_empty_line(&self, field: &str, text: &str) -> Result<(), BundleError> {
         if text.is_empty() { Err(self.wrong(field, "is empty")) } else { self.line(field, text) }
     }
@@ -125,7 +126,7 @@ impl RecordValidator {
         self.texts.insert(hash(text));
     }
 
-    /// Checks a trial, and returns its context for errors.
+    /// Checks a trial, and returns its name for errors.
     pub(super) fn trial(&mut self, trial: &TrialRecord) -> Result<RecordContext, BundleError> {
         let of = RecordContext(named("trial", &trial.name));
         of.id("id", &trial.id)?;
@@ -189,7 +190,7 @@ impl RecordValidator {
     }
 }
 
-/// Returns the name of a record for messages; invalid names are replaced.
+/// Returns the name of a record for error messages; an invalid name is replaced.
 pub(super) fn named(kind: &str, name: &str) -> String {
     match kind {
         "head" => "the head".to_owned(),
@@ -207,7 +208,7 @@ fn once(
     if numbers.insert(number) { Ok(()) } else { Err(of.wrong(field, "is there twice")) }
 }
 
-/// Checks the names of a trial, which become file names and are shown on screens.
+/// Checks the names in a trial, which become file names and are shown on screens.
 fn names(of: &RecordContext, trial: &TrialRecord) -> Result<(), BundleError> {
     of.trial_name("name", &trial.name)?;
     if trial.name == "last" {

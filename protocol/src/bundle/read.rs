@@ -11,33 +11,33 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::Read;
 
-/// A reader of bundles, record by record. The records are only valid once [`Reader::read`] has returned
-/// `None`.
+/// A reader that returns the records of a bundle one by one. They are only valid once [`Reader::read`] has
+/// returned `None`.
 pub struct Reader<R> {
     from: R,
     format: u32,
     hash: blake3::Hasher,
     head: ArchiveHeader,
-    /// Records so far.
+    /// Validator that has seen all records so far.
     seen: RecordValidator,
-    /// The last trial that was read.
+    /// Name in errors of the last trial that was read.
     of: RecordContext,
-    /// Series of the trial whose points must still follow, in reverse order.
+    /// Series of the last trial whose points must still follow, in reverse order.
     due: Vec<PendingSeries>,
     is_over: bool,
 }
 
-/// A series whose points are being read.
+/// A series some of whose points must still be read.
 struct PendingSeries {
     key: String,
-    /// Points that must still follow.
+    /// Number of points that must still follow.
     left: u64,
-    /// Step of the last point.
+    /// Step of the last point that was read; `None` before the first.
     last: Option<u64>,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header of a bundle.
+    /// Creates a reader, and reads the header of the bundle.
     pub fn new(mut from: R) -> Result<Self, BundleError> {
         let mut begin = Vec::new();
         (&mut from).take(12).read_to_end(&mut begin)?;
@@ -71,7 +71,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// Returns the header.
+    /// Returns the header of the bundle.
     pub fn head(&self) -> &ArchiveHeader {
         &self.head
     }
@@ -126,7 +126,7 @@ impl<R: Read> Reader<R> {
         }))
     }
 
-    /// Renames the old keys in the JSON of a record.
+    /// Returns the JSON of a record with its old keys renamed, if the bundle has an old format.
     fn named(&self, payload: Vec<u8>, rename: fn(&mut Value)) -> Vec<u8> {
         if self.format >= FORMAT {
             return payload;
@@ -136,7 +136,7 @@ impl<R: Read> Reader<R> {
         json.to_string().into_bytes()
     }
 
-    /// Checks that points continue the next expected series.
+    /// Checks that `samples` are the next points of the series that is expected now.
     fn take_points(&mut self, samples: &[MetricSample]) -> Result<(), BundleError> {
         let mut due = self.due.pop().ok_or_else(|| damaged("points belong to no series"))?;
         let count = samples.len() as u64;
@@ -190,7 +190,7 @@ fn damaged(what: impl Into<String>) -> BundleError {
     BundleError::Damaged(what.into())
 }
 
-/// Parses a JSON record; an error names the record and the field.
+/// Parses the JSON of a record; an error names the record and the field.
 fn parse<T: DeserializeOwned>(payload: &[u8], kind: &str) -> Result<T, BundleError> {
     serde_json::from_slice(payload).map_err(|error| {
         let value: Value = serde_json::from_slice(payload).unwrap_or_default();
@@ -208,7 +208,7 @@ fn parse<T: DeserializeOwned>(payload: &[u8], kind: &str) -> Result<T, BundleErr
     })
 }
 
-/// Returns the last key of the outermost object in the beginning of a JSON text.
+/// Returns the last key of the outermost object in `json`, the beginning of a JSON text.
 fn field_before(json: &[u8]) -> Option<String> {
     let (mut depth, mut text, mut last, mut field) = (0u32, None, None, None);
     let mut bytes = json.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Corruption in a checkpoint, reported with the names of tensors.
+//! Corruption of checkpoint files, reported with the names of the affected tensors.
 
 use super::header::ByteRanges;
 use super::{FileEntry, Manifest};
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
-/// Most names of tensors in a message; the value has all of them.
+/// Maximum number of tensor names in a message; a [`CorruptRange`] has all of them.
 const NAMED: usize = 6;
 
 /// A byte range of a checkpoint file that is corrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorruptRange {
-    /// Name of the file.
+    /// Name of the corrupt file.
     pub file: String,
-    /// First byte that may be wrong.
+    /// Offset of the first byte that may be wrong.
     pub begin: u64,
-    /// One past the last byte.
+    /// Offset one past the last byte that may be wrong.
     pub end: u64,
-    /// Names of the tensors with elements in the range.
+    /// Names of the tensors that have elements in the range.
     pub tensors: Vec<String>,
     /// The kind of damage, in words.
     pub detail: String,
@@ -41,8 +41,8 @@ impl fmt::Display for CorruptRange {
 }
 
 impl Manifest {
-    /// Returns a corrupt byte range of a file with the tensors in it; without `places`, with all tensors in
-    /// the file.
+    /// Returns a corrupt byte range of a file with the tensors that have elements in it; without `places`,
+    /// with all tensors in the file.
     pub fn damage(
         &self,
         file: &str,
@@ -63,7 +63,7 @@ impl Manifest {
         CorruptRange { file: file.to_owned(), begin: bytes.start, end: bytes.end, tensors, detail }
     }
 
-    /// Checks that `places` names a byte range for every piece that the manifest has in `file`.
+    /// Checks that `places` has a byte range for every piece that the manifest stores in `file`.
     ///
     /// `Err` describes the first piece without one.
     pub fn check_places(&self, file: &FileEntry, places: &ByteRanges) -> Result<(), CorruptRange> {
@@ -81,8 +81,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns the corruption of a file with the wrong length (`found`; `None` if it is missing); `None` if
-    /// the length is right.
+    /// Returns the corruption of a file whose length is not that in the manifest; `None` if it is. `found` is
+    /// the actual length, `None` if the file is missing.
     pub fn wrong_length(
         &self,
         file: &FileEntry,

@@ -3,12 +3,12 @@
 use super::Slice;
 use super::slice::BoxRanges;
 
-/// An element that is not in exactly one slice.
+/// An element of a tensor that is not in exactly one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CoverageError {
-    /// Index along each dimension.
+    /// Index of the element along each dimension.
     pub(super) index: Vec<u64>,
-    /// Number of slices that contain it.
+    /// Number of slices that contain the element.
     pub(super) times: usize,
 }
 
@@ -29,8 +29,8 @@ pub(super) fn first_coverage_error(shape: &[u64], slices: &[Slice]) -> Option<Co
     Some(CoverageError { index, times })
 }
 
-/// Sweeps the boxes that contain `index` in the first dimensions. Leaves `index` at the first wrong element,
-/// and returns the number of boxes that contain it.
+/// Sweeps the dimensions after those in `index`, over the `boxes` that contain `index`. Leaves `index` at the
+/// first wrong element, and returns the number of boxes that contain it.
 fn sweep(shape: &[u64], boxes: &[&BoxRanges], index: &mut Vec<u64>) -> Option<usize> {
     let dimension = index.len();
     if let [only] = boxes

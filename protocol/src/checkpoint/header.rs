@@ -6,27 +6,27 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Longest JSON that is read, in bytes: the limit of the format.
+/// Length limit of the JSON in a header, in bytes, as the safetensors format has it.
 const MAX_JSON: u64 = 100_000_000;
 
-/// Alignment of the start of the data, so that a reader may map it.
+/// Alignment in bytes of the start of the data, so that a reader may map it.
 const ALIGNMENT: usize = 4096;
 
-/// The byte range of each entry of a file, by key, from the start of the file.
+/// The byte range of each entry of a safetensors file, by key, counted from the start of the file.
 pub type ByteRanges = BTreeMap<String, Range<u64>>;
 
-/// An entry of the header.
+/// An entry of a safetensors header, which describes one tensor.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TensorInfo {
-    /// Always `F32`.
+    /// Element type of the tensor, always `F32`.
     pub dtype: String,
     /// Shape of the tensor.
     pub shape: Vec<u64>,
-    /// First byte and one past the last, from the end of the header.
+    /// Offsets of the tensor's first byte and of one past its last byte, counted from the end of the header.
     pub data_offsets: (u64, u64),
 }
 
-/// Encodes the header of a file: length, JSON, and spaces up to the alignment.
+/// Encodes the header of a safetensors file: length, JSON, and spaces up to the alignment.
 pub fn encode(entries: &BTreeMap<String, TensorInfo>) -> Vec<u8> {
     let mut json = serde_json::to_vec(entries).expect("keys are strings");
     json.resize((json.len() + 8).next_multiple_of(ALIGNMENT) - 8, b' ');
@@ -35,7 +35,7 @@ pub fn encode(entries: &BTreeMap<String, TensorInfo>) -> Vec<u8> {
     head
 }
 
-/// Returns the length of the JSON in a file of `file_bytes` that begins with `first`.
+/// Returns the length of the JSON in the header of a file of `file_bytes` bytes that begins with `first`.
 ///
 /// `Err` is the reason in words if it is invalid.
 pub fn length(first: &[u8], file_bytes: u64) -> Result<u64, String> {
@@ -49,7 +49,7 @@ pub fn length(first: &[u8], file_bytes: u64) -> Result<u64, String> {
     Ok(length)
 }
 
-/// Parses the header of a file of `file_bytes` into the byte range of each entry.
+/// Parses the JSON header of a file of `file_bytes` bytes into the byte range of each entry.
 ///
 /// `Err` is the reason in words: a type other than `F32`, a shape that does not match its bytes, or bytes
 /// outside of the file.
@@ -66,8 +66,8 @@ pub fn decode(json: &[u8], file_bytes: u64) -> Result<ByteRanges, String> {
     Ok(places)
 }
 
-/// All entries, without the file's metadata. Deserialised directly: a generic JSON value would take sixteen
-/// times the memory of its text.
+/// The entries of a header, without the file's metadata. They are deserialized directly, since a generic JSON
+/// value would take sixteen times the memory of its text.
 struct HeaderEntries(BTreeMap<String, TensorInfo>);
 
 impl<'de> Deserialize<'de> for HeaderEntries {

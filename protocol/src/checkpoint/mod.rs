@@ -26,53 +26,53 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Version of the format. Older versions can be read, newer ones are refused.
+/// Version of the checkpoint format. Older versions can be read, newer ones are refused.
 ///
 /// Version 1 had no regions: its pieces are ranges of whole tensors.
 pub const FORMAT: u32 = 2;
 
-/// Bytes of a file that have their own hash.
+/// Size in bytes of a chunk, the part of a file that has its own hash.
 pub const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Most dimensions of a tensor: the coverage check recurses over them.
+/// Maximum number of dimensions of a tensor, over which the coverage check recurses.
 const DIMENSIONS: usize = 8;
 
-/// The manifest of a checkpoint: its tensors and files. Written last.
+/// The manifest of a checkpoint, which lists its tensors and files. It is written after them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Format version, see [`FORMAT`].
+    /// Version of the checkpoint format, see [`FORMAT`].
     pub format: u32,
-    /// Id of the trial.
+    /// Id of the trial that wrote the checkpoint.
     pub trial: TrialId,
-    /// Attempt that wrote it.
+    /// Attempt that wrote the checkpoint.
     pub attempt: AttemptId,
-    /// Steps completed.
+    /// Number of steps completed in the checkpoint.
     pub step: StepId,
-    /// Layout that wrote it. Any other layout can read it.
+    /// Layout of the ranks that wrote the checkpoint. Any other layout can read it.
     pub layout: Layout,
-    /// Version of the program that wrote it.
+    /// Version of dtrain that wrote the checkpoint.
     pub program: String,
     /// Position in the sample stream: the next sample to read.
     pub cursor: u64,
-    /// Seed of the sample order and of the initial weights; absent in version 1.
+    /// Seed of the sample order and of the initial weights; `None` in format version 1.
     #[serde(default)]
     pub seed: Option<u64>,
-    /// All tensors.
+    /// All tensors of the checkpoint.
     pub tensors: Vec<Tensor>,
-    /// All files.
+    /// All files of the checkpoint.
     pub files: Vec<FileEntry>,
 }
 
-/// A global tensor with the places of its elements.
+/// A global tensor, with the places in files where its elements are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tensor {
-    /// Global name, such as `blocks.3.ffn.up.weight`.
+    /// Global name of the parameter, such as `blocks.3.ffn.up.weight`.
     pub name: String,
     /// Role of the tensor in training.
     pub kind: TensorKind,
-    /// Global shape.
+    /// Global shape of the tensor.
     pub shape: Vec<u64>,
-    /// Stored slices of its elements, which cover every element exactly once.
+    /// Stored slices of the tensor, which cover every element exactly once.
     pub pieces: Vec<StoredSlice>,
 }
 
@@ -80,74 +80,76 @@ pub struct Tensor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorKind {
-    /// A weight.
+    /// A weight of the model.
     Parameter,
-    /// The optimizer's first moment of the parameter with this name.
+    /// The optimizer's first moment of the parameter with the tensor's name.
     FirstMoment,
-    /// The optimizer's second moment of the parameter with this name.
+    /// The optimizer's second moment of the parameter with the tensor's name.
     SecondMoment,
     /// The momentum of the outer optimizer (DiLoCo).
     OuterMomentum,
     /// The PowerSGD factor `[columns, rank]` of a matrix, from the last low-rank compression.
     Factor,
-    /// The f16 loss scale, and the steps since it changed; has no parameter.
+    /// The f16 loss scale, and the number of steps since it changed; belongs to no parameter.
     LossScale,
-    /// State that differs between replicas.
+    /// State of a single replica, different from that of other replicas.
     Own {
         /// Index of the replica.
         replica: u32,
-        /// Kind of state.
+        /// Kind of the replica's state.
         state: ReplicaState,
     },
 }
 
-/// The state of each replica under approximate synchronisation.
+/// The kind of state that each replica has of its own under approximate synchronization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaState {
-    /// A weight changed since the last synchronisation.
+    /// The replica's weights, which have changed since the last synchronization.
     Weights,
-    /// The optimizer's first moment; that of replica 0 is [`TensorKind::FirstMoment`].
+    /// The replica's first moment of the optimizer; that of replica 0 is [`TensorKind::FirstMoment`].
     FirstMoment,
-    /// The optimizer's second moment; that of replica 0 is [`TensorKind::SecondMoment`].
+    /// The replica's second moment of the optimizer; that of replica 0 is [`TensorKind::SecondMoment`].
     SecondMoment,
-    /// The error feedback of compression: the part of a gradient or a weight change that was not sent yet.
+    /// The replica's error feedback of compression: the part of a gradient or a weight change that was not
+    /// sent yet.
     Residual,
 }
 
 /// A slice of a tensor, stored in one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSlice {
-    /// Name of the file.
+    /// Name of the file that stores the slice.
     pub file: String,
-    /// Key of the entry inside the safetensors file.
+    /// Key of the slice's entry in the safetensors file.
     pub key: String,
-    /// The region's range along each dimension; empty if the region is the whole tensor.
+    /// Range of the slice's region along each dimension of the tensor; empty if the region is the whole
+    /// tensor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sides: Vec<Range<u64>>,
-    /// First element, in the row-major order of the region.
+    /// First element of the slice, in the row-major order of the region.
     pub begin: u64,
-    /// One past the last element.
+    /// One past the last element of the slice, in the row-major order of the region.
     pub end: u64,
 }
 
-/// A file with its hashes.
+/// A checkpoint file, with the hashes of its chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Name within the checkpoint's folder.
+    /// Name of the file within the checkpoint's folder.
     pub name: String,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// blake3 of each chunk of [`CHUNK_BYTES`], in hex.
+    /// blake3 hash of each chunk of [`CHUNK_BYTES`] bytes, in hex.
     pub chunks: Vec<String>,
 }
 
-/// The file that one rank wrote, with the pieces of tensors in it.
+/// A checkpoint file that one rank wrote, with the pieces of tensors in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedFile {
-    /// The file.
+    /// The file that was written.
     pub file: FileEntry,
-    /// Tensors with their pieces in this file.
+    /// Tensors that have pieces in the file, with only these pieces.
     pub tensors: Vec<Tensor>,
 }
 
@@ -156,11 +158,12 @@ pub fn folder_name(step: StepId, attempt: AttemptId) -> String {
     format!("step-{:09}.a{attempt}", step.0)
 }
 
-/// Suffix of a folder with only those parts of a checkpoint that the ranks of its host read. Its files have
-/// their full length, with holes where nothing was fetched. It cannot be resumed from by other ranks.
+/// Suffix of the name of a folder that has only those parts of a checkpoint that the ranks of its host read.
+/// Its files have their full length, with holes where nothing was fetched. Other ranks cannot resume from it.
 pub const FETCHED: &str = ".fetched";
 
-/// Parses the name of a folder, committed or `.partial`, into step and attempt; `None` for any other name.
+/// Parses the name of a checkpoint folder, committed or `.partial`, into step and attempt; `None` for any
+/// other name.
 pub fn parse_folder_name(name: &str) -> Option<(StepId, AttemptId)> {
     let (step, attempt) =
         name.strip_suffix(".partial").unwrap_or(name).strip_prefix("step-")?.split_once(".a")?;
@@ -169,7 +172,7 @@ pub fn parse_folder_name(name: &str) -> Option<(StepId, AttemptId)> {
 
 impl Manifest {
     /// Returns the manifest of a checkpoint after `step`; `one` is the assignment of any rank of the attempt,
-    /// `program` the version of this program.
+    /// and `program` is the version of dtrain.
     pub fn new(
         one: &Assignment,
         step: StepId,
@@ -193,7 +196,7 @@ impl Manifest {
 }
 
 impl TensorKind {
-    /// Returns the suffix of a tensor's name in messages and keys: empty for a weight.
+    /// Returns the suffix that a tensor of this kind has in messages and keys; empty for a weight.
     pub fn suffix(self) -> String {
         match self {
             Self::Parameter => String::new(),
@@ -216,7 +219,7 @@ impl TensorKind {
 }
 
 impl StoredSlice {
-    /// Returns the piece stored under `key` in `file`.
+    /// Returns `slice` as a piece that is stored under `key` in `file`.
     pub fn of(slice: &Slice, file: &str, key: String) -> Self {
         let region = slice.region();
         let sides = if region.is_whole() { Vec::new() } else { region.sides.clone() };
@@ -224,7 +227,7 @@ impl StoredSlice {
         Self { file: file.to_owned(), key, sides, begin, end }
     }
 
-    /// Returns the byte range in its file.
+    /// Returns the byte range of the piece in its file.
     ///
     /// `Err` is the first wrong byte of the file, and the reason in words.
     pub fn byte_range(&self, places: &ByteRanges) -> Result<Range<u64>, (u64, String)> {
@@ -239,7 +242,7 @@ impl StoredSlice {
         Ok(place.clone())
     }
 
-    /// Returns the elements within a tensor of `shape`.
+    /// Returns the piece as a slice of a tensor of `shape`.
     ///
     /// `Err` is the reason why they do not fit. The number of elements of `shape` must not overflow.
     pub fn slice(&self, shape: &[u64]) -> Result<Slice, String> {
@@ -261,13 +264,13 @@ impl StoredSlice {
 }
 
 impl FileEntry {
-    /// Returns the byte range of a chunk.
+    /// Returns the byte range of chunk `index` in the file.
     pub fn chunk(&self, index: u64) -> Range<u64> {
         let begin = index.saturating_mul(CHUNK_BYTES).min(self.bytes);
         begin..begin.saturating_add(CHUNK_BYTES).min(self.bytes)
     }
 
-    /// Checks the blake3 hash of a chunk. `Err` is the reason in words.
+    /// Checks that `found` is the blake3 hash of chunk `index`. `Err` is the reason in words.
     pub fn check(&self, index: u64, found: &str) -> Result<(), String> {
         let promised = usize::try_from(index).ok().and_then(|index| self.chunks.get(index));
         match promised {
@@ -281,12 +284,12 @@ impl FileEntry {
 }
 
 impl Tensor {
-    /// Returns its name with the suffix of its kind.
+    /// Returns the tensor's name with the suffix of its kind.
     pub fn full_name(&self) -> String {
         format!("{}{}", self.name, self.kind.suffix())
     }
 
-    /// Returns its pieces as slices, in order; `Err` unless they cover every element exactly once.
+    /// Returns the tensor's pieces as slices, in order; `Err` unless they cover every element exactly once.
     pub fn slices(&self) -> Result<Vec<Slice>, IncompleteTensor> {
         let Self { shape, pieces, .. } = self;
         let wrong = |detail| IncompleteTensor { tensor: self.full_name(), detail };
@@ -314,7 +317,7 @@ impl Tensor {
     }
 }
 
-/// Merges the files that ranks wrote into one list of tensors.
+/// Merges the tensors in the files that ranks wrote into one list.
 ///
 /// `Err` names the first tensor whose elements are not covered exactly once, whose shape differs between
 /// ranks, that is a moment without its parameter, or that lacks a moment that others have. Such a checkpoint
@@ -349,9 +352,9 @@ pub fn merge(
     Ok((tensors.into_values().collect(), files))
 }
 
-/// Checks that every moment has its parameter, and every parameter all kinds of moments: with adapters only
-/// these, as all other weights are frozen. Factors exist only for matrices, with their own shapes; the loss
-/// scale has no parameter.
+/// Checks that every moment has a parameter, and every trained parameter has all kinds of moments; with
+/// adapters, only these are trained. Factors exist only for matrices, with their own shapes; the loss scale
+/// has no parameter.
 fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), IncompleteTensor> {
     let has_all = |kind: &TensorKind| !matches!(kind, TensorKind::Factor | TensorKind::LossScale);
     let kinds: std::collections::BTreeSet<_> =
@@ -377,13 +380,13 @@ fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Inco
     Ok(())
 }
 
-/// A tensor that is not complete in a checkpoint.
+/// An error: a tensor is not complete in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor {tensor}: {detail}")]
 pub struct IncompleteTensor {
-    /// Name of the tensor.
+    /// Name of the incomplete tensor.
     pub tensor: String,
-    /// The reason.
+    /// Reason why the tensor is not complete.
     pub detail: String,
 }
 

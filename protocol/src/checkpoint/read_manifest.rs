@@ -36,7 +36,7 @@ impl Manifest {
     }
 }
 
-/// Parses the format version before everything else, since newer formats may differ.
+/// Parses a manifest, its format version before everything else, since newer formats may differ.
 fn parse(text: &[u8]) -> Result<Manifest, String> {
     #[derive(Deserialize)]
     struct VersionField {
@@ -53,7 +53,7 @@ fn parse(text: &[u8]) -> Result<Manifest, String> {
     serde_json::from_slice(text).map_err(|error| format!("manifest.json: {error}"))
 }
 
-/// Checks that the name is that of a file inside the folder, and that there is a hash for every chunk.
+/// Checks that the file's name stays inside the checkpoint folder, and that every chunk has a hash.
 fn check_file(file: &FileEntry) -> Result<(), String> {
     let FileEntry { name, bytes, chunks } = file;
     if !is_file_name(name) {
@@ -65,14 +65,14 @@ fn check_file(file: &FileEntry) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns `true` if a name is valid for a file of a checkpoint: it cannot leave the folder, and is not
+/// Returns `true` if `name` is valid for a checkpoint file: it does not lead out of the folder, and is not
 /// hidden.
 pub fn is_file_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && !name.starts_with('.') && name.len() <= 255 && name.chars().all(allowed)
 }
 
-/// Checks that the pieces are in listed files, and cover every element exactly once.
+/// Checks that a tensor's pieces are in listed files, and cover every element exactly once.
 fn check_tensor(tensor: &Tensor, files: &BTreeSet<&str>) -> Result<(), String> {
     if let Some(piece) = tensor.pieces.iter().find(|piece| !files.contains(piece.file.as_str())) {
         let file = piece.file.escape_debug();

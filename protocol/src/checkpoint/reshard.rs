@@ -10,21 +10,21 @@ use dtrain_recipes::{Model, ZeroStage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Elements to read of one tensor of a manifest.
+/// The elements that a rank reads of one tensor in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRead {
-    /// Index of the tensor in the manifest.
+    /// Index of the tensor in the manifest's list.
     pub tensor: usize,
-    /// Elements to read.
+    /// Elements of the tensor to read.
     pub slice: Slice,
 }
 
-/// A set of chunks of a file.
+/// A set of chunks of one checkpoint file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkSet(Vec<bool>);
 
 impl ChunkSet {
-    /// Returns an empty set for `file`.
+    /// Returns an empty set of chunks of `file`.
     pub fn none(file: &FileEntry) -> Self {
         Self(vec![false; usize::try_from(file.bytes.div_ceil(CHUNK_BYTES)).unwrap_or(0)])
     }
@@ -35,7 +35,7 @@ impl ChunkSet {
         Self(vec![true; none.len()])
     }
 
-    /// Adds the chunks that overlap with `bytes` of the file.
+    /// Adds the chunks that overlap with the byte range `bytes` of the file.
     pub fn add(&mut self, bytes: &Range<u64>) {
         if bytes.is_empty() {
             return;
@@ -53,7 +53,7 @@ impl ChunkSet {
         usize::try_from(index).ok().and_then(|index| self.0.get(index)).is_some_and(|has| *has)
     }
 
-    /// Returns the indices of the chunks, ascending.
+    /// Returns the indices of the chunks in the set, ascending.
     pub fn indices(&self) -> impl Iterator<Item = u64> + '_ {
         (0u64..).zip(&self.0).filter(|(_, has)| **has).map(|(index, _)| index)
     }
@@ -99,7 +99,7 @@ impl Manifest {
         all.filter_map(|(tensor, about)| slice(about).map(|slice| TensorRead { tensor, slice })).collect()
     }
 
-    /// Returns the files whose headers hold the places of these elements.
+    /// Returns the names of the files that hold the elements in `reads`.
     pub fn files_of(&self, reads: &[TensorRead]) -> BTreeSet<&str> {
         let mut files = BTreeSet::new();
         for TensorRead { tensor, slice } in reads {
@@ -114,8 +114,8 @@ impl Manifest {
         files
     }
 
-    /// Adds the chunks with these elements to those of each file in `chunks`; `places` has the headers of
-    /// these files.
+    /// Adds to `chunks` of each file those that hold the elements in `reads`; `places` has the entries in the
+    /// headers of these files.
     ///
     /// `Err` names a file whose header lacks an entry.
     pub fn add_chunks(
@@ -146,7 +146,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns the files that every rank reads whole: those without tensors.
+    /// Returns the files without tensors, which every rank reads whole.
     pub fn files_beside(&self) -> impl Iterator<Item = &FileEntry> {
         let pieces = self.tensors.iter().flat_map(|tensor| &tensor.pieces);
         let hold: BTreeSet<&str> = pieces.map(|piece| piece.file.as_str()).collect();
@@ -154,7 +154,7 @@ impl Manifest {
     }
 }
 
-/// Returns the part of a parameter held by the rank for which it also has the moments.
+/// Returns the range of the elements of the parameter `name` on the rank for which it also has the moments.
 fn owned(arrangement: &Arrangement, assignment: &Assignment, name: &str, elements: u64) -> Range<u64> {
     if arrangement.zero == ZeroStage::Zero0 {
         return 0..elements;
@@ -164,7 +164,8 @@ fn owned(arrangement: &Arrangement, assignment: &Assignment, name: &str, element
     vector_shard_range(elements, place as u64, group.len() as u64)
 }
 
-/// Returns `true` if the rank holds the parameter `name`. Parameters of unknown place are held by every rank.
+/// Returns `true` if the rank of `assignment` holds the parameter `name`. A parameter with an unknown place
+/// is held by every rank.
 fn is_held(assignment: &Assignment, name: &str) -> bool {
     let Assignment { model, chunks, .. } = assignment;
     let blocks = model.blocks();

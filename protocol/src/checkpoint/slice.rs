@@ -13,65 +13,66 @@ pub struct Slice {
     range: Range<u64>,
 }
 
-/// Elements that are contiguous in two slices.
+/// A run of elements that are contiguous in two slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceOverlap {
-    /// Offset of the first element in the first slice.
+    /// Offset of the run's first element in the first slice.
     pub first: u64,
-    /// Offset of the first element in the second slice.
+    /// Offset of the run's first element in the second slice.
     pub second: u64,
-    /// Number of elements.
+    /// Number of elements in the run.
     pub length: u64,
 }
 
-/// The ranges of a box inside a global tensor, one per dimension.
+/// A box inside a global tensor: one range per dimension.
 pub(super) type BoxRanges = Vec<Range<u64>>;
 
 impl Slice {
-    /// Returns elements `range` of `region`. Panics if the region has fewer.
+    /// Returns the slice with elements `range` of `region`. Panics if the region has fewer elements.
     pub fn of(region: Region, range: Range<u64>) -> Self {
         let elements = region.elements();
         assert!(range.start <= range.end && range.end <= elements, "{range:?} of {elements} elements");
         Self { region, range }
     }
 
-    /// Returns all elements of a region.
+    /// Returns the slice with all elements of a region.
     pub fn all(region: Region) -> Self {
         let range = 0..region.elements();
         Self { region, range }
     }
 
-    /// Returns all elements of a tensor.
+    /// Returns the slice with all elements of a tensor.
     pub fn whole(shape: &[u64]) -> Self {
         Self::all(Region::whole(shape))
     }
 
-    /// Returns the region.
+    /// Returns the region that the slice is part of.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Returns the range of elements, in row-major order of the region.
+    /// Returns the range of elements of the slice, in the row-major order of its region.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of elements in the slice.
     pub fn elements(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Returns `true` if it has all elements of its region.
+    /// Returns `true` if the slice has all elements of its region.
     pub fn is_all(&self) -> bool {
         self.range == (0..self.region.elements())
     }
 
-    /// Returns `true` if it has all elements of the tensor.
+    /// Returns `true` if the slice has all elements of the tensor.
     pub fn is_whole(&self) -> bool {
         self.is_all() && self.region.is_whole()
     }
 
-    /// Returns the common elements of both, in row-major order of the tensor, in runs as long as possible.
+    /// Returns the elements that both slices have, in row-major order of the tensor, in runs as long as
+    /// possible.
     pub fn overlaps<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = SliceOverlap> + 'a {
         let meet = intersection(&self.region.sides, &other.region.sides).is_some();
         let (mine, others) = if meet { (self.boxes(), other.boxes()) } else { (Vec::new(), Vec::new()) };
@@ -83,7 +84,7 @@ impl Slice {
         both.flat_map(move |both| self.runs(other, &both))
     }
 
-    /// Returns the runs in the box `both`, which is part of both slices.
+    /// Returns the contiguous runs of elements in the box `both`, which is part of both slices.
     fn runs(&self, other: &Self, both: &[Range<u64>]) -> impl Iterator<Item = SliceOverlap> + use<> {
         let (mine, others) = (&self.region.sides, &other.region.sides);
         // Runs extend over trailing dimensions in which both regions equal the box.
@@ -108,7 +109,7 @@ impl Slice {
         })
     }
 
-    /// Returns the disjoint boxes of the slice, in row-major order.
+    /// Returns disjoint boxes that make up the slice, in row-major order.
     pub(super) fn boxes(&self) -> Vec<BoxRanges> {
         let mut boxes = Vec::new();
         if !self.range.is_empty() {
@@ -118,7 +119,8 @@ impl Slice {
     }
 }
 
-/// Cuts elements `range` of a box into boxes. The dimensions before `dimension` have one index.
+/// Cuts elements `range` of the box `sides` into boxes, which are added to `boxes`. The dimensions before
+/// `dimension` have a single index.
 fn cut(sides: &[Range<u64>], dimension: usize, range: Range<u64>, boxes: &mut Vec<BoxRanges>) {
     if range == (0..sides.iter().map(len).product()) {
         return boxes.push(sides.to_vec());

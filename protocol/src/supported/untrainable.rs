@@ -6,14 +6,14 @@ use std::fmt;
 /// A setting of a recipe that the worker supports in no layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untrainable {
-    /// Key of the setting.
+    /// Recipe key of the setting.
     pub key: &'static str,
-    /// Requested feature.
+    /// Description of the requested feature that is missing.
     pub what: &'static str,
 }
 
 impl fmt::Display for Untrainable {
-    /// Formats the missing feature and, after a semicolon, the suggested fix.
+    /// Formats the unsupported setting and, after a semicolon, the suggested fix.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, what } = self;
         write!(

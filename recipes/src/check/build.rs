@@ -1,4 +1,4 @@
-//! Builds the typed recipe from checked values. A `None` in here means a mistake in the table of keys.
+//! Builds the typed recipe from checked values. A `None` in this module means a mistake in the table of keys.
 
 mod model;
 
@@ -41,7 +41,7 @@ pub(super) fn recipe(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Re
     })
 }
 
-/// Returns the values of the params in this run, and the ranges of the params that have one.
+/// Returns the value of each declared param, and the range of each param that has one.
 fn params(values: &ParsedValues) -> (BTreeMap<String, ParamValue>, BTreeMap<String, ParamRange>) {
     let (mut pinned, mut ranges) = (BTreeMap::new(), BTreeMap::new());
     if let Some(ParsedValue::Params(params)) = values.get("params") {
@@ -210,7 +210,7 @@ fn sync(values: &ParsedValues) -> Option<Synchronisation> {
     })
 }
 
-/// Returns the numbers of a list; `None` if the key has no list.
+/// Returns the numbers in the list at `key`; `None` if its value is not a list of numbers.
 fn counts(values: &ParsedValues, key: &str) -> Option<Vec<u32>> {
     let ParsedValue::Wholes(numbers) = values.get(key)? else { return None };
     numbers.iter().map(|n| u32::try_from(*n).ok()).collect()

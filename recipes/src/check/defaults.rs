@@ -1,4 +1,4 @@
-//! Default values of absent keys. `keys.rs` describes them in words.
+//! Fills in the default values of absent recipe keys, which `keys.rs` describes in words.
 
 use super::CheckContext;
 use super::parsed::ParsedValue;
@@ -131,7 +131,7 @@ fn data(values: &mut ParsedValues) {
     }
 }
 
-/// Returns the data format that the name of a file or a pattern implies.
+/// Returns the data format that the extension of a file name or pattern implies.
 fn format(pattern: &str) -> DataKind {
     let pattern = file_extension(pattern);
     let name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);

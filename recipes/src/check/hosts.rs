@@ -1,4 +1,4 @@
-//! The hosts of a cluster, with ranges such as `gpu-[01-04]` expanded.
+//! Reads the hosts of a cluster from a recipe, and expands ranges such as `gpu-[01-04]`.
 
 use super::parse_value::{kind_of, parse};
 use super::{ResolvedValue, suggestion};
@@ -8,7 +8,7 @@ use crate::keys::find;
 use crate::problem::Problem;
 use crate::source::Origin;
 
-/// Most hosts one recipe may name.
+/// Maximum number of hosts in one recipe.
 const MOST: usize = 65_536;
 
 /// A host with the position of its address in the recipe.
@@ -17,7 +17,7 @@ pub(super) struct DeclaredHost {
     pub(super) origin: Origin,
 }
 
-/// Returns the valid hosts, and the problems of the invalid ones.
+/// Returns the valid hosts declared in `document`, and the problems of the invalid ones.
 pub(super) fn declared_hosts(document: &Document) -> (Vec<DeclaredHost>, Vec<Problem>) {
     let mut problems = Vec::new();
     let mut named: Vec<DeclaredHost> = Vec::new();

@@ -1,4 +1,4 @@
-//! Turns a document into a recipe, or into the list of everything that is wrong with it.
+//! Checks a document: turns it into a recipe, or into a list of all its problems.
 //!
 //! Five steps: each value against the type of its key (`walk`), defaults (`defaults`), contradictions between
 //! values (`rules`), the typed recipe (`build`), and the placeholders of a command (`placeholders`). Reads no
@@ -25,13 +25,13 @@ use crate::url::Url;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The folder and the name of the recipe's file, which the document does not contain.
+/// The folder and name of a recipe's file, which the check needs besides the document itself.
 #[derive(Clone, Debug)]
 pub struct CheckContext {
     /// Folder of the recipe, the base of relative data paths. Only passed on to the caller: the check reads
     /// no folder.
     pub folder: PathBuf,
-    /// Default name of the recipe: the stem of its file.
+    /// Name of a recipe that does not set `name`: the stem of its file.
     pub name: String,
 }
 
@@ -52,30 +52,30 @@ pub(crate) const NOT_SET: &str = "not set";
 /// A valid recipe, with the origin of each of its values.
 #[derive(Clone, Debug)]
 pub struct CheckedRecipe {
-    /// The recipe.
+    /// The checked recipe.
     pub recipe: Recipe,
-    /// Every key that applies, in the order of the table of keys.
+    /// The value of every key that applies to the recipe, in the order of the table of keys.
     pub resolved: Vec<ResolvedValue>,
     /// The files that the recipe needs; they may not exist.
     pub files: Vec<FilePattern>,
-    /// A note for each key and word that the recipe spells as in an earlier version.
+    /// One note for each key or word that the recipe spells as an earlier version of dtrain did.
     pub notes: Vec<Problem>,
 }
 
 /// One value of a recipe, as text.
 #[derive(Clone, Debug)]
 pub struct ResolvedValue {
-    /// Dotted path, such as `cluster.hosts[0].address`.
+    /// Dotted path of the key, such as `cluster.hosts[0].address`.
     pub path: String,
-    /// The value in TOML, or "not set".
+    /// The value as TOML, or "not set".
     pub value: String,
     /// Position of the value in a file or on the command line, or the built-in default.
     pub origin: Origin,
 }
 
 impl CheckedRecipe {
-    /// Returns the values that are not defaults, by dotted path, as TOML. [`Document::from_settings`] reads
-    /// them back.
+    /// Returns the values that the user set, as TOML by dotted path. [`Document::from_settings`] reads them
+    /// back.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let is_said =
             |value: &&ResolvedValue| value.origin.layer() != ConfigLayer::Default && value.value != NOT_SET;
@@ -86,7 +86,7 @@ impl CheckedRecipe {
 /// A file or glob pattern that a recipe names.
 #[derive(Clone, Debug)]
 pub struct FilePattern {
-    /// The key that holds it, such as `data.train`.
+    /// The recipe key that names the files, such as `data.train`.
     pub key: &'static str,
     /// The pattern in the checked recipe: relative to [`CheckContext::folder`], absolute, or a URL.
     pub pattern: String,
@@ -95,7 +95,7 @@ pub struct FilePattern {
 }
 
 impl FilePattern {
-    /// Returns the URL to download; `None` for files on a host.
+    /// Returns the pattern as a URL to download; `None` if it names files on a host.
     pub fn url(&self) -> Option<Url> {
         Url::parse(&self.pattern).ok()
     }
@@ -114,7 +114,8 @@ impl FilePattern {
             .hint("paths start from the folder of the recipe that names them")
     }
 
-    /// Returns the problem of a pattern that begins with `~`, which only a shell expands.
+    /// Returns the problem to report for a pattern with an unexpanded `~`, which only a shell expands; `None`
+    /// without one.
     fn of_home(&self, home: Option<&Path>) -> Option<Problem> {
         let at = self.pattern.rfind("~/").filter(|at| *at == 0 || self.pattern[..*at].ends_with('/'))?;
         let (said, below) = (&self.pattern[at..], &self.pattern[at + 2..]);
@@ -144,7 +145,7 @@ impl FilePattern {
     }
 }
 
-/// Checks a document. `Err` lists every problem, ordered by position.
+/// Checks a document and returns its recipe. `Err` lists every problem, ordered by position.
 pub fn check(document: &Document, context: &CheckContext) -> Result<CheckedRecipe, Vec<Problem>> {
     let mut document = document.clone();
     walk::spell_out(&mut document);
@@ -175,7 +176,8 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<CheckedRecip
     Ok(CheckedRecipe { recipe, resolved, files: values.files(), notes: notes(&document) })
 }
 
-/// Returns the problem of values that are all valid and yet make no recipe: a bug of dtrain, not of the user.
+/// Returns the problem to report if the values passed every check but no recipe could be built: a bug in
+/// dtrain.
 fn incomplete() -> Problem {
     Problem::new("the recipe passed every check but could not be built; this is a bug of dtrain")
         .hint("please report it together with the recipe")

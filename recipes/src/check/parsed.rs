@@ -1,4 +1,4 @@
-//! Values that have passed the check against the type of their key.
+//! Values of a recipe that match the types of their keys.
 
 use crate::keyword_enum::{Keyword, KeywordEnum};
 use crate::params::{ParamRange, ParamValue};
@@ -13,10 +13,10 @@ pub(crate) enum DeclaredParam {
     Range(ParamRange),
 }
 
-/// A value of the right type.
+/// A value that matches the type of its key.
 #[derive(Clone, Debug)]
 pub(crate) enum ParsedValue {
-    /// Not set, without a default.
+    /// The key is not set and has no default.
     Unset,
     Auto,
     None,
@@ -36,7 +36,7 @@ pub(crate) enum ParsedValue {
     Params(BTreeMap<String, (DeclaredParam, Origin)>),
     Settings(BTreeMap<String, ParamValue>),
     Wholes(Vec<u64>),
-    /// The byte-level tokenizer, of which each byte is a token.
+    /// The byte-level tokenizer, for which each byte is a token.
     Bytes,
     /// A BPE tokenizer with this vocabulary size, to be trained on the data.
     Bpe(u32),
@@ -59,17 +59,17 @@ impl ParsedValue {
         }
     }
 
-    /// Wraps a value of an enum.
+    /// Wraps a variant of a keyword enum as a parsed value.
     pub(crate) fn of<T: KeywordEnum>(value: T) -> Self {
         Self::Word(Keyword::of(value))
     }
 
-    /// Returns the enum's value; `None` for "auto" and other non-words.
+    /// Returns the variant of the keyword enum `T`; `None` if the value is "auto" or not a keyword.
     pub(crate) fn one_of<T: KeywordEnum>(&self) -> Option<T> {
         if let Self::Word(word) = self { word.value() } else { None }
     }
 
-    /// Returns `true` if this is the value or has it among its choices.
+    /// Returns `true` if the value is `wanted`, or a search space that includes it.
     pub(crate) fn can_be<T: KeywordEnum>(&self, wanted: T) -> bool {
         match self {
             Self::Among(values) => values.iter().any(|value| value.can_be(wanted)),
@@ -95,7 +95,7 @@ impl ParsedValue {
     }
 }
 
-/// Formats the value in TOML, as a recipe spells it.
+/// Formats the value as TOML, the way a recipe spells it.
 impl fmt::Display for ParsedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -147,7 +147,7 @@ impl fmt::Display for ParsedValue {
     }
 }
 
-/// Formats the param in TOML, as a recipe spells it.
+/// Formats the param as TOML, the way a recipe spells it.
 impl fmt::Display for DeclaredParam {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -157,7 +157,7 @@ impl fmt::Display for DeclaredParam {
     }
 }
 
-/// Returns a share in percent without rounding noise: 0.07 is 7, not 7.000000000000001.
+/// Returns a share as a percentage without rounding noise: 0.07 becomes 7, not 7.000000000000001.
 fn percent(share: f64) -> f64 {
     (share * 1e12).round() / 1e10
 }

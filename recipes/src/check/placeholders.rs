@@ -1,5 +1,5 @@
-//! Checks the placeholders in a command's arguments and environment, and the params that no placeholder uses:
-//! they would have no effect on the program.
+//! Checks the placeholders in a command's arguments and environment, and reports params that no placeholder
+//! uses, since they would have no effect on the program.
 
 use super::parsed::{DeclaredParam, ParsedValue};
 use super::suggestion;
@@ -12,11 +12,11 @@ use crate::problem::Problem;
 use crate::recipe::Recipe;
 use crate::source::Origin;
 
-/// A text that may contain placeholders.
+/// An argument or environment variable of a command, which may contain placeholders.
 struct PlaceholderText<'d> {
     text: &'d str,
     origin: &'d Origin,
-    /// Index among the arguments; `None` for an environment variable.
+    /// Index of the text among the command's arguments; `None` if it is an environment variable.
     argument: Option<usize>,
 }
 
@@ -38,12 +38,12 @@ fn texts(document: &Document) -> Vec<PlaceholderText<'_>> {
     texts
 }
 
-/// Returns the paths that placeholders of a command name.
+/// Returns the dotted paths in all placeholders of the command in `document`.
 pub(super) fn named(document: &Document) -> Vec<String> {
     texts(document).iter().flat_map(|text| paths(text.text)).map(ToOwned::to_owned).collect()
 }
 
-/// Returns `true` if one of the named paths is the key, or a section that contains it.
+/// Returns `true` if one of the paths in `named` is `key`, or a section that contains it.
 pub(super) fn reaches(named: &[String], key: &str) -> bool {
     named.iter().any(|path| {
         key.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -69,7 +69,7 @@ pub(super) fn problems(document: &Document, values: &ParsedValues, recipe: &Reci
     if problems.is_empty() { unused(document, values) } else { problems }
 }
 
-/// Returns the problem of a placeholder that has no value.
+/// Returns the problem to report for a placeholder that has no value.
 fn no_value(path: &str, values: &ParsedValues, known: &serde_json::Value) -> Problem {
     let shown: String = path.chars().take(200).collect();
     let section = path.split('.').next().unwrap_or(path);
@@ -100,7 +100,7 @@ fn no_value(path: &str, values: &ParsedValues, known: &serde_json::Value) -> Pro
     }
 }
 
-/// Returns all paths that have a value, sections included.
+/// Returns the dotted paths of all values in `known`, including those of sections.
 fn candidates(known: &serde_json::Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut left: Vec<(String, &serde_json::Value)> = vec![(String::new(), known)];
@@ -114,8 +114,8 @@ fn candidates(known: &serde_json::Value) -> Vec<String> {
     found
 }
 
-/// Reports an option that could lose its value: dtrain drops the argument of a param that is empty or does
-/// not apply.
+/// Returns the problem of an option that could lose its value: dtrain drops an argument whose param is empty
+/// or does not apply.
 fn parted(option: &PlaceholderText<'_>, text: &PlaceholderText<'_>, recipe: &Recipe) -> Option<Problem> {
     let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
     let is_conditional = recipe.ranges.get(name).is_some_and(|range| !range.when.is_empty());
@@ -133,8 +133,8 @@ fn parted(option: &PlaceholderText<'_>, text: &PlaceholderText<'_>, recipe: &Rec
     Some(Problem::new(message).at(text.origin).hint(hint))
 }
 
-/// Returns `true` if a param is the value of an option and may be empty. A param whose other values are
-/// options themselves, as in `choices = ["--amp", ""]`, is not the value of the argument before it.
+/// Returns `true` if the param `name` is the value of an option and may be empty. A param whose other values
+/// are options themselves, as in `choices = ["--amp", ""]`, is not the value of the argument before it.
 fn may_be_empty(name: &str, recipe: &Recipe) -> bool {
     let texts: Vec<String> =
         match (recipe.ranges.get(name).map(|range| &range.within), recipe.params.get(name)) {
@@ -145,7 +145,7 @@ fn may_be_empty(name: &str, recipe: &Recipe) -> bool {
     texts.iter().any(String::is_empty) && !texts.iter().any(|text| text.starts_with('-'))
 }
 
-/// Reports a program name that may be empty: the next argument would be started in its place.
+/// Returns the problem of a program name that may be empty: the next argument would be started in its place.
 fn no_program(text: &PlaceholderText<'_>, recipe: &Recipe) -> Option<Problem> {
     let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
     if text.argument != Some(0) || !may_be_empty(name, recipe) {

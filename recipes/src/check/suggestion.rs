@@ -1,8 +1,10 @@
-//! Suggestions for keys that do not exist ("did you mean").
+//! Suggests the key or word that was meant in place of an unknown one ("did you mean").
 
+use crate::document::Entry;
 use crate::keys::{KEYS, Kind};
+use crate::problem::Problem;
 
-/// Names that other programs give to dtrain's keys.
+/// Names that other programs use, each with the key of dtrain that has the same meaning.
 const ALIASES: &[(&str, &str)] = &[
     ("accumulation", "layout.micro_batch"),
     ("act", "model.activation"),
@@ -59,7 +61,22 @@ const ALIASES: &[(&str, &str)] = &[
     ("world_size", "cluster.ranks"),
 ];
 
-/// Returns the closest of some words, if one is close enough.
+/// Returns the problem of an unknown key or section, with the key that was probably meant.
+pub(super) fn unknown_key(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
+    let noun = if entry.node.table().is_some() { "section" } else { "key" };
+    let path: String = path.chars().take(200).collect();
+    match suggested_key(&path, kind) {
+        Some(near) => {
+            let message = format!("unknown {noun} `{path}`; did you mean `{near}`?");
+            Problem { meant: Some(near), ..Problem::new(message).at(&entry.key) }
+        }
+        None => Problem::new(format!("unknown {noun} `{path}`"))
+            .at(&entry.key)
+            .hint("`dtrain recipe keys` lists every key"),
+    }
+}
+
+/// Returns the one of `words` that is most similar to `word`; `None` if none is similar enough.
 pub(super) fn closest_suggestion<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     let lower: String = word.chars().take(64).collect::<String>().to_lowercase();
     let near = words.map(|candidate| (strsim::jaro_winkler(&lower, candidate), candidate));
@@ -67,7 +84,8 @@ pub(super) fn closest_suggestion<'w>(word: &str, words: impl Iterator<Item = &'w
     (best.0 >= 0.8).then_some(best.1)
 }
 
-/// Returns the key that was probably meant: a sibling, a known alias, or the same name in another section.
+/// Returns the key that an unknown `path` probably means: a sibling, a known alias, or the same name in
+/// another section.
 pub(super) fn suggested_key(path: &str, kind: Option<Kind>) -> Option<String> {
     let (parent, last) = path.rsplit_once('.').unwrap_or(("", path));
     let known =

@@ -7,12 +7,12 @@ use crate::keyword_enum::KeywordEnum;
 use crate::source::{ConfigLayer, Origin};
 use std::collections::BTreeMap;
 
-/// Values of the right type, each with its position in the recipe.
+/// The values of a recipe that match the types of their keys, each with its position in the recipe.
 #[derive(Default)]
 pub(super) struct ParsedValues {
     pub(super) kind: Option<Kind>,
     map: BTreeMap<&'static str, (ParsedValue, Origin)>,
-    /// Paths with an invalid value, which has been reported.
+    /// Dotted paths of invalid values, which have already been reported.
     pub(super) wrong: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ impl ParsedValues {
         Self { kind, ..Self::default() }
     }
 
-    /// Returns `true` if samples are token sequences.
+    /// Returns `true` if the samples of the model are token sequences.
     pub(super) fn reads_tokens(&self) -> bool {
         match self.kind {
             Some(Kind::Decoder) => true,
@@ -34,7 +34,7 @@ impl ParsedValues {
         self.map.insert(path, (value, origin));
     }
 
-    /// Sets a default if the key is absent.
+    /// Sets the key at `path` to the default `value` if it is absent.
     pub(super) fn or(&mut self, path: &'static str, value: ParsedValue) {
         self.map.entry(path).or_insert_with(|| (value, Origin::builtin()));
     }
@@ -43,12 +43,12 @@ impl ParsedValues {
         self.map.get(path).map(|(value, _)| value)
     }
 
-    /// Returns the position of a value in the recipe; `None` for defaults and absent keys.
+    /// Returns the position in the recipe of the value at `path`; `None` for a default or an absent key.
     pub(super) fn said(&self, path: &str) -> Option<&Origin> {
         self.map.get(path).map(|(_, origin)| origin).filter(|origin| origin.layer() != ConfigLayer::Default)
     }
 
-    /// Returns `true` if the value at a path or below it is invalid, so that further rules would mislead.
+    /// Returns `true` if the value at `path` or below it is invalid, so that further rules would mislead.
     pub(super) fn is_wrong(&self, path: &str) -> bool {
         self.wrong.iter().any(|wrong| wrong.starts_with(path))
     }
@@ -65,7 +65,7 @@ impl ParsedValues {
         self.get(path)?.real()
     }
 
-    /// Returns the value of an enum; `None` if it is absent or "auto".
+    /// Returns the variant of the keyword enum `T` at `path`; `None` if the value is absent or "auto".
     pub(super) fn one_of<T: KeywordEnum>(&self, path: &str) -> Option<T> {
         self.get(path)?.one_of()
     }
@@ -78,12 +78,13 @@ impl ParsedValues {
         self.get(path)?.text().map(ToOwned::to_owned)
     }
 
-    /// Returns the files that a key names; empty if it names none.
+    /// Returns the files, patterns and URLs at the key `path`; empty if it names none.
     pub(super) fn patterns(&self, path: &str) -> Vec<String> {
         self.get(path).and_then(ParsedValue::files).unwrap_or_default()
     }
 
-    /// Returns every key that applies to the kind of model, in the order of the table.
+    /// Returns every key that applies to the kind of model, with its value, in the order of the table of
+    /// keys.
     pub(super) fn resolved(&self) -> Vec<ResolvedValue> {
         let is_said_of_ours = |key: &Key| self.kind == Some(Kind::Command) && self.said(key.path).is_some();
         let applies =

@@ -2,15 +2,16 @@
 
 use super::parse_value::{kind_of, params, parse};
 use super::parsed::ParsedValue;
+use super::placeholders;
+use super::suggestion::unknown_key;
 use super::values::ParsedValues;
-use super::{placeholders, suggestion};
 use crate::document::{Document, Entry, SpannedValue, Table, Value};
 use crate::keys::{KEYS, Key, Kind, Requirement, ValueType, find, is_section};
 use crate::problem::Problem;
 use crate::source::{ConfigLayer, Origin};
 use crate::url::Url;
 
-/// Expands short forms: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
+/// Expands short forms in a document: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
 pub(super) fn spell_out(document: &mut Document) {
     let inside = |table: &mut Table, section: &str, key: &str, change: &dyn Fn(&mut SpannedValue)| {
         if let Some(Entry {
@@ -30,7 +31,7 @@ pub(super) fn spell_out(document: &mut Document) {
     });
 }
 
-/// Turns a text into a table with that text under one key.
+/// Turns a text value into a table that has the text under `key`.
 fn wrap(node: &mut SpannedValue, key: &str) {
     if matches!(node.value, Value::Text(_)) {
         let inner = Entry { key: node.origin.clone(), node: node.clone() };
@@ -41,11 +42,11 @@ fn wrap(node: &mut SpannedValue, key: &str) {
 struct KeyWalk {
     values: ParsedValues,
     problems: Vec<Problem>,
-    /// Paths that placeholders of a command name.
+    /// Dotted paths in the placeholders of a command.
     named: Vec<String>,
 }
 
-/// Returns the valid values, and the problems of the others.
+/// Returns the valid values of a document, and the problems of the invalid ones.
 pub(super) fn walk(document: &Document) -> (ParsedValues, Vec<Problem>) {
     let kind = kind(document);
     let named = if kind == Some(Kind::Command) { placeholders::named(document) } else { Vec::new() };
@@ -74,7 +75,7 @@ impl KeyWalk {
                     None => self.wrong(&path, not_a_section(&path, &entry.node)),
                 }
             } else {
-                let problem = unknown(&path, entry, self.values.kind);
+                let problem = unknown_key(&path, entry, self.values.kind);
                 let meant = problem.meant.clone().unwrap_or_default();
                 self.wrong(&meant, problem);
             }
@@ -117,7 +118,8 @@ impl KeyWalk {
         }
     }
 
-    /// Returns a key of dtrain's own models whose value is passed to a command by a placeholder.
+    /// Returns the key at `path` if a placeholder passes its value to a command, although the key is one of
+    /// dtrain's own models.
     fn passed_on(&self, path: &str) -> Option<&'static Key> {
         let is_passed = path.starts_with("train.") || path.starts_with("layout.");
         find(path, None).filter(|_| is_passed && placeholders::reaches(&self.named, path))
@@ -129,7 +131,8 @@ impl KeyWalk {
     }
 }
 
-/// Returns a path from another folder's recipe relative to the folder of the recipe that is checked.
+/// Returns the path of a file, as named by a recipe in another folder, relative to the folder of the recipe
+/// being checked.
 fn rebased(file: String, origin: &Origin) -> String {
     match origin.source() {
         Some(source) if !source.base.as_os_str().is_empty() && !Url::is_url(&file) => {
@@ -156,20 +159,6 @@ fn not_a_section(path: &str, node: &SpannedValue) -> Problem {
     }
 }
 
-fn unknown(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
-    let noun = if entry.node.table().is_some() { "section" } else { "key" };
-    let path: String = path.chars().take(200).collect();
-    match suggestion::suggested_key(&path, kind) {
-        Some(near) => {
-            let message = format!("unknown {noun} `{path}`; did you mean `{near}`?");
-            Problem { meant: Some(near), ..Problem::new(message).at(&entry.key) }
-        }
-        None => Problem::new(format!("unknown {noun} `{path}`"))
-            .at(&entry.key)
-            .hint("`dtrain recipe keys` lists every key"),
-    }
-}
-
 fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
     let found = kind.map_or("this", Kind::name);
     let problem = Problem::new(format!("`{path}` does not apply to a model of kind \"{found}\""));
@@ -189,7 +178,8 @@ fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
     problem.at(&entry.key).note(format!("it is for {}", kinds.join(" and "))).hint("remove the key")
 }
 
-/// Adds to a problem that a command gets its arguments and environment, and no other key of the recipe.
+/// Adds a note that a command reads only its arguments and environment, and a hint on passing the key at
+/// `path`.
 fn of_no_command(path: &str, problem: Problem) -> Problem {
     let reads = |key: &&Key| {
         let section = key.path.split('.').next();
@@ -228,7 +218,7 @@ fn of_no_command(path: &str, problem: Problem) -> Problem {
     problem.note(format!("a command reads {}", read.join(", "))).hint(hint)
 }
 
-/// Reports required keys that are absent. An invalid value has its own problem already.
+/// Returns a problem for each required key that is absent. An invalid value already has a problem of its own.
 pub(super) fn missing(document: &Document, values: &ParsedValues, problems: &[Problem]) -> Vec<Problem> {
     let mut missing = Vec::new();
     for key in
@@ -256,18 +246,19 @@ pub(super) fn missing(document: &Document, values: &ParsedValues, problems: &[Pr
     missing
 }
 
-/// Returns `true` if a path is the key itself or a section that contains it.
+/// Returns `true` if `path` is `key` itself or a section that contains it.
 fn covers(path: &str, key: &str) -> bool {
     key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Returns `true` if the section of a key exists but is not a table.
+/// Returns `true` if the section of the key at `path` exists but is not a table.
 fn under_wrong_section(document: &Document, path: &str) -> bool {
     let section = path.split('.').next().unwrap_or(path);
     document.get(section).is_some_and(|node| node.table().is_none())
 }
 
-/// Returns the position of the header of the key's section, otherwise the start of the file.
+/// Returns the position of the section header above the key at `path`; without such a section, the start of
+/// the file.
 pub(super) fn section_origin(document: &Document, path: &str) -> Option<Origin> {
     let section = path.rsplit_once('.').map(|(parent, _)| parent)?;
     let header = document.get(section).filter(|node| node.table().is_some()).map(|node| node.origin.clone());
@@ -284,7 +275,7 @@ fn hint(key: &Key) -> String {
     format!("write for example `{name} = {}` below `[{section}]`", example(key))
 }
 
-/// Returns an example value for a required key.
+/// Returns an example value for a required key, as TOML.
 fn example(key: &Key) -> &'static str {
     match key.path {
         "model.kind" => "\"decoder\"",

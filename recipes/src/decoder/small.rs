@@ -1,11 +1,11 @@
-//! Small decoders, for measurements and tests that set the fields they are about.
+//! Small decoders for measurements and tests, which set the fields that they examine.
 
 use super::Decoder;
 use crate::architecture::{Activation, Norm, Positions};
 
 impl Decoder {
-    /// Creates a small decoder of the Llama family: two blocks of 32 channels, a context of 16 tokens, and no
-    /// optional part. Measurements and tests set the fields that they are about.
+    /// Returns a small decoder of the Llama family: two blocks of 32 channels, a context of 16 tokens, and no
+    /// optional part. Measurements and tests set the fields that they examine.
     pub fn small_llama() -> Self {
         Self {
             layers: 2,
@@ -32,7 +32,7 @@ impl Decoder {
         }
     }
 
-    /// Creates a small decoder of the GPT-2 family, of the sizes of [`Decoder::small_llama()`].
+    /// Returns a small decoder of the GPT-2 family with the same sizes as [`Decoder::small_llama()`].
     pub fn small_gpt2() -> Self {
         Self {
             positions: Positions::Learned,

@@ -1,16 +1,17 @@
-//! Old names of keys and words. Recipes of earlier versions stay valid; a note tells the new name.
+//! Old names of recipe keys and words. Recipes of earlier versions stay valid; a note tells the new name.
 
 use super::{Document, Entry, SpannedValue, Table, Value};
 use crate::problem::Problem;
 
-/// The section of a key, its old name there, and its name in [`crate::keys::KEYS`].
+/// Renamed keys: the section of each, its old name there, and its full name in [`crate::keys::KEYS`].
 pub const OLD_KEYS: &[(&str, &str, &str)] = &[
     ("model", "with", "settings"),
     ("tune", "least", "min_steps"),
     ("cluster", "lost_after", "unreachable_timeout"),
 ];
 
-/// The section and name of a key, a word that it used to take, and the word that means the same today.
+/// Renamed words: the section and name of each key, a word that it used to take, and the word that replaces
+/// it.
 pub const OLD_WORDS: &[(&str, &str, &str, &str)] = &[("model", "kind", "own", "custom")];
 
 /// Renames old keys and words of a document to today's names. If both names of a key are present, the old one
@@ -34,7 +35,8 @@ pub(crate) fn rename(table: &mut Table) {
     }
 }
 
-/// Returns a note for each key and word that [`rename`] renamed: the document's text still has the old name.
+/// Returns a note for each key and word of a document that [`rename`] renamed, since its text still has the
+/// old name.
 pub(crate) fn notes(document: &Document) -> Vec<Problem> {
     let mut notes = Vec::new();
     for (section, old, new) in OLD_KEYS {

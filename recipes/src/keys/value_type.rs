@@ -1,19 +1,19 @@
-//! Types of the values of keys.
+//! The types that the values of recipe keys can have.
 
 use super::LARGEST_WHOLE;
 use crate::keyword_enum::Keywords;
 use std::fmt;
 
-/// The type of a key's value.
+/// The type of the value of a recipe key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValueType {
     /// Any text.
     Text,
-    /// Letters, digits, `-`, `_` and `.`, at most 128.
+    /// A name of at most 128 letters, digits, `-`, `_` and `.`.
     Name,
     /// A host name, a user name, or an address with a range; one word that does not begin with `-`.
     Host,
-    /// A range of addresses, such as `10.0.0.0/16`.
+    /// A range of IP addresses, such as `10.0.0.0/16`.
     Network,
     /// `true` or `false`.
     Flag,
@@ -23,7 +23,7 @@ pub enum ValueType {
     Above(f64, f64),
     /// A number from the first bound to below the second.
     Below(f64, f64),
-    /// Any number, or a percentage.
+    /// Any number, or a percentage, such as a target value of a metric.
     Level,
     /// The name of a metric.
     Metric,
@@ -31,7 +31,7 @@ pub enum ValueType {
     Share,
     /// A share above 0 and at most 1; a number or a percentage.
     Part,
-    /// A number of passes above 0, with or without `epochs`.
+    /// A number of passes over the training data above 0, with or without the unit `epochs`.
     Epochs,
     /// A number of tokens, at least 1.
     Tokens,
@@ -39,44 +39,45 @@ pub enum ValueType {
     Samples(u64),
     /// A number of optimizer steps, at least 1.
     Steps,
-    /// A duration above 0, with its unit.
+    /// A duration above 0, with a unit.
     Time,
-    /// A length in steps or tokens.
+    /// A length of the warm-up, in steps or tokens.
     Warmup,
-    /// A period in steps or time.
+    /// An interval, in steps or as a duration.
     Period,
-    /// A word of an enum.
+    /// A keyword of an enum.
     OneOf(Keywords),
     /// One file or glob pattern, or a list of them.
     Files,
     /// The path of a folder.
     Folder,
-    /// A list of texts, not empty.
+    /// A non-empty list of texts.
     Texts,
-    /// A table of environment variables, each with its text.
+    /// A table of environment variables, each with a text as its value.
     Environment,
-    /// A table of values or ranges under user-chosen names.
+    /// A table of params: values or ranges under user-chosen names.
     Params,
-    /// A table of values under user-chosen names.
+    /// A table of settings for a custom network: values under user-chosen names.
     Settings,
-    /// A list of names of environment variables, not empty.
+    /// A non-empty list of names of environment variables.
     Variables,
-    /// A list of whole numbers between two bounds, not empty.
+    /// A non-empty list of whole numbers between two bounds, both included.
     Wholes(u64, u64),
-    /// `"bytes"`, `{ bpe = 4096 }` or the path of a `tokenizer.json`.
+    /// A tokenizer: `"bytes"`, `{ bpe = 4096 }` or the path of a `tokenizer.json`.
     Tokenizer,
-    /// A share of the training data below 1, or files.
+    /// A source of validation samples: a share of the training data below 1, or files.
     Valid,
-    /// `"none"` or the type.
+    /// Either `"none"` or a value of the inner type.
     OrNone(&'static Self),
-    /// `"auto"` or the type.
+    /// Either `"auto"` or a value of the inner type.
     OrAuto(&'static Self),
-    /// `"auto"`, the type, `{ choices = [..] }` or, for ordered values, `{ log = [low, high] }`.
+    /// A tunable value: `"auto"`, a value of the inner type, `{ choices = [..] }` or, for ordered values, `{
+    /// log = [low, high] }`.
     Choice(&'static Self),
 }
 
 impl fmt::Display for ValueType {
-    /// Writes the type in words, for messages.
+    /// Formats the type in words, for error messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("a text"),

@@ -1,6 +1,6 @@
 //! Splits the output of a program into lines, and removes terminal escape sequences.
 
-/// Longest line in bytes; the rest of a longer one is dropped.
+/// Length limit of a line in bytes; the rest of a longer line is dropped.
 const LONGEST: usize = 1 << 20;
 
 /// Splits a stream of bytes into lines, and passes each on as soon as it ends.
@@ -11,12 +11,13 @@ const LONGEST: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     line: Vec<u8>,
-    /// Newlines so far.
+    /// Number of newlines so far.
     newlines: u64,
 }
 
 impl LineSplitter {
-    /// Adds bytes; `take` gets each line that ends in them, without its line end.
+    /// Adds bytes of the output. `take` is called with the number and text of each line that ends in them,
+    /// without its line end.
     pub fn feed(&mut self, bytes: &[u8], mut take: impl FnMut(u64, &[u8])) {
         let mut begin = 0;
         for (end, byte) in bytes.iter().copied().enumerate() {
@@ -30,12 +31,13 @@ impl LineSplitter {
         self.extend(&bytes[begin..]);
     }
 
-    /// Passes on the last line if it has no line end.
+    /// Ends the stream: calls `take` with the last line if it has no line end.
     pub fn finish(mut self, mut take: impl FnMut(u64, &[u8])) {
         self.flush(&mut take);
     }
 
-    /// Returns `true` if `last` ends a cursor-moving sequence. The sequence may begin before `bytes`.
+    /// Returns `true` if the byte at index `last` ends an escape sequence that moves the cursor. The sequence
+    /// may begin before `bytes`.
     fn moves_cursor(&self, bytes: &[u8], last: u8) -> bool {
         if !moves(last.into()) && last != RESTORE {
             return false;
@@ -66,19 +68,19 @@ impl LineSplitter {
 
 const ESCAPE: u8 = 0x1b;
 
-/// Final byte of "restore cursor" (ESC 8).
+/// Final byte of the escape sequence "restore cursor" (ESC 8).
 const RESTORE: u8 = b'8';
 
 fn is_line_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\r' | 8)
 }
 
-/// Returns `true` if a control sequence with this final byte moves the cursor other than to the right.
+/// Returns `true` if a control sequence with the final byte `end` moves the cursor, other than to the right.
 fn moves(end: char) -> bool {
     matches!(end, 'A' | 'B' | 'D'..='H' | 'd' | 'f' | '`' | 'u')
 }
 
-/// Returns the visible text of a line: without colours and other escape sequences. Bytes need not be UTF-8.
+/// Returns the visible text of a line, without colors and other escape sequences. Bytes need not be UTF-8.
 ///
 /// A cursor-moving sequence or a backspace ends a line, since some progress bars overwrite their line with
 /// it; so one line may become several, separated by `\n`.
@@ -107,8 +109,8 @@ pub fn plain(line: &[u8]) -> String {
     plain
 }
 
-/// Skips the rest of a control sequence. Returns a line end if it moves the cursor, and a blank if it moves
-/// it to the right.
+/// Skips the rest of a control sequence, and returns the character to put in its place: a blank if it moves
+/// the cursor to the right, a line end if it moves it elsewhere.
 fn control(rest: &mut impl Iterator<Item = char>) -> Option<char> {
     let end = rest.find(|c| !matches!(c, ' '..='?'))?;
     if end == 'C' { Some(' ') } else { moves(end).then_some('\n') }

@@ -2,16 +2,16 @@
 
 use super::{Number, TemplatePart, number};
 
-/// The length of a partial match of a template.
+/// The extent of a partial match: the amount of a template that matches a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PartialMatch {
-    /// Number of parts that match.
+    /// Number of the template's parts that match.
     pub(super) parts: usize,
-    /// Bytes of the next part that match, ignoring case, if it is a text.
+    /// Number of matching bytes of the next part, ignoring case, if it is a text.
     pub(super) alike: usize,
 }
 
-/// Position in line and template at which a match fails.
+/// The position in a line, and in the template, at which a match fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MismatchPosition {
     pub(super) fit: PartialMatch,
@@ -19,8 +19,8 @@ pub(super) struct MismatchPosition {
     pub(super) at: usize,
 }
 
-/// A backtracking search for the parts in a line. Tries each part once at each offset, which bounds its time
-/// by the product.
+/// A backtracking search for the parts of a template in a line. It tries each part once at each offset, so
+/// its time is bounded by the number of parts times the length of the line.
 pub(super) struct TemplateMatcher<'t, 'l> {
     parts: &'t [TemplatePart],
     line: &'l str,
@@ -38,8 +38,8 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         Self { parts, line, failed, found: Vec::new(), stop: None, is_traced }
     }
 
-    /// Returns the numbers of the line by name. `Err` holds the position at which the longest partial match
-    /// fails, if traced.
+    /// Returns the numbers in the line by name. `Err` has the position at which the longest partial match
+    /// fails, if it is traced.
     pub(super) fn run(mut self) -> Result<Vec<(&'t str, Number)>, Option<MismatchPosition>> {
         let starts_with_number = matches!(self.parts.first(), Some(TemplatePart::Number(_)));
         for at in offsets(self.line, 0) {
@@ -56,7 +56,8 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         Err(self.stop)
     }
 
-    /// Returns `true` if the parts from `index` on match at `at`; adds their numbers to `found`.
+    /// Returns `true` if the template's parts from `index` on match the line from offset `at` on; records the
+    /// numbers that they read.
     fn follows(&mut self, index: usize, at: usize) -> bool {
         let Some(part) = self.parts.get(index) else { return true };
         let state = index * (self.line.len() + 1) + at;
@@ -77,7 +78,8 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         follows
     }
 
-    /// Matches one or more blanks. Those before and after a `*` may be the same ones, or the end of the line.
+    /// Matches part `index`, one or more blanks, at offset `at`. The blanks before and after a `*` may be the
+    /// same, or the end of the line.
     fn blanks(&mut self, index: usize, at: usize) -> bool {
         let rest = &self.line[at..];
         let blanks = rest.len() - rest.trim_start().len();
@@ -122,13 +124,13 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         })
     }
 
-    /// Returns `true` if part `index` begins with a percent sign, or does so after blanks.
+    /// Returns `true` if part `index` is a text that begins with a percent sign, possibly after blanks.
     fn has_percent(&self, index: usize) -> bool {
         let mut parts = self.parts.iter().skip(index).skip_while(|part| **part == TemplatePart::Blanks);
         matches!(parts.next(), Some(TemplatePart::Text(text)) if text.starts_with('%'))
     }
 
-    /// Matches any text, the shortest first.
+    /// Matches part `index`, any text (`*`), at offset `at`, trying shorter texts first.
     fn anything(&mut self, index: usize, at: usize) -> bool {
         let width = self.line.len() + 1;
         let mut tried = Vec::new();
@@ -148,7 +150,7 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         false
     }
 
-    /// Records a position at which part `index` does not match.
+    /// Records that part `index` does not match at offset `at`, and returns `false`.
     fn stops(&mut self, index: usize, at: usize, text: Option<&str>) -> bool {
         if !self.is_traced {
             return false;
@@ -172,7 +174,7 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
     }
 }
 
-/// Returns the offsets of the characters of `line` from `at` on, and its length.
+/// Returns the byte offsets of the characters of `line` from `at` on, followed by its length.
 fn offsets(line: &str, at: usize) -> impl Iterator<Item = usize> {
     line[at..].char_indices().map(move |(offset, _)| at + offset).chain([line.len()])
 }

@@ -10,17 +10,17 @@ pub use tryout::{LineMatch, NearestMiss, TemplateReport, Tryout};
 
 use matcher::TemplateMatcher;
 
-/// Longest part of a line that is matched, in bytes.
+/// Length limit in bytes of the beginning of a line that is matched.
 const LONGEST: usize = 64 << 10;
 
-/// Names with a meaning to dtrain; every other name is that of a metric.
+/// Names in templates that have a meaning to dtrain; every other name is the name of a metric.
 pub const KNOWN: [&str; 8] =
     ["step", "loss", "tokens", "seconds", "learning_rate", "gradient_norm", "valid_loss", "valid_accuracy"];
 
-/// Names that date a line, and are no result.
+/// Names that tell the time of a line in the training, and are not results.
 const NO_RESULTS: [&str; 3] = ["step", "tokens", "seconds"];
 
-/// Longest name of a metric, in bytes.
+/// Length limit of a metric name, in bytes.
 const LONGEST_NAME: usize = 128;
 
 /// Returns `true` if a text is a valid metric name: 1 to 128 letters, digits, or any of `_ . / : @ -`.
@@ -32,13 +32,13 @@ pub fn is_metric_name(name: &str) -> bool {
 /// A number read from a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number {
-    /// The value; may be infinite or NaN.
+    /// Value of the number; may be infinite or NaN.
     pub value: f64,
     /// `true` if the number is written with decimals, such as 1.0.
     pub has_decimals: bool,
 }
 
-/// A checked template.
+/// A valid template for lines of a program's output.
 ///
 /// `{name}` matches a number, `*` any text, a blank one or more blanks, and all else itself. A match may
 /// begin anywhere in a line. The blanks before and after a `*` may be the same: ` * ` also matches a single
@@ -63,26 +63,26 @@ enum TemplatePart {
 /// An error in a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// An opening brace without a closing one, or the reverse.
+    /// The template has an opening brace without a closing one, or the reverse.
     #[error(
         "`{{` and `}}` enclose the name of a metric, such as `{{step}}`; write `{{{{` and `}}}}` for braces of the line"
     )]
     Brace,
-    /// An invalid metric name.
+    /// The template has an invalid metric name.
     #[error(
         "`{0}` cannot be the name of a metric: expected letters, digits, and `_ . / : @ -`; write `{{{{` and `}}}}` for braces of the line"
     )]
     Name(String),
-    /// A metric that occurs twice.
+    /// The template names this metric twice.
     #[error("`{{{0}}}` occurs twice")]
     Twice(String),
-    /// A template without any metric.
+    /// The template names no metric.
     #[error("it reads no metric, such as `{{loss}}` or `{{val/f1}}`")]
     Nothing,
 }
 
 impl LineTemplate {
-    /// Parses a template of a recipe.
+    /// Parses a template as written in a recipe.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut rest = text.trim();
@@ -129,7 +129,7 @@ impl LineTemplate {
         &self.text
     }
 
-    /// Returns the numbers of a line by name; `None` if the line does not match.
+    /// Returns the numbers that the template reads from a line, by name; `None` if the line does not match.
     ///
     /// A number is as long as possible, and a `*` as short as possible. Time is bounded by the length of the
     /// line times that of the template.
@@ -138,12 +138,13 @@ impl LineTemplate {
     }
 }
 
-/// Returns the part of a line that is matched.
+/// Returns the beginning of a line, to which matching is limited.
 fn beginning(line: &str) -> &str {
     &line[..line.floor_char_boundary(LONGEST)]
 }
 
-/// Returns `true` if the brace at the start of a text is literal: it encloses others, or a quote.
+/// Returns `true` if the brace at the start of `text` belongs to the line, not to a name: it encloses other
+/// braces, or begins with a quote.
 fn is_of_line(text: &str) -> bool {
     let mut depth = 0i32;
     let end = text.find(|c| {
@@ -153,7 +154,8 @@ fn is_of_line(text: &str) -> bool {
     end.is_some_and(|end| text[1..end].contains('{') || text[1..].trim_start().starts_with(['\'', '"']))
 }
 
-/// Parses the `{name}` at the start of a text; returns it with the rest of the text.
+/// Parses the `{name}` at the start of `text`; returns it as a part of the template, with the rest of the
+/// text.
 fn figure(text: &str) -> Result<(TemplatePart, &str), TemplateError> {
     let (name, rest) = text[1..].split_once('}').ok_or(TemplateError::Brace)?;
     let name = name.trim();

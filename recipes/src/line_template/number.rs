@@ -1,13 +1,13 @@
 //! Parses numbers within a line, and finds where they end.
 
-/// Longest number, in bytes.
+/// Length limit of a number, in bytes.
 const LONGEST: usize = 64;
 
 /// Digit separators of some locales. Such numbers are not read.
 const OTHER_SEPARATORS: [char; 3] = ['\'', '\u{a0}', '\u{202f}'];
 
-/// Returns the numbers that `text` can begin with, each with its length, longest first: `1`, `0.25`, `1e-3`,
-/// `1,000`, `nan`.
+/// Returns every number that the start of `text` can be read as, such as `1`, `0.25`, `1e-3`, `1,000` or
+/// `nan`, each with its length in bytes, longest first.
 ///
 /// A comma or an underscore before each group of three digits separates thousands. A number extends to the
 /// last character that can belong to it, or ends before `next`, the next character of the template. If that
@@ -36,7 +36,8 @@ pub(super) fn readings(text: &str, next: Option<char>) -> Vec<(f64, usize)> {
     readings
 }
 
-/// Returns `true` if a number begins at `at` of `line`, and not within another one.
+/// Returns `true` if a number can begin at offset `at` of `line`: it would not be the inside of another
+/// number.
 pub(super) fn begins(line: &str, at: usize) -> bool {
     let (before, rest) = line.as_bytes().split_at(at);
     let Some(first) = rest.first() else { return false };
@@ -55,7 +56,7 @@ pub(super) fn begins(line: &str, at: usize) -> bool {
     }
 }
 
-/// Returns the length of a word for NaN or infinity.
+/// Returns the length of the word for NaN or infinity at the start of `bytes`; `None` if there is none.
 fn word(bytes: &[u8]) -> Option<usize> {
     let is_here = |word: &&str| {
         bytes.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word.as_bytes()))
@@ -64,7 +65,8 @@ fn word(bytes: &[u8]) -> Option<usize> {
     ["infinity", "inf", "nan"].iter().find(|word| is_here(word)).map(|word| word.len())
 }
 
-/// Returns the possible lengths of a number with a sign of `sign` bytes; empty if it exceeds the longest.
+/// Returns the possible lengths in bytes of the number at the start of `bytes`, whose sign takes `sign`
+/// bytes; empty if it is too long.
 fn lengths(bytes: &[u8], sign: usize) -> Vec<usize> {
     let bytes = &bytes[..bytes.len().min(LONGEST + 1)];
     let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -97,7 +99,7 @@ fn lengths(bytes: &[u8], sign: usize) -> Vec<usize> {
     if lengths.iter().any(|length| *length > LONGEST) { Vec::new() } else { lengths }
 }
 
-/// Returns the end of a number whose exponent begins at `from`; `None` if there is no exponent.
+/// Returns the end of the exponent that begins at offset `from`; `None` if there is no exponent.
 fn exponent(bytes: &[u8], from: usize) -> Option<usize> {
     if !matches!(bytes.get(from), Some(b'e' | b'E')) {
         return None;
@@ -108,22 +110,22 @@ fn exponent(bytes: &[u8], from: usize) -> Option<usize> {
     (digits > 0).then_some(begin + digits)
 }
 
-/// Returns `true` if digits after a comma belong to the number, as in `1,200` and `0,25`, and are not a list
-/// item.
+/// Returns `true` if `bytes`, which follow a comma, belong to the number before it, as in `1,200` and `0,25`,
+/// and are not a list item.
 fn continues(bytes: &[u8]) -> bool {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     is_group(bytes) || (digits > 0 && bytes.get(digits) != Some(&b'.'))
 }
 
-/// Returns `true` if there are exactly three digits.
+/// Returns `true` if `bytes` begins with exactly three digits, as between thousands separators.
 fn is_group(bytes: &[u8]) -> bool {
     bytes.len() >= 3
         && bytes[..3].iter().all(u8::is_ascii_digit)
         && !bytes.get(3).is_some_and(u8::is_ascii_digit)
 }
 
-/// Returns `true` if the rest looks like decimals of the number, as in `0,25`; the part before the comma is
-/// then not a number.
+/// Returns `true` if `rest` looks like a decimal comma with the decimals of `number`, as in `0,25`, so that
+/// `number` alone must not be read.
 fn has_decimal_comma(number: &str, rest: &str) -> bool {
     let Some(decimals) = rest.strip_prefix(',') else { return false };
     let digits = decimals.bytes().take_while(u8::is_ascii_digit).count();

@@ -4,29 +4,29 @@ use super::matcher::{MismatchPosition, PartialMatch, TemplateMatcher};
 use super::{LineTemplate, Number, TemplatePart, beginning};
 use serde::{Serialize, Serializer};
 
-/// Characters of a line that are quoted from the position at which a template fails.
+/// Number of characters that are quoted from a line, from the position at which a template fails.
 const QUOTED: usize = 24;
 
-/// Statistics of templates over the lines of an output.
+/// A tryout of templates on the lines of a program's output, with statistics for each template.
 #[derive(Debug)]
 pub struct Tryout<'t> {
     templates: &'t [LineTemplate],
     tried: Vec<TemplateReport>,
-    /// For each template, the longest partial match of any line.
+    /// For each template, its longest partial match with any line so far.
     fits: Vec<Option<PartialMatch>>,
     lines: u64,
 }
 
-/// Matches of one template.
+/// A report on the lines that one template matches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TemplateReport {
     /// The template as it is written in the recipe.
     pub template: String,
-    /// Lines that it matches first.
+    /// Number of lines for which this is the first template that matches.
     pub matched: u64,
-    /// Lines that it matches after an earlier template did.
+    /// Number of lines that the template matches, but that an earlier template matches too.
     pub shadowed: u64,
-    /// The first line that it matches.
+    /// The first line that the template matches; `None` if it matches none.
     pub first: Option<LineMatch>,
     /// The line with the longest partial match; `None` once a line matches.
     pub nearest: Option<NearestMiss>,
@@ -35,11 +35,11 @@ pub struct TemplateReport {
 /// A line that a template matches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LineMatch {
-    /// Line number, from 1.
+    /// Line number in the output, from 1.
     pub line: u64,
-    /// The line without colours.
+    /// Text of the line, without colors and escape sequences.
     pub text: String,
-    /// The numbers with their names, in the order of the template.
+    /// The numbers read from the line, with their names, in the order of the template.
     #[serde(serialize_with = "as_map")]
     pub values: Vec<(String, f64)>,
 }
@@ -47,20 +47,20 @@ pub struct LineMatch {
 /// The position at which a template fails to match a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NearestMiss {
-    /// Line number, from 1.
+    /// Line number in the output, from 1.
     pub line: u64,
-    /// Column in characters, from 1.
+    /// Column at which the match fails, in characters from 1.
     pub column: usize,
-    /// Expected part of the template, in words.
+    /// Part of the template that was expected there, in words.
     pub expected: String,
-    /// Text of the line at that position; `None` at its end.
+    /// Text found there instead; `None` at the end of the line.
     pub found: Option<String>,
-    /// The line without colours.
+    /// Text of the line, without colors and escape sequences.
     pub text: String,
 }
 
 impl<'t> Tryout<'t> {
-    /// Returns a tryout without any lines.
+    /// Returns a tryout of these templates that has not seen any line.
     pub fn new(templates: &'t [LineTemplate]) -> Self {
         let tried = |template: &LineTemplate| TemplateReport {
             template: template.text.clone(),
@@ -73,7 +73,7 @@ impl<'t> Tryout<'t> {
         Self { templates, tried: templates.iter().map(tried).collect(), fits, lines: 0 }
     }
 
-    /// Matches all templates against a line of plain text.
+    /// Matches all templates against line `number` of the output, as plain text.
     pub fn line(&mut self, number: u64, text: &str) {
         self.lines += 1;
         let mut is_read = false;
@@ -104,12 +104,12 @@ impl<'t> Tryout<'t> {
         }
     }
 
-    /// Returns the number of lines so far.
+    /// Returns the number of lines tried so far.
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Returns the statistics of each template, in their order.
+    /// Returns one report per template, in the order of the templates.
     pub fn tried(&self) -> &[TemplateReport] {
         &self.tried
     }

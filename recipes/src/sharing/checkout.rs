@@ -1,4 +1,4 @@
-//! The folder in which the programs of a package run: a copy of its checked files.
+//! Run folders: copies of the checked files of a package, in which its programs run.
 
 use super::lockfile::LockedPackage;
 use super::store::{RUN, Store, run_checkout_path};
@@ -6,8 +6,8 @@ use super::tree::{self, Tree};
 use super::{SharingError, TrustStore};
 use std::path::{Path, PathBuf};
 
-/// Writes the checked files of a package to the folder in which its programs run, and returns that folder.
-/// Files that were changed there are replaced. Other files, such as output of a program, stay.
+/// Writes the checked files of a package to its run folder, and returns that folder. Files that were changed
+/// there are replaced. Other files, such as output of a program, stay.
 pub(super) fn checkout(store: &Store, locked: &LockedPackage, tree: &Tree) -> Result<PathBuf, SharingError> {
     let folder = run_checkout_path(store, locked);
     tree::write_changed_files(tree, &folder)?;

@@ -5,24 +5,24 @@ use super::tree::Tree;
 /// A file that differs between two versions of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileChange {
-    /// Path in the repository.
+    /// Path of the file in the repository.
     pub path: String,
-    /// Kind of difference.
+    /// Kind of difference between the two versions.
     pub kind: ChangeKind,
 }
 
-/// The kind of difference of a file.
+/// The kind of difference between two versions of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// A new file.
+    /// Only the new version has the file.
     Added,
-    /// A removed file.
+    /// Only the old version has the file.
     Removed,
-    /// Changed contents or mode.
+    /// The contents or the mode of the file differ.
     Changed {
-        /// Lines only in the new version.
+        /// Number of lines that only the new version has.
         added: usize,
-        /// Lines only in the old version.
+        /// Number of lines that only the old version has.
         removed: usize,
     },
 }
@@ -55,7 +55,8 @@ pub(super) fn between(before: &Tree, after: &Tree) -> Vec<FileChange> {
     paths.into_iter().filter_map(|path| Some(FileChange { path: path.clone(), kind: kind(path)? })).collect()
 }
 
-/// Returns the numbers of added and removed lines, counting repeated lines as often as they occur.
+/// Returns the numbers of lines added to and removed from a file; repeated lines count as often as they
+/// occur.
 fn lines(old: &[u8], new: &[u8]) -> (usize, usize) {
     let count = |bytes: &[u8]| {
         let mut counts = std::collections::BTreeMap::<Vec<u8>, usize>::new();

@@ -17,8 +17,8 @@ const SWITCHES: [&str; 6] = [
     "gc.auto=0",
 ];
 
-/// Prefixes of git's environment variables that are kept: identity, transport, and the places of settings and
-/// of git itself. Other variables could redirect it to another repository.
+/// Prefixes of the environment variables that git gets: identity, transport, and the locations of its
+/// settings and of git itself. Other variables could redirect it to another repository.
 const KEPT: [&str; 11] = [
     "GIT_AUTHOR_",
     "GIT_COMMITTER_",
@@ -63,18 +63,18 @@ pub fn command(protocols: &str) -> Command {
     command
 }
 
-/// A repository with the options that each of its git commands gets.
+/// A repository, with the options for all git commands that run in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Git<'g> {
     /// Working directory of git.
     pub(super) folder: &'g Path,
     /// `true` to allow fetching from local repositories.
     pub(super) allow_file: bool,
-    /// Path of the repository, relative to the folder; `None` lets git search for it.
+    /// Path of the repository, relative to the working directory; `None` lets git search for it.
     pub(super) git_dir: Option<&'g Path>,
-    /// Index file to use instead of the repository's own.
+    /// Index file to use instead of the repository's own; `None` uses that.
     pub(super) index: Option<&'g Path>,
-    /// Object folder to use instead of the repository's own.
+    /// Object folder to use instead of the repository's own; `None` uses that.
     pub(super) objects: Option<&'g Path>,
 }
 
@@ -83,8 +83,8 @@ impl<'g> Git<'g> {
         Self { folder, allow_file, git_dir: None, index: None, objects: None }
     }
 
-    /// Returns git for a bare repository. The path is explicit, since `safe.bareRepository` can forbid git to
-    /// find one.
+    /// Returns the options for a bare repository in `folder`. Its path is explicit, since
+    /// `safe.bareRepository` can forbid git to find it.
     pub(super) fn bare(folder: &'g Path, allow_file: bool) -> Self {
         Self { git_dir: Some(Path::new(".")), ..Self::new(folder, allow_file) }
     }
@@ -105,13 +105,14 @@ impl<'g> Git<'g> {
         command
     }
 
-    /// Runs git and returns its output. `Err` if it cannot be started or ends with an error.
+    /// Runs git with these arguments and returns its output. `Err` if it cannot be started or ends with an
+    /// error.
     pub(super) fn run(&self, arguments: &[&str]) -> Result<Vec<u8>, SharingError> {
         let output = self.command(arguments).output().map_err(SharingError::NoGit)?;
         finished(arguments, output)
     }
 
-    /// Like [`Git::run`], with bytes on standard input.
+    /// Runs git like [`Git::run`], with `input` on its standard input.
     pub(super) fn feed(&self, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, SharingError> {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().map_err(SharingError::NoGit)?;
         let stdin = child.stdin.take();
@@ -123,7 +124,7 @@ impl<'g> Git<'g> {
         finished(arguments, output.map_err(SharingError::NoGit)?)
     }
 
-    /// Like [`Git::run`], for one line of text.
+    /// Runs git like [`Git::run`], and returns its output as one line of text.
     pub(super) fn line(&self, arguments: &[&str]) -> Result<String, SharingError> {
         let bytes = self.run(arguments)?;
         Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())

@@ -5,7 +5,7 @@ use super::SharingError;
 /// Checks that a URL is `https://…`, `ssh://…`, `user@host:path`, or, if `allow_file`, `file://…` or an
 /// absolute path. Refuses anything that git would read as an option or as a program to run.
 pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
-    let refuse = |why| Err(SharingError::Url { url: without_secrets(url), why });
+    let refuse = |why| Err(SharingError::Url { url: redact(url), why });
     if url.is_empty() || url.len() > 2048 {
         return refuse("it is empty or longer than 2048 characters");
     }
@@ -48,9 +48,9 @@ pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
     }
 }
 
-/// Checks that a remote is reached over https or ssh, or is on this machine if `allow_file`.
+/// Checks that the URL of a remote to push to uses https or ssh, or is on this machine if `allow_file`.
 pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError> {
-    let refuse = |why| Err(SharingError::Push { url: without_secrets(url), why });
+    let refuse = |why| Err(SharingError::Push { url: redact(url), why });
     match url.split_once("://") {
         Some(("https" | "ssh" | "file", _)) => {}
         // Any other scheme is refused.
@@ -61,7 +61,7 @@ pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError
     if is_local(url) && !allow_file { refuse("local repositories need `--allow-file`") } else { Ok(()) }
 }
 
-/// Returns `true` if git reads a URL as a repository on this machine.
+/// Returns `true` if git takes `url` as a repository on this machine.
 pub(super) fn is_local(url: &str) -> bool {
     match url.split_once("://") {
         Some((scheme, _)) => scheme == "file",
@@ -70,7 +70,7 @@ pub(super) fn is_local(url: &str) -> bool {
     }
 }
 
-/// Returns `true` for `[user@]host[:port]` that ssh cannot read as an option.
+/// Returns `true` if `text` is `[user@]host[:port]` without a password, and ssh cannot take it as an option.
 fn is_ssh_host(text: &str) -> bool {
     let (user, host) = text.rsplit_once('@').map_or((None, text), |(user, host)| (Some(user), host));
     let is_word = |word: &str| {
@@ -82,8 +82,8 @@ fn is_ssh_host(text: &str) -> bool {
     user.is_none_or(|user| is_word(user) && !user.contains(':')) && is_word(host)
 }
 
-/// Returns the URL for messages, without the part before the host, which may be a password or a token.
-fn without_secrets(url: &str) -> String {
+/// Redacts a URL for messages: replaces the part before the host, which may be a password or a token.
+fn redact(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let host = rest.find('/').unwrap_or(rest.len());
     match rest[..host].rfind('@') {
@@ -103,7 +103,7 @@ pub(super) fn check_rev(rev: &str) -> Result<(), SharingError> {
     if is_rev { Ok(()) } else { Err(SharingError::Name { text: rev.to_owned(), wanted }) }
 }
 
-/// Returns the name of a repository: the last part of its URL without `.git`.
+/// Returns the default name of a repository: the last part of its URL without `.git`.
 pub(super) fn name_of(url: &str) -> &str {
     let last = url.trim_end_matches('/').rsplit(['/', ':']).next().unwrap_or(url);
     last.strip_suffix(".git").unwrap_or(last)

@@ -10,19 +10,19 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A package: a repository of recipes, pinned.
+/// An entry of the lock file: a package, which is a repository of recipes, pinned to a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedPackage {
-    /// Name in recipes: `extends = "PACKAGE/RECIPE"`.
+    /// Name of the package in recipes: `extends = "PACKAGE/RECIPE"`.
     pub name: String,
-    /// URL from which it is fetched.
+    /// URL from which the package is fetched.
     pub url: String,
-    /// Branch, tag or commit that `update` follows.
+    /// Branch, tag or commit that `dtrain recipe update` follows.
     pub rev: String,
-    /// The pinned commit.
+    /// Commit to which the package is pinned.
     pub commit: String,
-    /// blake3 hash of its files, in 64 hexadecimal digits.
+    /// blake3 hash of the package's files, in 64 hexadecimal digits.
     pub tree: String,
 }
 
@@ -56,7 +56,8 @@ pub fn read(path: &Path) -> Result<Vec<LockedPackage>, SharingError> {
     Ok(file.recipe)
 }
 
-/// Checks an entry before its fields reach git or a path: a lock file may come from another user.
+/// Checks an entry of a lock file before its fields reach git or a path, since the lock file may come from
+/// another user.
 fn check(locked: &LockedPackage) -> Result<(), SharingError> {
     check_url(&locked.url, true)?;
     check_rev(&locked.rev)?;
@@ -76,7 +77,7 @@ fn check(locked: &LockedPackage) -> Result<(), SharingError> {
     Ok(())
 }
 
-/// Writes a lock file atomically, ordered by name.
+/// Writes a lock file atomically, with its packages ordered by name.
 pub fn write(path: &Path, mut recipes: Vec<LockedPackage>) -> Result<(), SharingError> {
     recipes.sort_by(|a, b| a.name.cmp(&b.name));
     let file = LockFile { version: 1, recipe: recipes };
@@ -90,7 +91,7 @@ pub fn write(path: &Path, mut recipes: Vec<LockedPackage>) -> Result<(), Sharing
     )
 }
 
-/// Replaces a file atomically by a new one with this text and mode.
+/// Atomically replaces the file at `path` with a new one that has this text and mode.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), SharingError> {
     let partial = path.with_extension(format!("partial-{}", std::process::id()));
     drop(fs::remove_file(&partial));

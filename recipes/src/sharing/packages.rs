@@ -14,38 +14,39 @@ use std::path::Path;
 /// A package as `dtrain recipe show` shows it.
 #[derive(Clone, Debug)]
 pub struct PackageDetails {
-    /// Its entry in the lock file.
+    /// Entry of the package in the lock file.
     pub locked: LockedPackage,
-    /// Path and size in bytes of each file.
+    /// Path and size in bytes of each file in the package.
     pub files: Vec<(String, usize)>,
-    /// Actions beyond training of each recipe in it, by path.
+    /// Actions beyond training of each recipe in the package, by the recipe's path.
     pub capabilities: Vec<(String, Vec<Capability>)>,
 }
 
-/// The result of an update.
+/// The result of updating a package.
 #[derive(Clone, Debug)]
 pub struct PackageUpdate {
-    /// The entry in the lock file before.
+    /// Entry of the package in the lock file before the update.
     pub before: LockedPackage,
-    /// The entry in the lock file now.
+    /// Entry of the package in the lock file after the update.
     pub after: LockedPackage,
-    /// Files that differ; empty if nothing changed.
+    /// Files that differ between the two versions; empty if nothing changed.
     pub changes: Vec<FileChange>,
 }
 
 /// The state of a package's stored files compared with the lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckoutState {
-    /// The files match the lock file.
+    /// The stored files match the lock file.
     Sound,
-    /// The files are absent; [`restore`] fetches them.
+    /// The stored files are absent; [`restore`] fetches them.
     Missing,
-    /// The files differ: the hash of the files found, or the reason why they cannot be read.
+    /// The stored files differ from the lock file; has the hash of the files found, or the reason why they
+    /// cannot be read.
     Altered(String),
 }
 
-/// Fetches a repository and locks it under a name (by default the last part of the URL). A package that is
-/// already locked under that name is fetched again.
+/// Fetches a repository and locks it as a package under a name, by default the last part of the URL. A
+/// package that is already locked under that name is fetched again.
 pub fn add(
     store: &Store,
     url: &str,
@@ -78,7 +79,7 @@ pub fn list(store: &Store) -> Result<Vec<LockedPackage>, SharingError> {
     lockfile::read(&store.lock)
 }
 
-/// Returns the files of one package, and the actions of its recipes that need trust.
+/// Returns the files of the package `name`, and the actions of its recipes that need trust.
 pub fn show(store: &Store, name: &str) -> Result<PackageDetails, SharingError> {
     let locked = find(store, name)?;
     let tree = verified_tree(store, &locked)?;
@@ -102,8 +103,8 @@ pub fn update(store: &Store, name: &str) -> Result<PackageUpdate, SharingError> 
     Ok(PackageUpdate { changes: between(&old, &new), before, after })
 }
 
-/// Fetches packages of the lock file that the store lacks, at exactly the locked commits, and returns them.
-/// `Err` if the files of a commit do not have the locked hash. Altered files are left for [`verify`] to
+/// Fetches the packages of the lock file that the store lacks, at exactly the locked commits, and returns
+/// them. `Err` if the files of a commit do not have the locked hash. Altered files are left for [`verify`] to
 /// report; [`update`] replaces them.
 pub fn restore(store: &Store) -> Result<Vec<LockedPackage>, SharingError> {
     let mut restored = Vec::new();
@@ -136,7 +137,7 @@ fn state(store: &Store, locked: &LockedPackage) -> CheckoutState {
     }
 }
 
-/// Fetches `wanted` (the revision or a commit) and writes its files to the store.
+/// Fetches `wanted`, a revision or a commit of a package, and writes its files to the store.
 fn fetch_locked(
     store: &Store,
     name: &str,
@@ -165,7 +166,7 @@ fn fetch_locked(
     Ok((locked, tree))
 }
 
-/// Creates an empty folder, deleting an earlier one, so that no remains of an earlier fetch are reused.
+/// Creates an empty folder in place of an existing one, so that no remains of an earlier fetch are reused.
 fn emptied_folder(folder: &Path) -> Result<(), SharingError> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Expands the texts of a command with all values that its placeholders can have.
+//! Expands the arguments and variables of a command with all values that its placeholders can have.
 
 use crate::params::{ParamDomain, ParamValue};
 use crate::placeholder::{RUN_DIR, Ranks, paths, plain, replaced, value_at_path, values};
@@ -6,20 +6,20 @@ use crate::recipe::Recipe;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Mark for a value that is not known before a run.
+/// Character that stands for a value that is not known before a run.
 pub(super) const UNKNOWN: char = '\u{0}';
 
-/// Mark for the folder of a run.
+/// Character that stands for the folder of a run.
 pub(super) const IN_RUN_DIR: char = '\u{1}';
 
-/// Most texts that one text may expand to.
+/// Maximum number of texts that one text may expand to.
 const MOST_TEXTS: usize = 1000;
 
-/// The values that placeholders of a recipe can have.
+/// The values that the placeholders of a recipe can have.
 pub(super) struct PlaceholderValues {
-    /// All values of each param; `None` if they are not a list.
+    /// All values that each param can have, by name; `None` if its range is not a list of choices.
     params: BTreeMap<String, Option<Vec<ParamValue>>>,
-    /// Values of the recipe's other sections.
+    /// Values of the recipe's other sections, as JSON.
     recipe: Value,
 }
 
@@ -38,7 +38,7 @@ impl PlaceholderValues {
         Self { params, recipe: values(recipe, Ranks::SINGLE) }
     }
 
-    /// Returns all texts among the values of params.
+    /// Returns all texts that params can have as values.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         self.params.values().flatten().flatten().filter_map(|value| match value {
             ParamValue::Text(text) => Some(text.as_str()),
@@ -46,7 +46,8 @@ impl PlaceholderValues {
         })
     }
 
-    /// Returns a text with each combination of placeholder values; `None` if there are too many.
+    /// Returns `text` filled with each combination of placeholder values; `None` if there are too many
+    /// combinations.
     pub(super) fn filled(&self, text: &str) -> Option<Vec<String>> {
         let mut combinations = vec![BTreeMap::<&str, String>::new()];
         for path in paths(text) {
@@ -72,7 +73,7 @@ impl PlaceholderValues {
         Some(combinations.iter().map(fill).collect())
     }
 
-    /// Returns the values of a placeholder; at least one.
+    /// Returns the values that the placeholder `path` can have, as texts; at least one.
     fn values(&self, path: &str) -> Vec<String> {
         let unknown = || vec![UNKNOWN.to_string()];
         if path == RUN_DIR {
@@ -88,7 +89,7 @@ impl PlaceholderValues {
     }
 }
 
-/// Returns all values of a range; `None` if they are not a list, or too many.
+/// Returns all values in a param's domain; `None` if it is not a list of choices, or has too many.
 fn domain_values(within: &ParamDomain) -> Option<Vec<ParamValue>> {
     match within {
         ParamDomain::Choices(choices) => Some(choices.clone()),

@@ -1,4 +1,4 @@
-//! Publishes a recipe to a git repository of the user's, on a branch of its own.
+//! Publishes a recipe to a git repository of the user, on a branch of its own.
 
 use super::SharingError;
 use super::git::Git;
@@ -16,18 +16,18 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A recipe to publish, with the repository, branch and remote.
+/// A request to publish a recipe: its file, and the repository, branch and remote that get it.
 #[derive(Clone, Debug)]
 pub struct PublishRequest<'p> {
-    /// The recipe's file.
+    /// Path of the recipe file to publish.
     pub recipe: &'p Path,
     /// A git work tree that belongs to the user.
     pub repository: &'p Path,
-    /// Branch that gets the commit; must not be the checked-out one. Default: `recipes/NAME`.
+    /// Branch that gets the commit, which must not be checked out; `None` for `recipes/NAME`.
     pub branch: Option<&'p str>,
-    /// Commit message. Default: `NAME: publish the recipe`.
+    /// Commit message; `None` for `NAME: publish the recipe`.
     pub message: Option<&'p str>,
-    /// Remote to which the branch is pushed, if the repository has it.
+    /// Name of the remote to which the branch is pushed, if the repository has it.
     pub remote: &'p str,
     /// `true` to allow pushing to a remote on this machine.
     pub allow_file: bool,
@@ -38,13 +38,13 @@ pub struct PublishRequest<'p> {
 pub struct PublishedRecipe {
     /// Hash of the new commit.
     pub commit: String,
-    /// Branch of the commit.
+    /// Branch that got the commit.
     pub branch: String,
     /// Path of the recipe in the repository.
     pub path: String,
-    /// Paths of the published files that the recipe names.
+    /// Paths in the repository of the other published files, which the recipe names.
     pub files: Vec<String>,
-    /// URLs that it was pushed to; `None` if the repository has no such remote.
+    /// URLs to which the branch was pushed; `None` if the repository has no such remote.
     pub pushed: Option<String>,
     /// Commands left to the user: to push, or for others to add the package.
     pub commands: Vec<String>,
@@ -102,7 +102,7 @@ pub fn publish(
     Ok(PublishedRecipe { commit, branch, path, files, pushed: Some(url), commands })
 }
 
-/// Pushes a commit to each of these URLs, one per line.
+/// Pushes a commit to each of `urls`, one per line.
 ///
 /// The settings of a repository can name programs that a push runs. So git works in a new repository that
 /// borrows the objects: only the settings of the user and of the system apply.
@@ -134,7 +134,8 @@ fn push(git: Git<'_>, urls: &str, reference: &str) -> Result<(), SharingError> {
     pushed
 }
 
-/// Returns the URL of a remote as seen from any other folder, and the flag that adding it needs.
+/// Returns the URL of a remote in a form that works from any folder, and the flag that `dtrain recipe add`
+/// needs for it.
 fn address(url: &str, repository: &Path) -> (String, &'static str) {
     if is_local(url) {
         let path = repository.join(url);
@@ -152,12 +153,12 @@ fn address(url: &str, repository: &Path) -> (String, &'static str) {
     }
 }
 
-/// A valid recipe with the files that are published with it.
+/// A valid recipe to publish, with the files that are published with it.
 struct RecipeWithFiles {
     name: String,
-    /// All files, including the recipe.
+    /// All files to publish, including the recipe.
     files: Tree,
-    /// Packages whose recipes it extends.
+    /// Names of the packages whose recipes the recipe extends.
     packages: BTreeSet<String>,
 }
 

@@ -11,14 +11,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Finds the files that match a pattern of a recipe, relative to its folder.
+/// A function that finds the files that match a pattern of a recipe in a folder.
 pub type Expand<'e> = &'e dyn Fn(&FilePattern, &Path) -> Vec<PathBuf>;
 
-/// File extensions: a word that ends in one is a file name, even if no such file exists.
+/// File extensions that mark a word as a file name, even if no such file exists.
 const FILES: [&str; 13] =
     ["py", "sh", "jl", "R", "yaml", "yml", "json", "toml", "ipynb", "cfg", "ini", "txt", "csv"];
 
-/// System folders, whose programs exist on other machines as well.
+/// System folders, whose programs are expected on other machines too.
 const SYSTEM: [&str; 4] = ["/bin", "/sbin", "/usr", "/opt"];
 
 /// Returns the files that a recipe in `folder` names, relative to it: recipes that it `extends`, data,
@@ -48,19 +48,19 @@ pub(super) fn referenced_files(
     gathering.read()
 }
 
-/// Returns `true` if a source belongs to another package, which has its own files.
+/// Returns `true` if `source` belongs to a package, which publishes its own files.
 fn is_shared(source: Option<&crate::source::Source>) -> bool {
     source.is_some_and(|source| source.shared.is_some())
 }
 
-/// The key of a text of a command, and whether it is the program.
+/// The place of a text in a command: its key, with `is_program` if it is the program to run.
 #[derive(Clone, Copy, Debug)]
 struct CommandText {
     key: &'static str,
     is_program: bool,
 }
 
-/// Returns `true` if a word has the form of a file path; the file need not exist.
+/// Returns `true` if `word` has the form of a file path; the file need not exist.
 fn names_file(word: &str) -> bool {
     let Some(end) = Path::new(word).extension().and_then(|end| end.to_str()) else { return false };
     // For example, `org/model-1.3b` has no extension.
@@ -72,11 +72,11 @@ fn names_file(word: &str) -> bool {
 }
 
 struct FileCollector {
-    /// The recipe's folder, absolute and without links.
+    /// Folder of the recipe, absolute and without links.
     root: PathBuf,
-    /// Paths relative to the root.
+    /// Paths of the files to publish, relative to the recipe's folder.
     paths: BTreeSet<String>,
-    /// Files that cannot be published, in words.
+    /// Descriptions of files that cannot be published.
     problems: BTreeSet<String>,
 }
 
@@ -102,7 +102,7 @@ impl FileCollector {
         }
     }
 
-    /// Adds a file by a path that is not relative to the recipe's folder.
+    /// Adds the file at an absolute path.
     fn absolute(&mut self, key: &str, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let folder = path.parent().and_then(|folder| fs::canonicalize(folder).ok());
@@ -176,7 +176,8 @@ impl FileCollector {
         }
     }
 
-    /// Returns a text with each combination of placeholder values.
+    /// Returns `text` filled with each combination of placeholder values; reports a problem at `key` if there
+    /// are too many.
     fn filled(&mut self, key: &str, text: &str, known: &PlaceholderValues) -> Vec<String> {
         let texts = known.filled(text);
         if texts.is_none() {
@@ -185,7 +186,7 @@ impl FileCollector {
         texts.unwrap_or_default()
     }
 
-    /// Adds the module of `-m NAME` if it is in the recipe's folder, not an installed one.
+    /// Adds the Python module of `-m NAME` if it is in the recipe's folder, not an installed one.
     fn module(&mut self, name: &str) {
         let path = name.replace('.', "/");
         self.perhaps("model.argv", &format!("{path}.py"));
@@ -193,7 +194,7 @@ impl FileCollector {
         self.perhaps("model.argv", path.split('/').next().unwrap_or(&path));
     }
 
-    /// Adds files in an argument or a variable, which may be a shell line, a list of paths, or
+    /// Adds the files named in an argument or a variable, which may be a shell line, a list of paths, or
     /// `--config=FILE`.
     fn text(&mut self, place: CommandText, text: &str) {
         for word in text.split([' ', '\t', '\n', '=', ';', '&', '|']) {
@@ -231,7 +232,7 @@ impl FileCollector {
         }
     }
 
-    /// Adds the file that a text names, if it exists.
+    /// Adds the file that `text` names, if it exists.
     fn perhaps(&mut self, key: &str, text: &str) {
         let path = Path::new(text);
         if !text.is_empty() && !path.starts_with("/dev") && self.root.join(path).exists() {
@@ -239,7 +240,7 @@ impl FileCollector {
         }
     }
 
-    /// Adds a file or a folder, except the recipe's folder itself.
+    /// Adds a file or a folder that a recipe names, except the recipe's folder itself.
     fn named(&mut self, key: &str, path: &Path) {
         if path_inside(path).is_none_or(|plain| !plain.as_os_str().is_empty()) {
             self.add_path(key, path);
@@ -272,7 +273,7 @@ impl FileCollector {
     }
 }
 
-/// Returns a path without `.` and `..`; `None` if it leads out of its base folder.
+/// Returns a relative path without `.` and `..`; `None` if it leads out of its base folder.
 pub(super) fn path_inside(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {

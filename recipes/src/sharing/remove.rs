@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 /// The result of removing a package.
 #[derive(Clone, Debug)]
 pub struct Removal {
-    /// The removed entry of the lock file.
+    /// Entry that was removed from the lock file.
     pub locked: LockedPackage,
     /// Other lock files that still use the package under this name.
     pub users: Vec<PathBuf>,
-    /// Paths removed from the store.
+    /// Paths that were removed from the store.
     pub removed: Vec<PathBuf>,
     /// Paths that stay in the store, each with the reason.
     pub kept: Vec<(PathBuf, String)>,
 }
 
-/// Removes a package from the lock file, and those of its copies in the store that no other known lock file
-/// uses. A copy into which its programs wrote stays in any case.
+/// Removes a package from the lock file, and its copies from the store unless another known lock file uses
+/// them. A copy into which programs of the package wrote always stays.
 ///
 /// The lock file is written first: a package that it lists can always be fetched again.
 pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
@@ -72,13 +72,13 @@ pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
     Ok(removal)
 }
 
-/// Returns `true` if a run folder holds other files than those of the package.
+/// Returns `true` if the run folder at `path` has files that are not in `package`.
 fn has_more(path: &Path, package: &Path) -> bool {
     let is_run = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RUN));
     is_run && !matches!((tree::read(path), tree::read(package)), (Ok(run), Ok(package)) if run == package)
 }
 
-/// Returns the copies of a repository in the store, and its fetch folders.
+/// Returns the paths of a package's copies in the store, and of its fetch folders.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Finds the recipe that `extends`, or the user, names.
+//! Finds the recipe that the user or an `extends` key names.
 
 use super::checkout::checkout;
 use super::referenced_files::path_inside;
@@ -8,9 +8,8 @@ use crate::source::{ConfigLayer, LARGEST, Source};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Reads a recipe of a shared repository: `PACKAGE/RECIPE`, with or without `.toml`. The text comes from
-/// bytes with the locked hash. Its folder, the base of its data paths and of its command, holds the same
-/// files.
+/// Reads a recipe of a package: `PACKAGE/RECIPE`, with or without `.toml`. The text comes from bytes with the
+/// locked hash. Its folder, the base of its data paths and of its command, holds the same files.
 pub fn read_recipe(store: &Store, reference: &str, layer: ConfigLayer) -> Result<Source, SharingError> {
     let wanted = "the name of a shared recipe, PACKAGE/RECIPE";
     let wrong = || SharingError::Name { text: reference.to_owned(), wanted };
@@ -55,8 +54,8 @@ pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<
     }
 }
 
-/// Returns the path in a package of a file that one of its sources names; `None` if it leads out of the
-/// package.
+/// Returns the path within a package of the recipe `reference` that one of its sources names; `None` if it
+/// leads out of the package.
 fn in_package(store: &Store, name: &str, reference: &str, from: &Source) -> Option<String> {
     let root = run_checkout_path(store, &find(store, name).ok()?);
     let folder =
@@ -64,7 +63,7 @@ fn in_package(store: &Store, name: &str, reference: &str, from: &Source) -> Opti
     Some(path_inside(&folder.join(reference))?.to_string_lossy().into_owned())
 }
 
-/// Returns [`resolve`] as the callback of [`crate::resolve_extends`].
+/// Returns [`resolve`] as a callback for [`crate::resolve_extends`].
 pub fn resolver(store: Option<&Store>) -> impl Fn(&str, &Source) -> Result<Source, String> + '_ {
     move |reference, from| {
         resolve(store, reference, from).map_err(|error| {
@@ -87,7 +86,7 @@ fn read_file(path: &Path) -> Result<Source, SharingError> {
     Ok(Source::file(&path, ConfigLayer::Extended, text))
 }
 
-/// Refuses files that are not named like a recipe, also behind links: messages quote lines of a recipe, which
+/// Checks that a file is named like a recipe, also behind links: messages quote lines of a recipe, which
 /// could otherwise be any file of the user.
 fn check_is_recipe(path: &Path) -> Result<(), SharingError> {
     let is_recipe = |path: &Path| path.extension().is_some_and(|ending| ending == "toml");

@@ -5,21 +5,21 @@ use super::lockfile::{self, LockedPackage};
 use super::tree::{self, Tree};
 use std::path::PathBuf;
 
-/// Folder of the packages, and their lock file.
+/// The location of the stored packages and of their lock file.
 ///
 /// In `folder`, each package has `NAME/git` (bare, without history), `NAME/COMMIT` (its files),
 /// `NAME/run-COMMIT` (a copy in which its programs run) and `NAME/used-by` (the lock files that use it).
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Folder of the repositories, for example `~/.local/share/dtrain/recipes`.
+    /// Folder of the stored packages, for example `~/.local/share/dtrain/recipes`.
     pub folder: PathBuf,
-    /// The lock file, for example `dtrain.lock` beside the recipe.
+    /// Path of the lock file, for example `dtrain.lock` beside the recipe.
     pub lock: PathBuf,
     /// `true` to allow fetching from repositories on this machine.
     pub allow_file: bool,
 }
 
-/// Returns the entry of the lock file with this name.
+/// Returns the entry of the package `name` in the lock file; `Err` if there is none.
 pub(super) fn find(store: &Store, name: &str) -> Result<LockedPackage, SharingError> {
     let locked = lockfile::read(&store.lock)?;
     let known: Vec<&str> = locked.iter().map(|locked| locked.name.as_str()).collect();
@@ -28,7 +28,7 @@ pub(super) fn find(store: &Store, name: &str) -> Result<LockedPackage, SharingEr
     found.ok_or_else(|| SharingError::Unknown { name: name.to_owned(), known })
 }
 
-/// Reads the files of a package and checks their hash; callers use these bytes, not the disk.
+/// Reads the stored files of a package and verifies their hash. Callers use these bytes, not the disk.
 pub(super) fn verified_tree(store: &Store, locked: &LockedPackage) -> Result<Tree, SharingError> {
     let place = checkout_path(store, locked);
     if !place.exists() {
@@ -43,15 +43,15 @@ pub(super) fn verified_tree(store: &Store, locked: &LockedPackage) -> Result<Tre
     Err(SharingError::Altered { name: locked.name.clone(), found, locked: locked.tree.clone() })
 }
 
-/// Returns the folder that [`super::checkout::checkout`] writes.
+/// Returns the path of a package's run folder, which [`super::checkout::checkout`] writes.
 pub(super) fn run_checkout_path(store: &Store, locked: &LockedPackage) -> PathBuf {
     store.folder.join(&locked.name).join(format!("{RUN}{}", locked.commit))
 }
 
-/// Prefix of the folders in which programs of packages run; the commit follows.
+/// Prefix of the names of run folders; the commit follows.
 pub(super) const RUN: &str = "run-";
 
-/// Returns the folder of the files of a package.
+/// Returns the path of the folder with a package's stored files.
 pub(super) fn checkout_path(store: &Store, locked: &LockedPackage) -> PathBuf {
     store.folder.join(&locked.name).join(&locked.commit)
 }

@@ -1,4 +1,5 @@
-//! The files of one commit: reading from git, hashing, writing and reading back.
+//! The files of one commit of a repository: reads them from git, hashes them, writes them and reads them
+//! back.
 
 use super::SharingError;
 use super::git::Git;
@@ -7,19 +8,19 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Most bytes of the files of one package.
+/// Maximum total size in bytes of the files of one package.
 pub(super) const MOST_BYTES: u64 = 10 << 20;
-/// Most files of one package.
+/// Maximum number of files in one package.
 pub(super) const MOST_FILES: usize = 1000;
 
-/// A file of a repository.
+/// A file in one commit of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RepositoryFile {
     pub(super) is_executable: bool,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The files of a repository by their path.
+/// The files of one commit of a repository, by path.
 pub(super) type Tree = BTreeMap<String, RepositoryFile>;
 
 /// Reads the files of a commit from a bare repository. `Err` if it has anything but plain files with plain
@@ -81,7 +82,8 @@ fn entry(line: &[u8]) -> Result<GitTreeEntry, SharingError> {
     Ok(GitTreeEntry { is_executable, object: (*object).to_owned(), size, path: path.to_owned() })
 }
 
-/// Returns `true` if every part of a path is a plain name, and none leads out of the folder or into `.git`.
+/// Returns `true` if every part of `path` is a plain name, so that it does not lead out of the folder or into
+/// `.git`.
 pub(super) fn is_path(path: &str) -> bool {
     let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_part = |part: &str| {
@@ -94,8 +96,8 @@ pub(super) fn is_path(path: &str) -> bool {
     path.len() <= 1024 && path.split('/').all(is_part)
 }
 
-/// Removes one answer of `cat-file --batch` from the front, and returns its contents: a header line, the
-/// bytes, a newline.
+/// Removes one blob from the front of the output of `git cat-file --batch` (a header line, the contents, a
+/// newline), and returns its contents.
 fn next_blob(answer: &mut Vec<u8>, entry: &GitTreeEntry) -> Result<Vec<u8>, SharingError> {
     let broken = || SharingError::Refused(format!("the contents of {:?} cannot be read", entry.path));
     let size = usize::try_from(entry.size).map_err(|_| broken())?;
@@ -122,7 +124,7 @@ pub(super) fn hash(tree: &Tree) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Writes the files to a new folder atomically.
+/// Atomically writes the files of a commit to a new folder.
 pub(super) fn write(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     let partial = folder.with_extension(format!("partial-{}", std::process::id()));
     clear(&partial)?;
@@ -134,7 +136,8 @@ pub(super) fn write(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     fs::rename(&partial, folder).map_err(SharingError::io(folder))
 }
 
-/// Writes the files that are missing or differ to a folder that may exist. Other files in it stay.
+/// Writes the files of a commit that are missing or differ in a folder, which may exist already. Other files
+/// in it stay.
 pub(super) fn write_changed_files(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     private_folder(folder)?;
     for (path, file) in tree {
@@ -149,7 +152,7 @@ pub(super) fn write_changed_files(tree: &Tree, folder: &Path) -> Result<(), Shar
 }
 
 impl RepositoryFile {
-    /// Writes the file to a path that does not exist yet.
+    /// Writes the file to the path `place`, which must not exist yet.
     fn write(&self, place: &Path) -> Result<(), SharingError> {
         if let Some(parent) = place.parent() {
             private_folder(parent)?;
@@ -161,7 +164,7 @@ impl RepositoryFile {
         std::io::Write::write_all(&mut opened, &self.bytes).map_err(SharingError::io(place))
     }
 
-    /// Returns `true` if the file at `place` has this mode and contents.
+    /// Returns `true` if the file at `place` has the same mode and contents.
     fn is_at(&self, place: &Path) -> bool {
         let is_plain = fs::symlink_metadata(place).is_ok_and(|facts| {
             facts.is_file() && (facts.permissions().mode() & 0o100 != 0) == self.is_executable
@@ -170,7 +173,7 @@ impl RepositoryFile {
     }
 }
 
-/// Reads the files of a folder. `Err` for anything that `write` would not have written.
+/// Reads the files in a folder that [`write`] has written. `Err` for anything that it would not have written.
 pub(super) fn read(folder: &Path) -> Result<Tree, SharingError> {
     let mut tree = Tree::new();
     read_into(folder, "", &mut tree, &mut 0)?;
@@ -207,7 +210,7 @@ fn read_into(folder: &Path, prefix: &str, tree: &mut Tree, total: &mut u64) -> R
     Ok(())
 }
 
-/// Creates a folder, with its parents, that only its owner can enter.
+/// Creates a folder that only its owner can enter, and its missing parents.
 pub(super) fn private_folder(folder: &Path) -> Result<(), SharingError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(SharingError::io(folder))
 }

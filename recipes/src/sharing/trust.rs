@@ -20,15 +20,15 @@ use std::path::{Component, Path, PathBuf};
 /// An action of a recipe beyond training, which needs trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Runs this program with these arguments.
+    /// The recipe runs this program with these arguments.
     Runs(Vec<String>),
-    /// Reads these files outside the recipe's folder.
+    /// The recipe reads these files, which are outside its folder.
     Reads(Vec<String>),
-    /// Downloads these URLs.
+    /// The recipe downloads these URLs.
     Downloads(Vec<String>),
-    /// Connects to these hosts.
+    /// The recipe connects to these hosts.
     Reaches(Vec<String>),
-    /// Passes these options to sbatch, which can select another program.
+    /// The recipe passes these options to sbatch, which can select another program.
     Submits(Vec<String>),
 }
 
@@ -71,13 +71,14 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
     found
 }
 
-/// Returns what a command runs, in shell order: variables, program, arguments.
+/// Returns the capability to run a command, in shell order: variables, program, arguments.
 fn runs(command: &ForeignCommand) -> Capability {
     let variables = command.env.iter().map(|(name, value)| format!("{name}={value}"));
     Capability::Runs(variables.chain(command.argv.iter().cloned()).collect())
 }
 
-/// Like [`capabilities`], for a text that may be an incomplete recipe, a base for others.
+/// Returns the actions beyond training of a recipe's text, which may be incomplete, such as a base for other
+/// recipes.
 pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
     let Ok(document) = Document::parse(&Source::new("", ConfigLayer::Extended, text)) else {
         return Vec::new();
@@ -125,7 +126,7 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
     all.into_iter().filter(is_something).collect()
 }
 
-/// Returns the address of a URL without its checksum; `None` for a file.
+/// Returns the address of the URL `pattern`, without its checksum; `None` if it is a file.
 fn address(pattern: &str) -> Option<String> {
     Url::is_url(pattern).then(|| pattern.split('#').next().unwrap_or_default().to_owned())
 }
@@ -179,7 +180,7 @@ impl TrustStore {
         replace(path, &text, 0o600)
     }
 
-    /// Returns `true` if exactly this commit with exactly these files is trusted.
+    /// Returns `true` if exactly this commit of the package, with exactly these files, is trusted.
     pub fn holds(&self, locked: &LockedPackage) -> bool {
         self.trusted.contains(&record(locked))
     }
@@ -189,14 +190,14 @@ impl TrustStore {
         self.trusted.iter().any(|trusted| trusted.commit == commit && trusted.tree == tree)
     }
 
-    /// Adds trust in this commit with these files.
+    /// Adds trust in this commit of the package with these files.
     pub fn grant(&mut self, locked: &LockedPackage) {
         if !self.holds(locked) {
             self.trusted.push(record(locked));
         }
     }
 
-    /// Removes all trust in this URL; returns `true` if there was any.
+    /// Removes all trust in the packages at `url`; returns `true` if there was any.
     pub fn revoke(&mut self, url: &str) -> bool {
         let before = self.trusted.len();
         self.trusted.retain(|trusted| trusted.url != url);
@@ -252,7 +253,8 @@ pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Res
     hosts.into_iter().try_for_each(|source| require_trust(store, trust, source, &reaches))
 }
 
-/// Returns `true` if a path in a package's recipe may lead out of `root`, the folder of its files.
+/// Returns `true` if the path `written` in a package's recipe may lead out of `root`, the folder of the
+/// package's files.
 fn is_outside(written: &Path, source: &Source, root: &Path) -> bool {
     // The pattern `.*` also matches `..`.
     let is_wild = |part: &OsStr| {

@@ -1,4 +1,4 @@
-//! The lock files that use the copies of a repository in the store, so that no copy in use is removed.
+//! Records the lock files that use a stored package, so that no copy in use is removed.
 
 use super::SharingError;
 use super::lockfile;
@@ -7,7 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Name of the file beside the copies of a repository that lists the lock files that use it, one per line.
+/// Name of the file beside a package's copies in the store that lists the lock files that use the package,
+/// one per line.
 const USERS: &str = "used-by";
 
 /// Records that the lock file of `store` uses a package.
@@ -21,7 +22,7 @@ pub(super) fn note_user(store: &Store, name: &str) -> Result<(), SharingError> {
     write_users(&folder, &all)
 }
 
-/// Returns the lock files that use a repository.
+/// Returns the lock files that use the package stored in `folder`.
 pub(super) fn users(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
     let path = folder.join(USERS);
     match fs::read_to_string(&path) {
@@ -31,13 +32,13 @@ pub(super) fn users(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
     }
 }
 
-/// Writes the list of the lock files that use a repository.
+/// Writes the list of lock files that use the package stored in `folder`.
 pub(super) fn write_users(folder: &Path, users: &[PathBuf]) -> Result<(), SharingError> {
     let text: String = users.iter().map(|path| format!("{}\n", path.display())).collect();
     lockfile::replace(&folder.join(USERS), &text, 0o600)
 }
 
-/// Returns the absolute path of a lock file, as the list has it.
+/// Returns the absolute path of a lock file, the form in which it is recorded.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

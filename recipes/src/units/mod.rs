@@ -18,7 +18,7 @@ pub struct Bytes(pub u64);
 #[serde(transparent)]
 pub struct Samples(pub u64);
 
-/// A number of tokens. One sample of a model without a sequence counts as one token.
+/// A number of tokens. A sample that is not a sequence counts as one token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tokens(pub u64);

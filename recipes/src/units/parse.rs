@@ -6,51 +6,51 @@
 use super::{Bytes, Samples, Seconds, Tokens};
 use thiserror::Error;
 
-/// An error in a quantity.
+/// An error in parsing a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnitError {
     /// The text does not begin with a number.
     #[error("no number in {found:?}; {accepted}")]
     NoNumber {
-        /// The rejected text.
+        /// The text that could not be parsed.
         found: String,
-        /// Accepted forms.
+        /// Description of the accepted forms.
         accepted: &'static str,
     },
-    /// The number has no unit, and there is no default.
+    /// The number has no unit, and the quantity has no default unit.
     #[error("{found} has no unit; {accepted}")]
     NoUnit {
-        /// The rejected text.
+        /// The text that could not be parsed.
         found: String,
-        /// Accepted forms.
+        /// Description of the accepted forms.
         accepted: &'static str,
     },
-    /// The unit is unknown or of another quantity.
+    /// The unit is unknown or belongs to another quantity.
     #[error("unknown unit {unit:?}; {accepted}")]
     UnknownUnit {
         /// The unknown unit.
         unit: String,
-        /// Accepted forms.
+        /// Description of the accepted forms.
         accepted: &'static str,
     },
     /// The number is below zero.
     #[error("{found} is negative")]
     Negative {
-        /// The rejected text.
+        /// The text that could not be parsed.
         found: String,
     },
     /// The number is out of range.
     #[error("{found} is too large")]
     TooLarge {
-        /// The rejected text.
+        /// The text that could not be parsed.
         found: String,
     },
-    /// A count is not whole.
+    /// The text is not a whole number, but the quantity is a count.
     #[error("{found} is not a whole number of {noun}")]
     NotWhole {
-        /// The rejected text.
+        /// The text that could not be parsed.
         found: String,
-        /// Noun of the counted things.
+        /// Noun for the counted things, such as `tokens`.
         noun: &'static str,
     },
 }
@@ -140,7 +140,7 @@ pub fn seconds(text: &str) -> Result<Seconds, UnitError> {
     if total.is_finite() { Ok(Seconds(total)) } else { Err(UnitError::TooLarge { found: shown(text) }) }
 }
 
-/// Parses a share, `5%` or `0.05`. The caller checks its range.
+/// Parses a share such as `5%` or `0.05`. The caller checks its range.
 pub fn fraction(text: &str) -> Result<f64, UnitError> {
     let (number, unit) = split(text, FRACTION)?;
     match unit {
@@ -180,7 +180,7 @@ fn split<'t>(text: &'t str, accepted: &'static str) -> Result<(&'t str, &'t str)
     Ok((number, unit.trim()))
 }
 
-/// Splits a text into the number at its start and the rest.
+/// Splits a text into the number at its start and the remaining text.
 fn number<'t>(text: &'t str, accepted: &'static str) -> Result<(&'t str, &'t str), UnitError> {
     if text.starts_with('-') {
         return Err(UnitError::Negative { found: shown(text) });
@@ -208,7 +208,7 @@ fn number<'t>(text: &'t str, accepted: &'static str) -> Result<(&'t str, &'t str
     Ok((number, rest))
 }
 
-/// Returns `number × scale` rounded down, and `true` if that is exact.
+/// Returns `number × scale`, rounded down, and `true` if no rounding was needed.
 fn exact(number: &str, scale: u128, text: &str) -> Result<(u64, bool), UnitError> {
     let too_large = || UnitError::TooLarge { found: shown(text.trim()) };
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
@@ -246,7 +246,7 @@ fn float(number: &str, text: &str) -> Result<f64, UnitError> {
     }
 }
 
-/// Returns at most forty characters of a text, for messages.
+/// Returns at most forty characters of a text, for error messages.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -25,7 +25,7 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
         Ok((loaded, warnings)) => {
             let recipe = &loaded.checked.recipe;
             if context.out.json {
-                let digest = dtrain_recipes::canonical::digest(recipe);
+                let digest = dtrain_recipes::recipe_digest::digest(recipe);
                 let warnings = warnings.iter().map(ProblemJson::of).collect();
                 let report =
                     RecipeValidation { valid: true, digest: Some(digest), problems: Vec::new(), warnings };

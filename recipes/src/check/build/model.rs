@@ -1,4 +1,4 @@
-//! Builds the typed model from checked values.
+//! Builds the typed model of a recipe from checked values.
 
 use super::counts;
 use crate::check::parsed::ParsedValue;

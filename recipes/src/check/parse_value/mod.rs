@@ -1,4 +1,4 @@
-//! Parses one value against the type of its key. `super::rules` finds contradictions between values.
+//! Parses one value according to the type of its key. `super::rules` finds contradictions between values.
 
 mod params;
 mod quantity;
@@ -19,7 +19,7 @@ use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, s
 use search::search;
 use text::{host, name, network, text};
 
-/// Parses a value of type `shape`; `Err` tells why it does not fit.
+/// Parses the value of a key as type `shape`; `Err` is the problem to report if it does not have that type.
 pub(in crate::check) fn parse(
     path: &str,
     shape: ValueType,
@@ -136,7 +136,7 @@ fn or_auto(problem: Problem) -> Problem {
     }
 }
 
-/// Describes a value in words, for messages.
+/// Describes the type of a value in words, for error messages.
 pub(in crate::check) fn kind_of(node: &SpannedValue) -> String {
     let short = |text: &str| match text.char_indices().nth(40) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
@@ -183,7 +183,7 @@ fn one_of(path: &str, node: &SpannedValue, words: Keywords) -> Result<ParsedValu
     })
 }
 
-/// Returns a hint for a launcher that dtrain supports in another way.
+/// Returns a hint for a launcher name that is no keyword of dtrain but that it supports in another way.
 fn other_launcher_hint(path: &str, word: &str) -> Option<&'static str> {
     let is_kubernetes = path == "cluster.launcher" && matches!(word, "kubernetes" | "k8s");
     is_kubernetes.then_some(
@@ -232,7 +232,7 @@ fn files(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
     }
 }
 
-/// Parses the path of a folder on this machine, as a list of one path.
+/// Parses the path of a folder on this machine; the result is a file list with one path.
 fn folder(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
     let folder = text(path, node)?;
     if Url::is_url(&folder) || remote(&folder).is_some() {

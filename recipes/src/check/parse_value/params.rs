@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use crate::source::Origin;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Params by name, each with its position in the recipe.
+/// Declared params by name, each with its position in the recipe.
 pub(in crate::check) type DeclaredParams = BTreeMap<String, (DeclaredParam, Origin)>;
 
 const FORMS: &str = "{ choices = [..] }, { log = [low, high] } or { uniform = [low, high] }";
@@ -68,7 +68,7 @@ pub(in crate::check) fn params(path: &str, node: &SpannedValue) -> Result<Declar
     if problems.is_empty() { Ok(params) } else { Err(problems) }
 }
 
-/// Parses the settings of a custom network.
+/// Parses the settings of a custom network: plain values under user-chosen names.
 pub(super) fn settings(path: &str, node: &SpannedValue) -> Result<BTreeMap<String, ParamValue>, Problem> {
     let example = "write for example `settings = { depth = 4, gated = true }`";
     let table = node.table().ok_or_else(|| wrong(path, "a table of values", node).hint(example))?;
@@ -80,7 +80,7 @@ pub(super) fn settings(path: &str, node: &SpannedValue) -> Result<BTreeMap<Strin
     table.iter().map(setting).collect()
 }
 
-/// Checks a user-chosen name, which appears in placeholders, in JSON and on the command line.
+/// Checks that a user-chosen name can appear in placeholders, in JSON and on the command line.
 fn named(what: &str, name: &str, path: &str, at: &Origin) -> Result<(), Problem> {
     let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_right) {

@@ -8,7 +8,7 @@ use crate::number_format::thousands;
 use crate::problem::Problem;
 use crate::units;
 
-/// Upper bounds far beyond any training, small enough that products of a recipe's values fit in 64 bits.
+/// Upper bound on token counts: far beyond any training, yet products of a recipe's values fit in 64 bits.
 pub(super) const MOST_TOKENS: u64 = 10_000_000_000_000_000;
 pub(super) const MOST_STEPS: u64 = 10_000_000_000;
 const MOST_EPOCHS: f64 = 1e6;
@@ -156,7 +156,8 @@ pub(super) fn time(path: &str, node: &SpannedValue) -> Result<ParsedValue, Probl
     }
 }
 
-/// Parses one of two types of quantity; a text that fits neither gets its own message.
+/// Parses a value that may be either of two types of quantity; a text that fits neither gets a message about
+/// both.
 pub(super) fn alternative(
     path: &str,
     node: &SpannedValue,

@@ -1,4 +1,4 @@
-//! Parses texts: names, hosts, anything in quotes.
+//! Parses quoted texts: names, hosts, environment variables, free text.
 
 use super::wrong;
 use crate::check::parsed::ParsedValue;
@@ -37,7 +37,7 @@ pub(super) fn name(path: &str, node: &SpannedValue) -> Result<ParsedValue, Probl
         .hint("use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`"))
 }
 
-/// Returns `true` if a text is a valid name of an environment variable.
+/// Returns `true` if `text` is a valid name for an environment variable.
 pub(super) fn variable_name(text: &str) -> bool {
     let is_right = |c: char| c.is_ascii_alphanumeric() || c == '_';
     (1..=256).contains(&text.len())
@@ -45,7 +45,7 @@ pub(super) fn variable_name(text: &str) -> bool {
         && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Parses the name of an environment variable.
+/// Parses the value of a key as the name of an environment variable.
 pub(super) fn variable(path: &str, node: &SpannedValue) -> Result<String, Problem> {
     let found = text(path, node)?;
     if variable_name(&found) {

@@ -49,7 +49,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that there are enough blocks for all stages and chunks, and that a schedule has stages.
+    /// Checks that a pipeline has enough blocks for all stages and chunks, and that a schedule is set only
+    /// with stages.
     pub(super) fn pipeline(&mut self) {
         let (schedule, chunks) = (self.values.one_of("layout.schedule"), self.values.whole("layout.chunks"));
         let pipeline = self.values.whole("layout.pipeline");
@@ -106,7 +107,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that `recompute_every` comes with a recompute mode.
+    /// Checks that `recompute_every` is set only together with a recompute mode.
     pub(super) fn recompute(&mut self) {
         let mode = self.values.one_of("layout.recompute");
         let every = self.values.whole("layout.recompute_every").unwrap_or(1);
@@ -119,7 +120,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the shard degree divides the number of replicas.
+    /// Checks that the size of shard groups divides the number of data-parallel replicas.
     pub(super) fn shards(&mut self) {
         let Some(shard) = self.values.whole("layout.shard").filter(|shard| *shard > 1) else { return };
         if self.values.whole("layout.zero") == Some(0) {
@@ -153,7 +154,8 @@ impl Rules<'_> {
         self.values.whole("layout.data").or_else(shares)
     }
 
-    /// Checks that there is one share per replica, and that each is a whole number of micro-batches.
+    /// Checks that each replica has a share of the batch, and that each share is a whole number of
+    /// micro-batches.
     pub(super) fn shares(&mut self) {
         let Some(ParsedValue::Wholes(shares)) = self.values.get("layout.shares") else { return };
         let (count, sum) = (shares.len() as u64, shares.iter().sum::<u64>());
@@ -194,7 +196,7 @@ impl Rules<'_> {
     }
 }
 
-/// Returns the greatest common divisor (Euclid).
+/// Returns the greatest common divisor of `a` and `b`.
 fn greatest_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_divisor(b, a % b) }
 }

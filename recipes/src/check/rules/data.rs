@@ -1,4 +1,4 @@
-//! Contradictions between a model and its data.
+//! Finds contradictions between a model and its data.
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
@@ -6,8 +6,8 @@ use crate::data::DataKind::{self, Csv, Idx, Images, Jsonl, Parquet, Text, Tokens
 use crate::keys::Kind;
 use crate::url::{Url, file_extension};
 
-/// Formats that text models read. The first three are tokenized when training starts; token shards already
-/// hold tokens.
+/// Data formats that text models read. The first three are tokenized when training starts; token shards
+/// already hold tokens.
 const TEXT: [DataKind; 4] = [Text, Jsonl, Parquet, Tokens];
 
 impl Rules<'_> {
@@ -92,7 +92,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Reports that the model does not read this data format.
+    /// Reports that models of this kind do not read `format`; `wanted` are the formats that they read.
     fn unfit(&mut self, kind: Kind, format: DataKind, wanted: &[DataKind]) {
         let name = kind.name();
         let wanted = either(wanted);
@@ -173,7 +173,7 @@ impl Rules<'_> {
     }
 }
 
-/// Joins the names of formats: `a, b or c`.
+/// Joins the names of data formats in words: `a, b or c`.
 fn either(kinds: &[DataKind]) -> String {
     let words: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
     match words.as_slice() {

@@ -1,4 +1,4 @@
-//! Contradictions within a decoder.
+//! Finds contradictions among the keys of a decoder.
 
 use super::Rules;
 use crate::architecture::Positions;
@@ -20,7 +20,7 @@ impl Rules<'_> {
         self.vocabulary();
     }
 
-    /// Checks that adapters have a rank and are at layers that every token passes.
+    /// Checks that low-rank adapters have a rank, and adapt only layers that every token passes through.
     fn lora(&mut self) {
         let (rank, layers) = ("model.lora.rank", "model.lora.layers");
         if self.values.is_wrong("model.lora") {
@@ -110,7 +110,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks the keys of a mixture of experts, and that a token passes at most as many experts as there are.
+    /// Checks the keys of a mixture of experts, and that a token is routed to no more experts than there are.
     fn experts(&mut self) {
         let per_token = "model.experts_per_token";
         let Some(experts) = self.values.whole("model.experts") else {
@@ -149,7 +149,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Reports a key that has no effect because the model lacks `what`.
+    /// Reports that `key` has no effect because the model lacks `what`, with an `example` that adds it.
     fn needless(&mut self, key: &str, what: &str, example: &str) {
         if self.values.said(key).is_some() {
             let message = format!("`{key}` is for a model with {what}, and this one has none");

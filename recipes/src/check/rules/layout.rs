@@ -1,4 +1,4 @@
-//! Contradictions between the layout, the batch and the cluster.
+//! Finds contradictions between the layout, the batch and the cluster.
 
 use super::{Rules, sbatch};
 use crate::check::parsed::ParsedValue;
@@ -41,7 +41,8 @@ impl Rules<'_> {
         self.batch();
     }
 
-    /// Checks that the expert degree divides the experts. A capacity limit excludes context parallelism.
+    /// Checks that the expert-parallel degree divides the number of experts, and that a capacity limit is not
+    /// combined with context parallelism.
     fn expert(&mut self) {
         let is_spread = self.values.whole("layout.expert").is_some_and(|expert| expert > 1);
         if self.values.whole("model.experts").is_some() {
@@ -65,7 +66,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the product of the axes is the number of ranks.
+    /// Checks that the product of the parallel degrees equals the number of ranks.
     fn product(&mut self) {
         let axes = ["layout.data", "layout.tensor", "layout.pipeline", "layout.context", "layout.expert"];
         let Some(ranks) = self.values.whole("cluster.ranks") else { return };
@@ -145,7 +146,7 @@ impl Rules<'_> {
         self.ranks_of_a_host();
     }
 
-    /// Checks the number of ranks per host, each of which is a process.
+    /// Checks that no host gets more ranks than it can start.
     fn ranks_of_a_host(&mut self) {
         let Some(ranks) = self.values.whole("cluster.ranks") else { return };
         let nodes = self.values.whole("cluster.slurm.nodes").unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Contradictions between values that are each valid.
+//! Finds contradictions between values of a recipe that are each valid.
 
 mod arrangement;
 mod data;
@@ -16,7 +16,8 @@ use crate::keys::Kind;
 use crate::model::Model;
 use crate::problem::Problem;
 
-/// Returns every contradiction. A rule is skipped if a value it needs is absent or invalid.
+/// Returns a problem for every contradiction between values. A rule is skipped if a value it needs is absent
+/// or invalid.
 pub(in crate::check) fn contradictions(
     document: &Document,
     values: &ParsedValues,
@@ -40,7 +41,8 @@ pub(in crate::check) fn contradictions(
     rules.problems
 }
 
-/// Returns the problem of a model that has more parameters than any hardware could train.
+/// Returns the problem of a model with more parameters than any hardware could train; `None` if it is small
+/// enough.
 pub(in crate::check) fn too_large(
     document: &Document,
     values: &ParsedValues,
@@ -59,7 +61,8 @@ struct Rules<'r> {
 }
 
 impl Rules<'_> {
-    /// Reports a problem at the first of these keys that the recipe sets; the other positions become notes.
+    /// Reports a problem at the first of `keys` that the recipe sets; the positions of the others become
+    /// notes.
     fn wrong(&mut self, message: String, keys: &[&str], hint: &str) {
         let mut problem = Problem::new(message);
         for key in keys {
@@ -72,7 +75,7 @@ impl Rules<'_> {
         self.problems.push(if hint.is_empty() { problem } else { problem.hint(hint) });
     }
 
-    /// Reports an error if the number at `small` does not divide the number at `large`.
+    /// Reports a problem if the number at the key `small` does not divide the number at the key `large`.
     fn divides(&mut self, small: &str, large: &str) {
         let (Some(a), Some(b)) = (self.values.whole(small), self.values.whole(large)) else { return };
         if b.is_multiple_of(a) {

@@ -1,4 +1,4 @@
-//! Contradictions within a model.
+//! Finds contradictions among the keys of a model.
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;

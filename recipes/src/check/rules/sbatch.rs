@@ -1,10 +1,10 @@
-//! Allow-list of sbatch options in a recipe: those that describe the resources and the time of a job, and
-//! none that change what it runs or where it writes. Unlisted options are refused, since sites and new
+//! The allow-list of sbatch options in a recipe: those that request resources and time for a job, and none
+//! that change the program it runs or the files it writes. Unlisted options are refused, since sites and new
 //! versions of Slurm add more.
 
 use crate::check::suggestion;
 
-/// Long options that need a value.
+/// Allowed long options that require a value, without `--`.
 const WITH_VALUE: [&str; 46] = [
     "account",
     "begin",
@@ -54,17 +54,18 @@ const WITH_VALUE: [&str; 46] = [
     "wckey",
 ];
 
-/// Long options that may have a value or none.
+/// Allowed long options whose value is optional, without `--`.
 const WITHOUT: [&str; 8] =
     ["contiguous", "exclusive", "hold", "nice", "overcommit", "oversubscribe", "spread-job", "use-min-nodes"];
 
-/// Short names of options that need a value.
+/// Allowed short options that require a value, one letter each.
 const SHORT_WITH_VALUE: &str = "ABbCcdGJLmpqStwx";
 
-/// Short flags. Each must be a word of its own: further letters in the word would be another option.
+/// Allowed short flags. Each must be a word of its own, since further letters in the word would be another
+/// option.
 const SHORT: [&str; 3] = ["-H", "-O", "-s"];
 
-/// Returns why an option is refused; `None` if it is allowed.
+/// Returns the reason why an sbatch option is refused; `None` if it is allowed.
 pub(super) fn refused(option: &str) -> Option<String> {
     if option.chars().any(char::is_control) {
         return Some("holds a control character".to_owned());
@@ -93,7 +94,7 @@ pub(super) fn refused(option: &str) -> Option<String> {
     }
 }
 
-/// Returns the message for an option that is not on the list, with the closest option that is.
+/// Returns the message for an option that is not on the allow-list, with the closest option that is.
 fn unknown(name: &str) -> String {
     let long = || WITH_VALUE.into_iter().chain(WITHOUT);
     let why = "is not an option that a recipe may give to sbatch";

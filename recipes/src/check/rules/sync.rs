@@ -1,4 +1,4 @@
-//! Contradictions in `[sync]`: how replicas are synchronized.
+//! Finds contradictions in `[sync]`, the synchronization of replicas.
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
@@ -67,8 +67,9 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that `key` has several replicas, each with the whole model; with `keeps`, which adds state of
-    /// its own, no other sharding is allowed either.
+    /// Checks that a recipe that sets `key` has several replicas without ZeRO sharding, and, if `keeps`, that
+    /// each replica is a single rank. several replicas, each with the whole model. If `keeps`, replicas keep
+    /// state of their own, and no sharding is allowed either.
     fn replicas_alone(&mut self, key: &str, keeps: bool) {
         if self.values.whole("layout.data") == Some(1) {
             self.wrong(

@@ -1,4 +1,4 @@
-//! Contradictions between the objective, its stop conditions, the optimizer and the tuner.
+//! Finds contradictions between the objective, its stop conditions, the optimizer and the tuner.
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
@@ -23,7 +23,8 @@ impl Rules<'_> {
         self.target(&metric);
     }
 
-    /// Checks that the model reports the metric, and that the goal has its direction.
+    /// Checks that the model reports the metric, and that the goal is the direction in which the metric
+    /// improves.
     fn goal(&mut self, metric: &Metric) {
         let known = match metric {
             Metric::ValidLoss => Goal::Min,
@@ -59,7 +60,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the target is a value that the metric can reach.
+    /// Checks that the target value is one that the metric can reach.
     fn target(&mut self, metric: &Metric) {
         let Some(target) = self.values.real("objective.stop.target") else { return };
         let keys = ["objective.stop.target", "objective.metric"];
@@ -78,7 +79,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that a pruner has the settings that it decides by.
+    /// Checks that the pruner of `[tune]` has the settings that it needs.
     pub(super) fn tune(&mut self) {
         let is_threshold = self.values.one_of("tune.pruner") == Some(PrunerKind::Threshold);
         let has_threshold = self.values.real("tune.threshold").is_some();
@@ -133,7 +134,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Reports constants that this optimizer does not have.
+    /// Reports constants that an optimizer of this kind does not have.
     fn optimizer(&mut self, kind: OptimizerKind) {
         let unused: &[&str] = match kind {
             OptimizerKind::Sgd => &["train.optimizer.beta2", "train.optimizer.epsilon"],
@@ -147,7 +148,7 @@ impl Rules<'_> {
     }
 }
 
-/// Returns a hint for a name that a script may report but that is recorded under another name.
+/// Returns a hint for a metric name that a script may report but that dtrain records under another name.
 fn not_a_series(name: &str) -> Option<&'static str> {
     match name {
         "valid_loss" => Some("write `metric = \"valid.loss\"`"),

@@ -1,7 +1,7 @@
 //! A time limit: the learning rate follows the clock of rank 0, on all ranks, and across a stop.
 
 use super::world::{Ended, World, commit};
-use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
+use dtrain_protocol::learning_rate_warmup_and_decay::{LearningRateSchedule, SchedulePosition};
 use dtrain_protocol::{Assignment, Event, StepFigures, StepId, StopReason};
 
 fn steps(ended: &Ended) -> Vec<&StepFigures> {

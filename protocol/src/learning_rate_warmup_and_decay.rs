@@ -1,18 +1,19 @@
-//! The learning rate as a pure function of the position in a training, shared by all ranks.
+//! The learning rate, its warm-up and decay, as a pure function of the position in a training, shared by all
+//! ranks.
 
 use crate::assignment::Hyperparameters;
 use dtrain_recipes::Schedule;
 
-/// The schedule of the learning rate over a training.
+/// The schedule of the learning rate over a training: a linear warm-up, then a decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearningRateSchedule {
-    /// Decay after warm-up.
+    /// Kind of decay after the warm-up.
     pub schedule: Schedule,
     /// Peak learning rate.
     pub peak: f64,
     /// Final learning rate as a fraction of the peak.
     pub final_fraction: f64,
-    /// Steps of linear warm-up.
+    /// Length of the linear warm-up in steps.
     pub warmup: u64,
     /// Length of the schedule in steps; with a time limit, the steps that the planner expects within it.
     pub total: u64,
@@ -21,7 +22,7 @@ pub struct LearningRateSchedule {
 /// The position in a training when a step begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulePosition {
-    /// Steps completed.
+    /// Number of steps completed.
     pub step: u64,
     /// Step after which training is complete; `None` if steps do not end it.
     pub steps: Option<u64>,
@@ -30,7 +31,7 @@ pub struct SchedulePosition {
 }
 
 impl LearningRateSchedule {
-    /// Returns the schedule of a training.
+    /// Returns the learning-rate schedule of a training with these hyperparameters.
     pub fn of(training: &Hyperparameters) -> Self {
         Self {
             schedule: training.schedule,

@@ -1,63 +1,20 @@
-//! Frames: messages on a pipe, a socket or in a spool file, with length, checksum and JSON.
-//!
-//! `[u32 length][u32 crc32c of the payload][payload]`, little-endian. A reader checks the length before it
-//! allocates, and the checksum before it parses. A payload over [`MAX_PAYLOAD`] is sent in pieces, each of
-//! them a frame; the highest bit of the length announces another piece. Readers of unauthenticated peers
-//! refuse pieces. A torn tail (the writer was killed within a record) differs from a corrupt record:
-//! [`FrameError::Torn`] means "wait for more, or truncate here".
+//! The codec of frames: messages are serialized as JSON into frames, and parsed from them.
 
+use super::length_and_checksum::{HEADER, header, length_prefix, verify_checksum};
+use super::{FrameError, MAX_PAYLOAD};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
-/// Largest payload of one piece in bytes, and of a message for [`read`].
-pub const MAX_PAYLOAD: usize = 16 << 20;
-
-/// Largest payload in bytes of a message in pieces, for readers that trust the writer: the assignments of
-/// very many ranks, a step of very many micro-batches, the manifest of a very large checkpoint.
-pub const MAX_IN_PIECES: usize = 1 << 30;
-
-/// Flag in the length of a piece: another piece follows.
-const MORE: u32 = 1 << 31;
-
-/// Bytes allocated for a payload before any of it has arrived.
+/// Maximum number of bytes allocated for a payload before any of it has arrived.
 const FIRST_ROOM: usize = 64 << 10;
 
-/// Length of the header in bytes.
-pub const HEADER: usize = 8;
-
-/// An error in reading a frame.
-#[derive(Debug, thiserror::Error)]
-pub enum FrameError {
-    /// The stream ended between two frames.
-    #[error("the other end closed the stream")]
-    Closed,
-    /// The stream ended inside a frame.
-    #[error("the stream ended inside a frame")]
-    Torn,
-    /// The length is over the limit.
-    #[error("a message of at least {0} bytes was announced; at most {1} are allowed")]
-    TooLong(usize, usize),
-    /// The checksum does not match.
-    #[error("the checksum of a frame does not match")]
-    Corrupt,
-    /// The payload is not the expected message.
-    #[error("a frame could not be decoded")]
-    Json(#[from] serde_json::Error),
-    /// The stream failed.
-    #[error("the stream failed")]
-    Io(#[from] io::Error),
-}
-
-/// Encodes one message. The limit on its length is the reader's.
+/// Encodes one message as one or several frames. The reader limits its length.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     let payload = serde_json::to_vec(message).expect("messages have string keys only");
     let mut frame = Vec::with_capacity(HEADER + payload.len());
     let (mut piece, mut rest) = payload.split_at(payload.len().min(MAX_PAYLOAD));
     loop {
-        let length = u32::try_from(piece.len()).expect("a piece is below 2^31 bytes");
-        let more = if rest.is_empty() { 0 } else { MORE };
-        frame.extend((length | more).to_le_bytes());
-        frame.extend(crc32c::crc32c(piece).to_le_bytes());
+        frame.extend(header(piece, !rest.is_empty()));
         frame.extend(piece);
         if rest.is_empty() {
             return frame;
@@ -66,18 +23,19 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     }
 }
 
-/// Writes one frame and flushes.
+/// Writes one message to a stream and flushes it.
 pub fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.write_all(&encode(message))?;
     to.flush()
 }
 
-/// Reads one message of at most [`MAX_PAYLOAD`] bytes; blocks until it is whole.
+/// Reads one message of at most [`MAX_PAYLOAD`] bytes from a stream; blocks until it is whole.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> {
     read_within(from, MAX_PAYLOAD)
 }
 
-/// Like [`read`], with a limit of `most` bytes, such as [`MAX_IN_PIECES`].
+/// Reads one message of at most `most` bytes, such as [`super::MAX_IN_PIECES`], from a stream; blocks until
+/// it is whole.
 pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Result<T, FrameError> {
     let mut payload = Vec::new();
     loop {
@@ -95,22 +53,20 @@ pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Re
         if payload.len() < begin + length {
             return Err(FrameError::Torn);
         }
-        if crc32c::crc32c(&payload[begin..]) != u32::from_le_bytes(crc) {
-            return Err(FrameError::Corrupt);
-        }
+        verify_checksum(&payload[begin..], crc)?;
         if !has_more {
             return Ok(serde_json::from_slice(&payload)?);
         }
     }
 }
 
-/// Returns `true` if `bytes` begin with a complete message. `Err` if that has more than [`MAX_PAYLOAD`]
-/// bytes.
+/// Returns `true` if `bytes` begins with a complete message. `Err` if the message has more than
+/// [`MAX_PAYLOAD`] bytes.
 pub fn is_whole(bytes: &[u8]) -> Result<bool, FrameError> {
     is_whole_within(bytes, MAX_PAYLOAD)
 }
 
-/// Like [`is_whole`], with a limit of `most` bytes.
+/// Returns `true` if `bytes` begins with a complete message. `Err` if the message has more than `most` bytes.
 pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
     let (mut rest, mut before) = (bytes, 0);
     loop {
@@ -124,23 +80,7 @@ pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
     }
 }
 
-/// Decodes the length of a piece, and whether another one follows; `before` bytes of the message came
-/// earlier.
-fn length_prefix(length: [u8; 4], before: usize, most: usize) -> Result<(usize, bool), FrameError> {
-    let word = u32::from_le_bytes(length);
-    let (length, has_more) = ((word & !MORE) as usize, word & MORE != 0);
-    // Only the last piece may be short, so a message has few pieces.
-    let announced = before + if has_more { MAX_PAYLOAD + 1 } else { length };
-    if announced > most {
-        return Err(FrameError::TooLong(announced, most));
-    }
-    if length > MAX_PAYLOAD || (has_more && length < MAX_PAYLOAD) {
-        return Err(FrameError::Corrupt);
-    }
-    Ok((length, has_more))
-}
-
-/// Reads until `buffer` is full or the stream ends; returns the number of bytes read.
+/// Reads from a stream until `buffer` is full or the stream ends; returns the number of bytes read.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
@@ -157,6 +97,7 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::MAX_IN_PIECES;
     use proptest::prelude::*;
 
     proptest! {

@@ -1,27 +1,18 @@
-//! Canonical JSON of a recipe, its digest, and the differences between two recipes.
+//! The differences between two recipes, value by value.
 
 use crate::recipe::Recipe;
+use crate::recipe_digest::value;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Compact JSON with sorted keys. Equal recipes give equal bytes on every machine.
-pub fn json(recipe: &Recipe) -> String {
-    sorted(value(recipe)).to_string()
-}
-
-/// blake3 of the canonical JSON, in 64 hexadecimal digits.
-pub fn digest(recipe: &Recipe) -> String {
-    blake3::hash(json(recipe).as_bytes()).to_hex().to_string()
-}
-
-/// A value in which two recipes differ.
+/// A difference between two recipes: one value that is not the same in both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Dotted path in the canonical JSON.
+    /// Dotted path of the value in the canonical JSON.
     pub path: String,
-    /// The value in the first recipe; `—` where it has none.
+    /// The value in the first recipe; `—` if that recipe does not have it.
     pub before: String,
-    /// The value in the second recipe; `—` where it has none.
+    /// The value in the second recipe; `—` if that recipe does not have it.
     pub after: String,
 }
 
@@ -42,22 +33,6 @@ pub fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
     let mut map = BTreeMap::new();
     flatten("", &value(recipe), &mut map);
     map
-}
-
-fn value(recipe: &Recipe) -> Value {
-    serde_json::to_value(recipe).expect("a recipe has text keys and finite numbers only")
-}
-
-fn sorted(value: Value) -> Value {
-    match value {
-        Value::Object(map) => {
-            let ordered: BTreeMap<String, Value> =
-                map.into_iter().map(|(key, value)| (key, sorted(value))).collect();
-            Value::Object(ordered.into_iter().collect())
-        }
-        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
-        plain => plain,
-    }
 }
 
 fn flatten(path: &str, value: &Value, map: &mut BTreeMap<String, String>) {
