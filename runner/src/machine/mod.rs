@@ -16,15 +16,16 @@
 //! not refused.
 
 mod attempt;
+mod backoff;
+mod blame;
 mod io;
 mod promise;
 mod restart;
-mod restart_policy;
 #[cfg(test)]
 mod simulate;
 
+pub use blame::{Blame, more_severe};
 pub use io::{Millis, TrialEffect, TrialInput};
-pub use restart_policy::{Blame, more_severe};
 
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Verdict};

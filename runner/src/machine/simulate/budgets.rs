@@ -3,7 +3,7 @@
 use super::begun;
 use super::ranks::figures;
 use crate::fact::{AttemptEnd, Fact, Verdict};
-use crate::machine::restart_policy::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
+use crate::machine::backoff::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
 use crate::machine::{Blame, Millis, TrialInput, TrialMachine};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent};
 
