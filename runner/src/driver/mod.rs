@@ -7,6 +7,7 @@ mod agent_connection;
 mod anomaly;
 mod controller;
 mod lock;
+mod straggler;
 mod training_time;
 mod viewer;
 
