@@ -13,6 +13,7 @@ use super::fencing::Fencing;
 use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
 use super::relay::RemoteHost;
+use super::timeouts::{ANSWER_TIMEOUT, FOLLOWER_START_TIMEOUT, LAUNCH_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
 use super::{AgentContact, AvailableHosts, FencedAgent, HostPool, Launcher, LocalLauncher, SpoolUnreadable};
 use crate::certificates::agent_certificates;
 use crate::control_protocol::{
@@ -26,21 +27,6 @@ use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Timeout of a short question to a host.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Timeout of a short question to hosts that have answered before.
-const REPEAT_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
-
-/// Timeout of reading a checkpoint's manifest from a host.
-const MANIFEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Timeout of a launch on a host that reports progress.
-const LAUNCH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-
-/// Timeout of starting a follower.
-const FOLLOWER_START_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The launcher that starts agents on other hosts.
 pub struct ClusterLauncher {

@@ -2,14 +2,12 @@
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::relay::{Disconnect, RemoteHost};
+use super::timeouts::SUSPECT_TIMEOUT;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Time to wait for a suspect host while others may answer. A healthy host answers within a round trip.
-const SUSPECT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A host to ask, with what is known of its health.
 pub(super) struct PolledHost {

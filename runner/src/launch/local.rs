@@ -1,6 +1,7 @@
 //! The launcher for this machine: the agent is a process in a session of its own.
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
+use super::timeouts::{AGENT_START_TIMEOUT, EXIT_TIMEOUT};
 use super::{AgentContact, CheckpointPlacement, ConnectedAgent, HostPool, Launcher, SpoolUnreadable};
 use crate::checkpoints;
 use crate::control_protocol::{
@@ -22,12 +23,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Maximum silence of an agent that starts its ranks; it reports progress every few seconds.
-const TO_START: Duration = Duration::from_secs(60);
-
-/// Time for killed processes to end, and for an agent to exit after its attempt.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The launcher that starts agents on this machine.
 pub struct LocalLauncher {
@@ -362,12 +357,12 @@ fn hand_over_task(
             heard = frame::read(&mut answers);
         }
     });
-    let mut until = Instant::now() + TO_START;
+    let mut until = Instant::now() + AGENT_START_TIMEOUT;
     loop {
         match answer.recv_timeout(CANCEL_POLL_INTERVAL) {
             Ok(Ok(AgentReply::Launching)) => {
                 going_on();
-                until = Instant::now() + TO_START;
+                until = Instant::now() + AGENT_START_TIMEOUT;
             }
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => return Err(format!("the agent did not answer: {error}")),
@@ -376,7 +371,7 @@ fn hand_over_task(
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Err(format!("the agent did not answer within {} s", TO_START.as_secs()));
+                return Err(format!("the agent did not answer within {} s", AGENT_START_TIMEOUT.as_secs()));
             }
         }
     }

@@ -20,6 +20,7 @@ mod rank_placement;
 pub mod relay;
 pub mod slurm;
 pub mod ssh;
+mod timeouts;
 
 pub use cancellation::CancellationToken;
 pub use cluster::ClusterLauncher;

@@ -1,8 +1,9 @@
 //! Checkpoints of a trial on several hosts: where they are, and the copy of an adopted one to the leader's host.
 
 use super::super::relay::{RemoteHost, RemoteStore};
+use super::super::timeouts::{ANSWER_TIMEOUT, LAUNCH_TIMEOUT, MANIFEST_TIMEOUT};
 use super::super::{CheckpointPlacement, LocalLauncher};
-use super::{ANSWER_TIMEOUT, ClusterLauncher, LAUNCH_TIMEOUT, MANIFEST_TIMEOUT};
+use super::ClusterLauncher;
 use crate::checkpoints::{self, CheckpointStore, FolderListing, Inventory, read_manifest};
 use crate::control_protocol::{AgentOrder, LaunchError};
 use dtrain_protocol::checkpoint::parse_folder_name;

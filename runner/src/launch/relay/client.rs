@@ -1,7 +1,8 @@
 //! The client of the relay: the controller's side of the connection to a host.
 
+use super::super::timeouts::{LAUNCH_SILENCE_TIMEOUT, STALL_TIMEOUT};
 use super::super::{AgentContact, ConnectedAgent};
-use super::spool_remainder::{STALL_TIMEOUT, SpoolRemainder};
+use super::spool_remainder::SpoolRemainder;
 use super::{Reply, Request};
 use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder, LaunchError};
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
@@ -10,13 +11,9 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// Maximum size of a reply, in bytes; the rest is not read.
 const MAX_REPLY_BYTES: u64 = 1 << 30;
-
-/// Maximum silence of a host that launches an agent; it reports progress every few seconds.
-const LAUNCH_SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A way to start the relay's server on a host.
 pub trait Connector: Send {

@@ -4,9 +4,6 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Silence after which the host counts as unreachable.
-pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// A stream of a known number of bytes from a host. The total time is unlimited as long as bytes arrive.
 ///
 /// Reading fails if they stop or end early, so the end of the stream is the end of the spool.
@@ -50,6 +47,7 @@ impl Read for SpoolRemainder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::timeouts::STALL_TIMEOUT;
     use super::*;
     use std::io::Write;
 

@@ -5,16 +5,16 @@
 //!
 //! Two facts differ from SSH. All nodes share one state folder: a node's state is in its `hosts/NODE`, whose
 //! `checkpoints` links to the trial's, so each node saves its part there and the leader alone commits. And
-//! the scheduler owns the processes: an agent ends with its relay, and ranks leave SIGTERM to the agent,
-//! which saves. The script of a job is `exec "$@"`, with the arguments of the command. `slurm/JOB.trial`
-//! names the trial that a requeued job continues; `trials/ID/job` names the job that `attach` and `stop` on
-//! the login node follow.
+//! the scheduler owns the processes: an agent ends with its relay, and ranks leave the signals of a
+//! preemption to the agent, which saves. The script of a job is `exec "$@"`, with the arguments of the
+//! command. `slurm/JOB.trial` names the trial that a requeued job continues; `trials/ID/job` names the job
+//! that `attach` and `stop` on the login node follow.
 
 mod allocation;
-mod submission;
+mod sbatch;
 
 pub use allocation::Allocation;
-pub use submission::Submission;
+pub use sbatch::Submission;
 
 use crate::files;
 use crate::{Home, durable};

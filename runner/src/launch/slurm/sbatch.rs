@@ -1,4 +1,4 @@
-//! Submission of a job to the queue.
+//! Submission of a Slurm job to the queue with `sbatch`.
 
 use super::{JobId, SlurmError, jobs_folder, run_command, run_command_with_input};
 use crate::files;
