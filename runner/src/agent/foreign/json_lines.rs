@@ -1,6 +1,6 @@
 //! Reader of the JSON lines that a foreign program writes.
 
-use super::output::each_line;
+use super::rank_output::each_line;
 use super::step_tracker::{ReportedLine, StepTracker};
 use dtrain_protocol::Event;
 use dtrain_recipes::line_template::{Number, is_metric_name};
