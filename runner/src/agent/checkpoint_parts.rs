@@ -7,7 +7,7 @@
 
 use super::messages::FetchSummary;
 use super::peers::fetch_chunks::{ChunkFetcher, ChunkId, ReceivedChunks, WantedFile};
-use super::peers::link::LoopCounters;
+use super::peers::heartbeat::LoopCounters;
 use super::peers::listener::PeerListener;
 use crate::checkpoints::{COMMIT, MANIFEST};
 use crate::control_protocol::{LaunchError, PeerAddress};

@@ -6,7 +6,8 @@
 use super::follower::HostInput;
 use super::host_driver::HostDriver;
 use super::messages::{HostMessage, LeaderMessage};
-use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
+use super::peers::heartbeat::LoopCounters;
+use super::peers::link::{LinkEvent, PeerLink};
 use super::peers::listener::PeerListener;
 use super::peers::{MutualTlsStream, TrialAttempt};
 use super::{InboxMessage, POLL_INTERVAL, log_line, refuse, send_reply, termination_flag, write_card};

@@ -3,7 +3,7 @@
 use super::follower::{Follower, HostConfig, HostEffect, HostInput};
 use super::foreign::Rendezvous;
 use super::messages::{HostMessage, RankExit};
-use super::peers::link::LoopCounters;
+use super::peers::heartbeat::LoopCounters;
 use super::peers::listener::PeerListener;
 use super::rank_process::{self, RankChange, RankProcess};
 use super::spawn_context::SpawnContext;

@@ -6,7 +6,8 @@ use super::leader::{
     AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST, Leader,
 };
 use super::messages::{HostMessage, LeaderMessage};
-use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
+use super::peers::heartbeat::LoopCounters;
+use super::peers::link::{LinkEvent, PeerLink};
 use super::peers::listener::PeerListener;
 use super::peers::{Greeting, MutualTlsStream, TrialAttempt, connect};
 use super::{

@@ -259,16 +259,6 @@ impl HostMessage {
     }
 }
 
-/// A heartbeat with the progress of the agent's loop and of its checkpoint work. A thread that sends
-/// heartbeats proves nothing by itself; a counter that does not change shows that the agent is stuck.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Heartbeat {
-    /// Turns of the agent's loop.
-    pub(super) turns: u64,
-    /// Units of checkpoint work: chunks fetched, files flushed.
-    pub(super) work: u64,
-}
-
 /// Serialization of values that many messages share.
 mod shared {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -126,7 +126,8 @@ fn detach(answers: &File) -> Result<AgentTask, String> {
         .map_err(|error| format!("the order cannot be read: {error}"))
 }
 
-/// Returns a flag that is set when the host ends the agent. Signals of a terminal are ignored.
+/// Returns a flag that SIGTERM sets, such as at a preemption: the attempt then saves and stops. Signals of a
+/// terminal are ignored.
 fn termination_flag() -> io::Result<Arc<AtomicBool>> {
     let terminated = Arc::new(AtomicBool::new(false));
     let ignored = Arc::new(AtomicBool::new(false));

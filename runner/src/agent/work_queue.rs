@@ -5,7 +5,7 @@ use super::follower::HostTask;
 use super::foreign::{free_ports, rendezvous_port};
 use super::messages::{FetchRefusal, FetchSummary, HostMessage};
 use super::peers::fetch_file::fetch_file;
-use super::peers::link::LoopCounters;
+use super::peers::heartbeat::LoopCounters;
 use super::peers::listener::{self, PeerListener};
 use super::{log_line, spool_mirror};
 use crate::checkpoints::{self, commit, retention};

@@ -3,7 +3,8 @@
 //! It has no socket, clock, disk or process. The leader's own host has one too.
 
 use super::foreign::Rendezvous;
-use super::messages::{Heartbeat, HostMessage, LeaderMessage, RankExit};
+use super::messages::{HostMessage, LeaderMessage, RankExit};
+use super::peers::heartbeat::Heartbeat;
 use crate::control_protocol::PeerAddress;
 use crate::machine::Millis;
 use dtrain_protocol::{Event, Failure, FileEntry, Order, Rank, SavedFile, StepId};

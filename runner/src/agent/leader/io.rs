@@ -1,6 +1,7 @@
 //! The leader's configuration, inputs and effects.
 
-use super::super::messages::{Heartbeat, HostMessage, LeaderMessage};
+use super::super::messages::{HostMessage, LeaderMessage};
+use super::super::peers::heartbeat::Heartbeat;
 use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
 use crate::spool::SpoolRecord;

@@ -14,7 +14,8 @@ mod tests;
 
 pub(super) use io::{AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST};
 
-use super::messages::{Heartbeat, HostMessage, LeaderMessage};
+use super::messages::{HostMessage, LeaderMessage};
+use super::peers::heartbeat::Heartbeat;
 use crate::control_protocol::STOP_GRACE_MS;
 use crate::machine::{Millis, more_severe};
 use crate::spool::SpoolRecord;

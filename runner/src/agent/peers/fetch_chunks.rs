@@ -1,7 +1,7 @@
 //! Parallel fetch of checkpoint chunks from all hosts that have them; each chunk is verified.
 
 use super::fetch_file::{BUSY_RETRY_INTERVAL, BUSY_TIMEOUT, FetchError, has_length};
-use super::link::LoopCounters;
+use super::heartbeat::LoopCounters;
 use super::listener::PeerListener;
 use super::{ChunkRequest, Greeting, connect};
 use crate::control_protocol::{LaunchError, PeerAddress};

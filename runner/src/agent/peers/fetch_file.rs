@@ -1,6 +1,6 @@
 //! Fetch of whole checkpoint files from other hosts, with verification.
 
-use super::link::LoopCounters;
+use super::heartbeat::LoopCounters;
 use super::listener::{BUSY, PeerListener, file_path};
 use super::{Greeting, connect};
 use crate::control_protocol::{LaunchError, PeerAddress};

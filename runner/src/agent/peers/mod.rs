@@ -6,6 +6,7 @@
 
 pub(super) mod fetch_chunks;
 pub(super) mod fetch_file;
+pub(super) mod heartbeat;
 pub(super) mod link;
 pub(super) mod listener;
 

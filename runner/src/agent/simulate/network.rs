@@ -2,7 +2,8 @@
 //! direction is cut.
 
 use super::{MachineHealth, SILENCE, World};
-use crate::agent::messages::{Heartbeat, HostMessage, LeaderMessage};
+use crate::agent::messages::{HostMessage, LeaderMessage};
+use crate::agent::peers::heartbeat::Heartbeat;
 use crate::agent::{follower, leader};
 use dtrain_protocol::AttemptId;
 use std::collections::VecDeque;
