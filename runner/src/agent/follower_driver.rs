@@ -46,7 +46,7 @@ pub(super) fn run(order: &FollowerOrder) -> ExitCode {
 struct FollowerDriver<'a> {
     host: HostDriver<'a>,
     folder: TrialFolder,
-    /// Address of its listener.
+    /// Address of the follower's listener.
     address: String,
     card: AgentCard,
     inbox: Sender<InboxMessage>,

@@ -8,28 +8,28 @@ use crate::trial_event::ControllerStatus;
 use dtrain_protocol::{Assignment, Event, Rank, StampedEvent, StepFigures};
 use std::collections::VecDeque;
 
-/// Fewest and most recent losses that a new loss is compared with.
+/// The fewest losses to compare a new loss with, and the number of recent ones that are kept.
 const LOSSES: (usize, usize) = (50, 100);
 
-/// Spreads above the median, and losses in a row above that, that make a spike.
+/// The number of spreads above the median, and of consecutive losses above that, that make a loss spike.
 const LEAP: (f64, u32) = (8.0, 3);
 
 /// Smallest spread as a fraction of the median, so that a nearly constant loss causes no spikes.
 const LEAST_SPREAD: f64 = 0.005;
 
-/// Anomaly detector of one attempt.
+/// Detector of anomalies in one attempt.
 #[derive(Debug, Default)]
 pub struct AnomalyDetector {
     losses: VecDeque<f64>,
-    /// Rank whose losses count.
+    /// Lowest rank that has reported each figure; only its losses count.
     reporters: Reporters,
-    /// Consecutive losses above the threshold.
+    /// Number of consecutive losses above the threshold.
     high: u32,
     stragglers: StragglerDetector,
 }
 
 impl AnomalyDetector {
-    /// Returns a detector for an attempt that is about to be launched.
+    /// Creates the detector of an attempt that is about to be launched.
     pub fn of(assignments: &[Assignment]) -> Self {
         Self { stragglers: StragglerDetector::of(assignments), ..Self::default() }
     }
@@ -72,7 +72,7 @@ impl AnomalyDetector {
         None
     }
 
-    /// Returns a new long-term straggler with its description, once.
+    /// Returns a new long-term straggler with its description; each is returned once.
     pub(super) fn take_straggler(&mut self) -> Option<(Rank, String)> {
         self.stragglers.take()
     }

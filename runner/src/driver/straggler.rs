@@ -7,30 +7,31 @@ use crate::trial_event::ControllerStatus;
 use dtrain_protocol::{Assignment, PhaseTimes, Rank};
 use std::collections::BTreeMap;
 
-/// Steps in a window over which ranks are compared.
+/// Number of steps in a window over which ranks are compared.
 const STEPS: usize = 50;
 
-/// Ratio to the median of its peers from which a rank is slow.
+/// A rank is slow if its time is more than this multiple of the median of its peers.
 const SLOW: f64 = 1.3;
 
-/// Slow windows before a rank becomes a strike against its host; then again at every doubling.
+/// Number of slow windows before a rank becomes a strike against its host; then again at every doubling.
 const SLOW_WINDOWS: u32 = 4;
 
-/// Straggler detector of one attempt.
+/// Detector of stragglers in one attempt.
 #[derive(Debug, Default)]
 pub(super) struct StragglerDetector {
     /// For each rank the number of its group of equal work; empty if unknown.
     work: Vec<u32>,
-    /// Seconds that each rank computed in each of the last steps.
+    /// Seconds that each rank computed in each step of the current window.
     computed: BTreeMap<Rank, Vec<f64>>,
     /// Number of slow windows of each rank.
     slow: BTreeMap<Rank, u32>,
-    /// Rank that has become a long-term straggler, with a description; taken by the controller.
+    /// The rank that has just become a long-term straggler, with a description; `None` once the controller
+    /// took it.
     long_slow: Option<(Rank, String)>,
 }
 
 impl StragglerDetector {
-    /// Returns a detector for an attempt that is about to be launched.
+    /// Creates the detector of an attempt that is about to be launched.
     pub(super) fn of(assignments: &[Assignment]) -> Self {
         let mut kinds: Vec<&Assignment> = Vec::new();
         let mut number = |one| {
@@ -49,7 +50,7 @@ impl StragglerDetector {
         &self.work
     }
 
-    /// Processes the times of a step; returns a straggler when it is first detected.
+    /// Processes the phase times of one step of `rank`; returns a straggler when it is first detected.
     pub(super) fn observe(&mut self, rank: Rank, times: PhaseTimes) -> Option<ControllerStatus> {
         let kind = *self.work.get(rank.0 as usize)?;
         let own = times.data + times.forward + times.backward + times.optimizer;
@@ -88,7 +89,7 @@ impl StragglerDetector {
         (*windows == 1).then_some(ControllerStatus::Straggler { rank, seconds, median: usual })
     }
 
-    /// Returns a new long-term straggler with its description, once.
+    /// Returns a new long-term straggler with its description; each is returned once.
     pub(super) fn take(&mut self) -> Option<(Rank, String)> {
         self.long_slow.take()
     }

@@ -31,19 +31,19 @@ fn severity(failure: &Failure) -> u8 {
     }
 }
 
-/// The party whose failure lost an attempt. Each has its own budget.
+/// The party that is to blame for a lost attempt. Each has its own failure budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
     /// A host, its agent or the network. The training is not to blame: the trial restarts until the machines
     /// work again.
     Machines,
-    /// The program, its data or its settings are to blame.
+    /// The program, its data or its settings.
     Training,
 }
 
 impl Blame {
-    /// Returns who is to blame for `failure`. The signals in `FROM_OUTSIDE` come from the system or a user
+    /// Returns the party to blame for `failure`. The signals in `FROM_OUTSIDE` come from the system or a user
     /// and count against machines; a program that fails by itself ends otherwise.
     pub fn of(failure: &Failure) -> Self {
         match failure {
@@ -69,7 +69,7 @@ impl Blame {
         }
     }
 
-    /// Returns the number of attempts without progress that such failures may cost.
+    /// Returns the number of attempts without progress that may be lost to this party before the trial fails.
     pub fn attempts(self) -> u32 {
         match self {
             Self::Machines => ATTEMPTS_OF_MACHINES,
@@ -78,7 +78,7 @@ impl Blame {
     }
 }
 
-/// Signals that end a process from outside.
+/// Signals that another program, the system or a user sends to end a process.
 const FROM_OUTSIDE: &[Signal] = &[Signal::KILL, Signal::TERM, Signal::HUP];
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use crate::fact::{AttemptEnd, Fact, Verdict};
 use dtrain_protocol::{Failure, ResumePoint, StopReason};
 use std::path::Path;
 
-/// Attempts without a new step on unusable data of one host before the trial fails: other hosts get one try.
+/// Number of attempts without a new step, lost to unusable data on one host, after which the trial fails:
+/// other hosts get one try.
 const ATTEMPTS_AT_DATA: u32 = 2;
 
 impl TrialMachine {
@@ -46,8 +47,8 @@ impl TrialMachine {
         self.restart_or_give_up(now, AttemptEnd::NotLaunched(failure.clone()), effects);
     }
 
-    /// Turns a finished attempt into a lost one if no checkpoint has its last step: its result cannot be
-    /// read.
+    /// Turns a finished attempt into a lost one if no checkpoint has its last step, because its result cannot
+    /// be read.
     fn lost_if_unsaved(&self, ended: AttemptEnd) -> AttemptEnd {
         match (ended, self.reports.uncommitted) {
             (AttemptEnd::Finished(_), Some(step)) if step >= self.reached && !self.is_durable(step) => {
@@ -58,8 +59,8 @@ impl TrialMachine {
         }
     }
 
-    /// Records that a checkpoint is unreadable, so that no attempt resumes from it. Ignores folders that are
-    /// not counted.
+    /// Records that a checkpoint is unreadable, so that no attempt resumes from it. Ignores checkpoints that
+    /// are not known.
     fn refuse(&mut self, folder: &Path, reason: &str, effects: &mut Vec<TrialEffect>) {
         // Each host keeps the same checkpoint in a folder of its own.
         let is_meant = |point: &ResumePoint| point.folder.file_name() == folder.file_name();
@@ -91,7 +92,7 @@ impl TrialMachine {
         })
     }
 
-    /// Returns the verdict if machine failures have prevented progress for too long.
+    /// Returns the verdict if machine failures have prevented progress for too long; `None` otherwise.
     fn verdict_on_timeout(&self, now: Millis, ended: &AttemptEnd) -> Option<Verdict> {
         let is_long = self.troubled_since.is_some_and(|since| now >= since.after(MACHINES_FAIL_FOR_MS));
         match ended {
@@ -105,7 +106,7 @@ impl TrialMachine {
     }
 }
 
-/// Returns who is to blame for the end of an attempt; `None` if it finished.
+/// Returns the party to blame for the end of an attempt; `None` if it finished.
 fn blame_for(ended: &AttemptEnd) -> Option<Blame> {
     match ended {
         AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure) => Some(Blame::of(failure)),
@@ -113,7 +114,8 @@ fn blame_for(ended: &AttemptEnd) -> Option<Blame> {
     }
 }
 
-/// Returns the verdict if the end of an attempt alone decides it, because a restart would end alike.
+/// Returns the verdict if the end of an attempt alone decides it, because a restart would end the same way;
+/// `None` otherwise.
 fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
     match ended {
         AttemptEnd::Finished(StopReason::Ordered) => Some(Verdict::Stopped),
@@ -142,8 +144,8 @@ fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
     }
 }
 
-/// True if a program that ended with `code` and last printed `last` would fail again: it cannot be started,
-/// or it raised an exception of its own.
+/// Returns `true` if a program that ended with `code` and last printed `last` would fail again: it cannot be
+/// started, or it raised an exception of its own.
 fn is_permanent(code: i32, last: &[String]) -> bool {
     let not_started = matches!(code, 126 | 127);
     let is_transient = |line: &String| TRANSIENT.iter().any(|word| line.to_ascii_lowercase().contains(word));
@@ -151,7 +153,8 @@ fn is_permanent(code: i32, last: &[String]) -> bool {
     not_started || (has_traceback && !last.iter().any(is_transient))
 }
 
-/// Words, in lower case, of exceptions that another rank, the network or the machine may have caused.
+/// Words, in lower case, that occur in exceptions that another rank, the network or the machine may have
+/// caused.
 const TRANSIENT: &[&str] = &[
     "connection",
     "timed out",

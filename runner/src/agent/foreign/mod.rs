@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// Starts one rank. The calling thread must outlive it.
+/// Starts the foreign program of one rank. The calling thread must outlive it.
 pub(super) fn start(
     foreign: &model::ForeignCommand,
     assignment: &Assignment,

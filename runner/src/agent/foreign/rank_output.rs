@@ -13,26 +13,26 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::thread;
 
-/// Number of last lines kept of a failed program.
+/// Number of last lines of a failed program's log that its failure quotes.
 const LAST_LINES: usize = 40;
 
-/// Number of bytes at the end of its log that are searched for them.
+/// Number of bytes at the end of a failed program's log in which its last lines are searched.
 const LAST_BYTES: u64 = 16 << 10;
 
-/// Number of bytes read at once.
+/// Number of bytes of output read at once.
 const CHUNK: usize = 64 << 10;
 
 /// The streams from which a foreign rank's reports are read.
 pub(in crate::agent) struct RankOutput {
-    /// JSON lines.
+    /// Pipe on which the program writes JSON lines.
     pub(super) events: PipeReader,
-    /// The output of the program, if templates apply to it; it is also copied to the log.
+    /// Pipe with the program's output, which is also copied to the log; `None` if no templates apply to it.
     pub(super) output: Option<PipeReader>,
     pub(super) log: PathBuf,
     pub(super) progress: OutputTemplates,
 }
 
-/// The templates for a program's output.
+/// The recipe's templates for the lines of a program's output.
 pub(super) struct OutputTemplates(Vec<LineTemplate>);
 
 impl OutputTemplates {
@@ -77,7 +77,7 @@ impl OutputTemplates {
     }
 }
 
-/// Reads reports in threads until the program and its child processes have closed their files.
+/// Reads a rank's reports in threads until the program and its child processes have closed their files.
 pub(in crate::agent) fn spawn_readers(rank_output: RankOutput, rank: Rank, inbox: &Sender<InboxMessage>) {
     let inbox = inbox.clone();
     thread::spawn(move || {
@@ -118,7 +118,7 @@ pub(super) fn each_line(
     Ok(())
 }
 
-/// Returns the last lines of a log.
+/// Returns the last lines of a program's log.
 pub(super) fn last_lines(log: &Path) -> Vec<String> {
     let tail = || -> io::Result<Vec<u8>> {
         let mut file = files::open(log)?;

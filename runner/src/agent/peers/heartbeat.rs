@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest time between two frames.
+/// Longest time between two heartbeats on a connection.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Silence after which a peer counts as lost.
@@ -17,13 +17,13 @@ pub(in crate::agent) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay of a wake-up after which this process suspects itself and not the peer.
 const MAX_SCHEDULING_DELAY: Duration = Duration::from_millis(250);
 
-/// A heartbeat with the progress of the agent's loop and of its checkpoint work. A thread that sends
-/// heartbeats proves nothing by itself; a counter that does not change shows that the agent is stuck.
+/// A heartbeat: the progress of the agent's loop and of its checkpoint work. A thread that sends heartbeats
+/// proves nothing by itself; a counter that does not change shows that the agent is stuck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::agent) struct Heartbeat {
-    /// Turns of the agent's loop.
+    /// Number of turns of the agent's loop.
     pub(in crate::agent) turns: u64,
-    /// Units of checkpoint work: chunks fetched, files flushed.
+    /// Number of units of checkpoint work: chunks fetched, files flushed.
     pub(in crate::agent) work: u64,
 }
 
@@ -45,13 +45,13 @@ impl LoopCounters {
         self.work.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the current counters.
+    /// Returns the current values of the counters as a heartbeat.
     pub(in crate::agent) fn now(&self) -> Heartbeat {
         Heartbeat { turns: self.turns.load(Ordering::Relaxed), work: self.work.load(Ordering::Relaxed) }
     }
 }
 
-/// The times of the last heartbeat sent and of the last bytes received on one connection.
+/// Times of the last heartbeat sent and of the last bytes received on one connection.
 pub(super) struct HeartbeatClock {
     sent_at: Instant,
     heard_at: Instant,
@@ -78,18 +78,18 @@ impl HeartbeatClock {
         HEARTBEAT_INTERVAL.saturating_sub(self.sent_at.elapsed())
     }
 
-    /// Notes that the peer has sent something.
+    /// Records that the peer has just sent something.
     pub(super) fn heard(&mut self) {
         self.heard_at = Instant::now();
     }
 
-    /// Returns the time since the peer last sent something, if its heartbeats are missed.
+    /// Returns the time since the peer last sent something if it is too long; `None` otherwise.
     pub(super) fn missed(&self) -> Option<Duration> {
         let silent = self.heard_at.elapsed();
         (silent > HEARTBEAT_TIMEOUT).then_some(silent)
     }
 
-    /// Does not count `late`, by which this process woke up late, as silence of the peer.
+    /// Leaves out the delay `late`, by which this process woke up late, from the silence of the peer.
     pub(super) fn excuse(&mut self, late: Duration) {
         if late > MAX_SCHEDULING_DELAY {
             self.heard_at += late;

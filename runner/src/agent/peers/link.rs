@@ -1,4 +1,4 @@
-//! The connection of the leader and a follower: frames both ways, with heartbeats.
+//! The connection of the leader and a follower: frames in both directions, with heartbeats.
 //!
 //! A side that misses the other's heartbeats counts it as lost (`heartbeat`).
 
@@ -27,7 +27,7 @@ pub(in crate::agent) struct PeerLink {
     waker: Arc<OwnedFd>,
 }
 
-/// A frame on the connection.
+/// A frame on the connection of two agents.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Frame<T> {
@@ -35,19 +35,19 @@ enum Frame<T> {
     Message(T),
 }
 
-/// An event of the remote end.
+/// An event of the connection, received from the peer or about it.
 #[derive(Debug)]
 pub(in crate::agent) enum LinkEvent<T> {
-    /// A message of the peer.
+    /// A message from the peer.
     Message(T),
-    /// A heartbeat of the peer, with its progress.
+    /// A heartbeat of the peer, with the progress of its loop.
     Beat(Heartbeat),
     /// The connection is lost, for the reason given.
     Lost(String),
 }
 
 impl PeerLink {
-    /// Serves `stream` in a thread; `hear` gets every message, and finally the loss of the connection.
+    /// Serves `stream` in a thread; `hear` gets every event, and finally the loss of the connection.
     pub(in crate::agent) fn start<T: DeserializeOwned>(
         stream: MutualTlsStream,
         loop_counters: &Arc<LoopCounters>,
@@ -61,7 +61,7 @@ impl PeerLink {
         Ok(Self { outgoing: Some(outgoing), waker })
     }
 
-    /// Sends a message; a lost peer does not get it.
+    /// Sends a message to the peer; a lost peer does not get it.
     pub(in crate::agent) fn send(&self, message: &impl Serialize) {
         if let Some(outgoing) = &self.outgoing {
             drop(outgoing.send(frame::encode(&Frame::Message(message))));
@@ -88,7 +88,7 @@ struct LinkThread {
     socket: TcpStream,
     queue: Receiver<Vec<u8>>,
     waker: Arc<OwnedFd>,
-    /// Received bytes of an incomplete frame.
+    /// Received bytes that are not a complete frame yet.
     inbox: Vec<u8>,
     heartbeats: HeartbeatClock,
     loop_counters: Arc<LoopCounters>,
@@ -168,7 +168,7 @@ impl LinkThread {
         Ok(())
     }
 
-    /// Reads all available bytes, those that came with the handshake first.
+    /// Reads all available bytes, beginning with those that came with the handshake.
     fn receive_available(&mut self) -> io::Result<()> {
         self.take_plaintext()?;
         loop {
@@ -196,7 +196,7 @@ impl LinkThread {
         }
     }
 
-    /// Delivers every complete frame. `Err` describes an invalid one.
+    /// Passes every complete frame on to `hear`. `Err` describes an invalid one.
     fn deliver_frames<T: DeserializeOwned>(
         &mut self,
         hear: &mut impl FnMut(LinkEvent<T>),

@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A stream of a known number of bytes from a host. The total time is unlimited as long as bytes arrive.
+/// A stream of a known number of spool bytes from a host. The total time is unlimited as long as bytes
+/// arrive.
 ///
 /// Reading fails if they stop or end early, so the end of the stream is the end of the spool.
 pub(in crate::launch) struct SpoolRemainder {
@@ -14,7 +15,7 @@ pub(in crate::launch) struct SpoolRemainder {
 }
 
 impl SpoolRemainder {
-    /// Reads the next `bytes` of `from`, which has no other reader.
+    /// Creates the stream of the next `bytes` bytes of `from`, which has no other reader.
     pub(super) fn new(from: UnixStream, bytes: u64, patience: Duration) -> io::Result<Self> {
         from.set_read_timeout(Some(patience))?;
         Ok(Self { from, left: bytes, patience })
