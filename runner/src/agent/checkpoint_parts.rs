@@ -175,7 +175,7 @@ impl CheckpointParts<'_> {
     }
 }
 
-/// True if a chunk matches its hash.
+/// Returns `true` if a chunk of a file on disk matches its hash.
 fn is_chunk_valid(target: &WantedFile<'_>, chunk: u64, bytes: &mut Vec<u8>) -> bool {
     let range = target.entry.chunk(chunk);
     bytes.resize(usize::try_from(range.end - range.start).unwrap_or(0), 0);

@@ -26,7 +26,7 @@ pub(super) enum LeaderMessage {
     FetchCheckpoint {
         /// Name of the checkpoint folder; it is created if missing.
         folder: String,
-        /// Each file with the hosts that have it.
+        /// Each file of the checkpoint, with the hosts that have it.
         #[serde(with = "shared")]
         files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
         /// Content of the manifest of a committed checkpoint.
@@ -38,7 +38,7 @@ pub(super) enum LeaderMessage {
     FetchParts {
         /// Name of the checkpoint folder.
         folder: String,
-        /// Each file with the hosts that have it.
+        /// Each file of the checkpoint, with the hosts that have it.
         #[serde(with = "shared")]
         files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
         /// Content of the checkpoint's manifest.

@@ -47,7 +47,7 @@ impl StepCounters {
         self.newest
     }
 
-    /// True if the counter in lines of this kind has fractions.
+    /// Returns `true` if the counter in lines of this kind has fractions.
     pub(super) fn has_fractions(&self, kind: usize) -> bool {
         self.of.get(&kind).is_some_and(|counter| counter.has_fractions)
     }

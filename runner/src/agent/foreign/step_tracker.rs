@@ -173,7 +173,7 @@ impl StepTracker {
         step
     }
 
-    /// True if a result of the line was already reported at this position.
+    /// Returns `true` if a result of the line was already reported at `position`.
     fn repeats(&self, line: &ReportedLine, position: CounterPosition) -> bool {
         line.results().any(|(name, _)| {
             self.results.get(name).is_some_and(|known| known.continued == position.continued)
