@@ -1,5 +1,5 @@
-//! TLS certificates of one attempt. The authority's key never leaves the memory of the process that creates
-//! it.
+//! The TLS certificates of one attempt. The authority's key never leaves the memory of the process that
+//! creates it.
 
 use dtrain_protocol::{AttemptId, Rank, TlsIdentity, TrialId};
 use rcgen::{

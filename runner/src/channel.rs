@@ -1,4 +1,4 @@
-//! Pipe on which a child process of this program sends messages to its parent.
+//! The pipe on which a child process of this program sends messages to its parent.
 //!
 //! It is not standard output: a library may print there before `main` begins, and such output belongs in the
 //! log. The number of the pipe is an argument, so that grandchildren do not learn it; the child closes the
@@ -12,10 +12,10 @@ use std::io::{self, PipeReader};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-/// Name of the argument that holds the number of the pipe.
+/// Name of the command-line argument that holds the number of the pipe.
 const ARGUMENT: &str = "--channel";
 
-/// Starts a worker or an agent; returns the child and the pipe with its messages.
+/// Starts a worker or an agent; returns the child process and the pipe on which its messages arrive.
 ///
 /// The caller sets standard output and standard error of `command` first.
 pub fn spawn(mut command: Command) -> io::Result<(Child, PipeReader)> {
@@ -32,8 +32,8 @@ pub(crate) fn spawn_bound(mut command: Command, others: &[Arc<OwnedFd>]) -> io::
     Ok((command.spawn()?, messages))
 }
 
-/// Creates the pipe. The child's end closes when `command` is dropped, which the functions above do after the
-/// start.
+/// Creates the pipe. The child's end closes when `command` is dropped, which must happen after the start of
+/// the child.
 fn pipe(command: &mut Command) -> io::Result<(PipeReader, Arc<OwnedFd>)> {
     let (messages, writer) = io::pipe()?;
     let writer = OwnedFd::from(writer);
@@ -41,7 +41,7 @@ fn pipe(command: &mut Command) -> io::Result<(PipeReader, Arc<OwnedFd>)> {
     Ok((messages, Arc::new(writer)))
 }
 
-/// Opens the inherited pipe `number`. Call it once, before anything else.
+/// Opens the inherited pipe with file descriptor `number`. Call it once, before anything else.
 ///
 /// `Err` when no open file has that number, or it is a standard stream.
 pub fn open_inherited(number: i32) -> io::Result<File> {

@@ -8,22 +8,22 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time for ranks to stop before they are killed: ranks of a foreign program always, others if the system
+/// Time that ranks have to stop before they are killed: always for a foreign program, otherwise if the system
 /// ends an agent.
 pub const STOP_GRACE_PERIOD: Duration = Duration::from_millis(STOP_GRACE_MS);
 pub(crate) const STOP_GRACE_MS: u64 = 30_000;
 
-/// A program and its leading arguments.
+/// A program to start, with its leading arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// Path of the executable.
     pub path: PathBuf,
-    /// Leading arguments.
+    /// Arguments that come before all others.
     pub arguments: Vec<String>,
 }
 
 impl Program {
-    /// Creates a program with `arguments`.
+    /// Creates a program with the leading arguments `arguments`.
     pub fn new<'a>(path: impl Into<PathBuf>, arguments: impl IntoIterator<Item = &'a str>) -> Self {
         Self { path: path.into(), arguments: arguments.into_iter().map(Into::into).collect() }
     }
@@ -35,7 +35,7 @@ impl Program {
 pub enum AgentTask {
     /// Lead an attempt.
     Lead(AgentOrder),
-    /// Hold the ranks of one host for the leader.
+    /// Hold the ranks of one host for the leader of an attempt.
     Follow(FollowerOrder),
 }
 
@@ -54,11 +54,11 @@ pub struct AgentOrder {
     /// [`AgentOrder::link`]; otherwise those of this host have certificates, and the rest is in the
     /// [`FollowerOrder`] of each host.
     pub assignments: Vec<Assignment>,
-    /// Link between the ranks; a single rank has none.
+    /// Link between the ranks of the attempt; a single rank has none.
     pub link: LinkChoice,
-    /// Retention: number of committed checkpoints kept, the newest ones; at least 2.
+    /// Number of committed checkpoints to keep, the newest ones; at least 2.
     pub keep: u32,
-    /// Identity of this agent to other hosts; `None` if all ranks are on this host.
+    /// Identity of the leader to other hosts; `None` if all ranks are on this host.
     #[serde(default)]
     pub seat: Option<AgentIdentity>,
     /// The other hosts, in the order of their ranks, which follow those of this host.
@@ -69,46 +69,46 @@ pub struct AgentOrder {
 /// Identity and address of an agent within its attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentIdentity {
-    /// Index of its host in the attempt; the leader's is 0.
+    /// Index of the agent's host in the attempt; 0 for the leader's.
     pub host: u32,
     /// Address to bind, without a port: the one under which other hosts reach this one.
     pub bind: String,
-    /// Its certificate and key.
+    /// Certificate and key of the agent.
     pub identity: TlsIdentity,
     /// True if all hosts share the folder of the trial's checkpoints.
     #[serde(default)]
     pub is_shared: bool,
 }
 
-/// Address of an agent's listener.
+/// Host and address of an agent's listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAddress {
-    /// Index of its host.
+    /// Index of the agent's host in the attempt.
     pub host: u32,
     /// Name of the host in messages.
     pub name: String,
-    /// Address and port.
+    /// Address and port of the listener.
     pub address: String,
 }
 
 /// Another host of an attempt, with a follower that listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherHost {
-    /// Address of its agent.
+    /// Host and address of the follower's listener.
     pub peer: PeerAddress,
-    /// Its ranks; empty on a host that only lends its checkpoint files until every host of the attempt has
-    /// them.
+    /// Ranks of the host; empty on a host that only lends its checkpoint files until every host of the
+    /// attempt has them.
     pub ranks: Range<u32>,
 }
 
 impl OtherHost {
-    /// True if the host has no ranks.
+    /// Returns `true` if the host has no ranks.
     pub(crate) fn only_lends(&self) -> bool {
         self.ranks.is_empty()
     }
 }
 
-/// Everything that a follower needs to know.
+/// Everything that a follower needs to know about its attempt.
 ///
 /// It comes from the controller and determines what runs on the host. The leader only decides when: it cannot
 /// name a program.
@@ -122,14 +122,14 @@ pub struct FollowerOrder {
     pub folder: PathBuf,
     /// The program of each rank.
     pub worker: Program,
-    /// Identity of this agent.
+    /// Identity of the follower within the attempt.
     pub seat: AgentIdentity,
     /// One assignment for each rank of this host, in order, with its certificate; empty on a host that only
     /// lends checkpoint files. Folders and addresses in them are replaced by those of this host.
     pub assignments: Vec<Assignment>,
 }
 
-/// Link between the ranks of one host.
+/// The kind of link between the ranks of one host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkChoice {
@@ -149,21 +149,21 @@ pub enum LinkChoice {
 pub enum AgentReply {
     /// The ranks are started and the control socket is bound.
     Running(AgentCard),
-    /// The launch continues; its answer follows.
+    /// The launch is in progress; its answer follows.
     Launching,
-    /// A follower waits for its leader.
+    /// The follower was started and waits for its leader.
     Listening {
-        /// Address and port on which it listens.
+        /// Address and port on which the follower listens.
         address: String,
     },
-    /// Nothing was started.
+    /// The launch was refused: nothing was started.
     Refused {
-        /// The reason.
+        /// The reason why nothing was started.
         reason: String,
         /// True if the checkpoint to resume from is to blame.
         #[serde(default)]
         is_of_checkpoint: bool,
-        /// The host that is to blame, if it is one of several.
+        /// The host that is to blame, if it is one of several; `None` otherwise.
         #[serde(default)]
         host: Option<String>,
     },
@@ -174,16 +174,17 @@ pub enum AgentReply {
 pub enum LaunchError {
     /// The checkpoint to resume from is missing or damaged.
     Checkpoint(String),
-    /// Any other failure.
+    /// Any other failure, without a host to blame.
     Other(String),
-    /// A failure of one of several hosts.
+    /// A launch failed because of one of several hosts.
     OnHost {
-        /// Name of the host.
+        /// Name of the host to blame.
         host: String,
-        /// The reason.
+        /// The reason for the failure.
         reason: String,
     },
-    /// The launch was requested and its answer lost: it may be alive. The next contact finds out.
+    /// The launch was requested and its answer was lost: the attempt may be alive. The next contact finds
+    /// out.
     Unknown(String),
 }
 
@@ -236,7 +237,7 @@ impl From<String> for LaunchError {
 pub struct AgentCard {
     /// Number of the attempt.
     pub attempt: AttemptId,
-    /// The agent's process.
+    /// The process of the agent.
     pub agent: Process,
     /// The process of each rank, in order; empty until they are started.
     pub ranks: Vec<Process>,
@@ -248,12 +249,12 @@ pub struct AgentCard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentRequest {
-    /// Send the spool from this offset, and new records until the attempt is over. The answer is the bytes of
-    /// the spool themselves, so an offset means the same on the socket and on disk.
+    /// Send the spool from an offset on, and new records until the attempt is over. The answer is the bytes
+    /// of the spool themselves, so an offset means the same on the socket and on disk.
     Follow {
         /// Number of bytes of the spool that the controller already has.
         from: u64,
     },
-    /// Finish the current step, save, and end.
+    /// Finish the current step, save a checkpoint, and end.
     Stop,
 }

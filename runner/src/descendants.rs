@@ -1,4 +1,4 @@
-//! Finds and kills all descendants of ranks, whatever their process group and session.
+//! Finds and kills all descendants of ranks, regardless of their process group and session.
 //!
 //! An agent is a *subreaper*: a process whose parent ends becomes a child of the agent, not of init. So
 //! everything that a rank starts remains a descendant of the agent.
@@ -11,20 +11,20 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Interval between two scans for killed processes.
+/// Interval between two scans for remaining processes.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Makes this process a subreaper, the new parent of orphaned descendants.
+/// Makes this process a subreaper: the new parent of orphaned descendants.
 pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Descendants of a process at one moment.
+/// The descendants of a process at one moment.
 #[derive(Debug)]
 struct ProcessSnapshot {
-    /// Living ones; a parent comes before its children.
+    /// Ids of the living descendants; a parent comes before its children.
     alive: Vec<u32>,
-    /// Ended ones, and listed processes that vanished before they could be read.
+    /// Ids of ended descendants, and of listed processes that vanished before they could be read.
     over: BTreeSet<u32>,
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn descendants_of(ancestor: u32) -> Vec<u32> {
     ProcessSnapshot::at(ancestor).alive
 }
 
-/// Kills all descendants of `ancestor` but not itself, and repeats until a scan finds none alive, for at most
-/// `patience`. Returns the ids of those that still run.
+/// Kills all descendants of `ancestor`, but not `ancestor` itself, and repeats until a scan finds none alive,
+/// for at most `patience`. Returns the ids of those that still run.
 ///
 /// Processes may start others until they are killed, so one scan is not enough. Exit codes of direct children
 /// are lost to later waits.
@@ -89,7 +89,7 @@ pub(crate) fn kill_all(ancestor: u32, patience: Duration) -> Vec<u32> {
     }
 }
 
-/// Reaps ended children of this process that no thread waits for; otherwise they stay as zombies. Those in
+/// Reaps ended children of this process that no thread waits for; otherwise they stay zombies. Children in
 /// `awaited` are left alone.
 pub(crate) fn reap_orphans(awaited: &[u32]) {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return };
@@ -100,14 +100,14 @@ pub(crate) fn reap_orphans(awaited: &[u32]) {
     }
 }
 
-/// Reaps one child if it has ended. A process that is no child is ignored.
+/// Reaps the child `id` if it has ended. A process that is not a child is ignored.
 fn reap(id: u32) {
     if let Some(pid) = pid(id) {
         let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
     }
 }
 
-/// Returns the environment variables that mark every rank and the processes it starts.
+/// Returns the environment variables that mark every rank of an attempt and the processes it starts.
 pub(crate) fn rank_markers(trial: &str, attempt: AttemptId) -> [(&'static str, String); 2] {
     [("DTRAIN_TRIAL", trial.to_owned()), ("DTRAIN_ATTEMPT", attempt.to_string())]
 }
@@ -125,7 +125,7 @@ pub(crate) fn kill_marked(trial: &str, attempt: AttemptId) {
     }
 }
 
-/// Returns `true` if an environment, as in `/proc`, has all of `variables`.
+/// Returns `true` if an environment, encoded as in `/proc/<id>/environ`, has all of `variables`.
 fn has_all(environment: &[u8], variables: &[(&str, String)]) -> bool {
     variables.iter().all(|(name, value)| {
         let wanted = format!("{name}={value}");
@@ -133,7 +133,7 @@ fn has_all(environment: &[u8], variables: &[(&str, String)]) -> bool {
     })
 }
 
-/// Returns the ids of this process, its parent, and so on.
+/// Returns the ids of this process, its parent, the parent of that, and so on.
 fn own_ancestors() -> Vec<u32> {
     let mut all = vec![std::process::id()];
     while let Some(parent) = all.last().and_then(|id| stat(*id)).map(|stat| stat.parent)

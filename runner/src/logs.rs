@@ -1,20 +1,20 @@
-//! Log files of a trial: one for each rank of each attempt, and one of its agents.
+//! The log files of a trial: one for each rank of each attempt, and one for its agents.
 
 use crate::home::Home;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use std::path::PathBuf;
 use std::{fs, io};
 
-/// A log file of one rank, or of the agents.
+/// A log file of one rank in one attempt, or of the agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The rank and its attempt; `None` for the agents of all attempts.
+    /// The rank and its attempt; `None` for the log of all agents.
     pub of: Option<(AttemptId, Rank)>,
-    /// Path of the file.
+    /// Path of the log file.
     pub path: PathBuf,
 }
 
-/// Lists all logs of a trial by attempt and rank; that of the agents is last.
+/// Lists all logs of a trial, sorted by attempt and rank; the log of the agents is last.
 pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
     let folder = home.trial(trial);
     let mut logs: Vec<Log> = Vec::new();
@@ -31,7 +31,7 @@ pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
     Ok(logs)
 }
 
-/// Parses attempt and rank of `attempt-<attempt>.rank-<rank>.log`.
+/// Parses the attempt and the rank from a name like `attempt-<attempt>.rank-<rank>.log`.
 fn parse_log_name(name: &str) -> Option<(AttemptId, Rank)> {
     let (attempt, rank) = name.strip_prefix("attempt-")?.strip_suffix(".log")?.split_once(".rank-")?;
     Some((AttemptId(attempt.parse().ok()?), Rank(rank.parse().ok()?)))

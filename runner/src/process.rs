@@ -12,12 +12,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A process, distinct from a later one with the same id.
+/// A process, distinguished from a later one with the same id by its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Process id.
+    /// Id of the process.
     pub id: u32,
-    /// Start time, in clock ticks since boot.
+    /// Start time of the process, in clock ticks since boot.
     pub started: u64,
 }
 
@@ -28,17 +28,17 @@ impl Process {
         (!stat.has_ended()).then_some(Self { id, started: stat.started })
     }
 
-    /// Returns `true` if it still runs. A zombie does not.
+    /// Returns `true` if the process still runs. A zombie does not.
     pub fn is_alive(&self) -> bool {
         Self::of(self.id) == Some(*self)
     }
 
-    /// Returns `true` if it still runs and is not stopped by a signal.
+    /// Returns `true` if the process still runs and is not stopped by a signal.
     pub(crate) fn is_running(&self) -> bool {
         self.is_alive() && stat(self.id).is_some_and(|stat| !matches!(stat.state, 'T' | 't'))
     }
 
-    /// Kills it and waits at most `patience` for its end; returns `true` if it is gone.
+    /// Kills the process and waits at most `patience` for its end; returns `true` if it is gone.
     pub(crate) fn kill(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while self.is_alive() {
@@ -52,7 +52,7 @@ impl Process {
     }
 }
 
-/// Kills all processes of a group that belong to a session.
+/// Kills all processes of a process group that belong to a session.
 ///
 /// Once a group is empty its id may be reused; the session tells the groups apart.
 pub(crate) fn kill_group(group: u32, session: u32) {
@@ -96,7 +96,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Returns `true` if it is a zombie, whose parent has not read the exit status.
+    /// Returns `true` if the process is a zombie: it has ended, and its parent has not read the exit status.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
@@ -115,12 +115,12 @@ pub(crate) fn stat(id: u32) -> Option<Stat> {
     })
 }
 
-/// Converts a process id for system calls.
+/// Converts a process id to the type that system calls take; `None` if it is not valid.
 pub(crate) fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// Sets the environment of a process that computes with `threads` threads.
+/// Sets the environment variables of a process that computes with `threads` threads.
 ///
 /// The allocator keeps freed memory for the next step: otherwise page faults take a tenth of the step time of
 /// a larger model. A variable set by the user takes precedence.
@@ -134,7 +134,7 @@ pub(crate) fn set_compute_environment(command: &mut Command, threads: u32) {
     }
 }
 
-/// Makes the child inherit `files` with the same numbers.
+/// Makes the child inherit `files` with the same file descriptor numbers.
 pub(crate) fn inherit(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
     let prepare = move || clear_close_on_exec(&files);
     #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
@@ -168,7 +168,7 @@ fn clear_close_on_exec(files: &[Arc<OwnedFd>]) -> io::Result<()> {
     files.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?))
 }
 
-/// Closes every inherited file but standard input, output and error, and `kept`.
+/// Closes every inherited file except standard input, output and error, and `kept`.
 ///
 /// Call it before the process opens anything else.
 pub(crate) fn close_inherited_files(kept: &File) -> io::Result<()> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One record of a spool, which tells the events of one attempt in order.
+/// One record of a spool. The records tell the events of one attempt in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpoolRecord {
@@ -19,27 +19,27 @@ pub enum SpoolRecord {
     Began {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Number of ranks.
+        /// Number of ranks in the attempt.
         ranks: u32,
     },
-    /// An event of a rank, or its end without a reason.
+    /// An event of a rank, or the end of a rank that gave no reason.
     Event(StampedEvent),
-    /// All ranks saved, and the checkpoint is durable under its final name.
+    /// All ranks saved a step, and the checkpoint is durable under its final name.
     Committed {
         /// Number of the attempt.
         attempt: AttemptId,
         /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// Path of the committed folder.
+        /// Path of the committed checkpoint's folder.
         folder: PathBuf,
     },
-    /// All ranks saved, but the checkpoint could not be committed.
+    /// All ranks saved a step, but the checkpoint could not be committed.
     CommitFailed {
         /// Number of the attempt.
         attempt: AttemptId,
         /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// The reason.
+        /// The reason why it could not be committed.
         reason: String,
     },
     /// A foreign program reached its target: its ranks must stop within
@@ -50,12 +50,12 @@ pub enum SpoolRecord {
     },
     /// Stands for an intact record that this version cannot parse. Never written.
     Unreadable {
-        /// Its offset in bytes.
+        /// Offset of the record in bytes.
         at: u64,
-        /// The error.
+        /// The error from parsing the record.
         reason: String,
     },
-    /// No rank process is alive. Always the last record.
+    /// No rank's process is alive. Always the last record.
     Over {
         /// Number of the attempt.
         attempt: AttemptId,
@@ -65,7 +65,7 @@ pub enum SpoolRecord {
 }
 
 impl SpoolRecord {
-    /// True if the record must be on disk before anything else happens.
+    /// Returns `true` if the record must be on disk before anything else happens.
     pub fn must_be_durable(&self) -> bool {
         match self {
             Self::Began { .. } | Self::Committed { .. } | Self::Over { .. } => true,
@@ -97,14 +97,14 @@ pub(crate) struct SpoolWriter {
 }
 
 impl SpoolWriter {
-    /// Creates a spool. `Err` if the file exists: no attempt is launched twice.
+    /// Creates the spool file at `path`. `Err` if the file exists: no attempt is launched twice.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
         Ok(Self { file, length: 0, synced: Instant::now(), dirty: false })
     }
 
-    /// Prevents the creation of a spool at `path`: creates an empty one if there is none.
+    /// Prevents the later creation of a spool at `path`: creates an empty one if there is none.
     pub(crate) fn prevent_creation(path: &Path) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         crate::files::make_folder(folder)?;
@@ -114,7 +114,7 @@ impl SpoolWriter {
         }
     }
 
-    /// Appends a record and returns its bytes. It is durable after the next [`SpoolWriter::sync`].
+    /// Appends a record and returns its encoded bytes. It is durable after the next [`SpoolWriter::sync`].
     pub(crate) fn append(&mut self, record: &SpoolRecord) -> io::Result<Vec<u8>> {
         let bytes = frame::encode(record);
         self.file.write_all(&bytes)?;
@@ -123,17 +123,17 @@ impl SpoolWriter {
         Ok(bytes)
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the spool in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Flushes records that have waited for too long.
+    /// Flushes records to disk that have waited for too long.
     pub(crate) fn sync_if_due(&mut self) -> io::Result<()> {
         if self.dirty && self.synced.elapsed() >= SYNC_EVERY { self.sync() } else { Ok(()) }
     }
 
-    /// Flushes all records to disk.
+    /// Flushes all appended records to disk.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         (self.dirty, self.synced) = (false, Instant::now());
@@ -141,7 +141,7 @@ impl SpoolWriter {
     }
 }
 
-/// Number of bytes of a spool that followers may read, and a flag for its end.
+/// Number of bytes of a spool that readers may read, and a flag that is set at its end.
 #[derive(Default)]
 pub(crate) struct HighWatermark {
     state: Mutex<(u64, bool)>,
@@ -155,13 +155,14 @@ impl HighWatermark {
         self.changed.notify_all();
     }
 
-    /// Marks the end: nothing more will be appended.
+    /// Marks the end of the spool: nothing more will be appended.
     pub(crate) fn close(&self) {
         self.lock().1 = true;
         self.changed.notify_all();
     }
 
-    /// Waits until more than `read` bytes are readable; returns `None` if they never will be.
+    /// Waits until more than `read` bytes are readable and returns their number; `None` if they never will
+    /// be.
     pub(crate) fn beyond(&self, read: u64) -> Option<u64> {
         let state = self.lock();
         let state = self.changed.wait_while(state, |(length, closed)| *length <= read && !*closed);
@@ -180,17 +181,17 @@ pub(crate) struct SpoolReader<R> {
     offset: u64,
 }
 
-/// The end of reading a spool.
+/// The reason why the reading of a spool ended.
 #[derive(Debug)]
 pub(crate) enum SpoolEnd {
-    /// At the end, or within a record whose writer was killed.
+    /// The reader is at the end, or within a record whose writer was killed.
     End,
-    /// At a damaged record, or by an error of the stream.
+    /// The reader is at a damaged record, or the stream failed.
     Damaged(FrameError),
 }
 
 impl<R: Read> SpoolReader<R> {
-    /// Creates a reader; `from` is at byte `offset` of the spool.
+    /// Creates a reader of `from`, which is at byte `offset` of the spool.
     pub(crate) fn at(offset: u64, from: R) -> Self {
         Self { from, offset }
     }
@@ -225,10 +226,10 @@ impl<R: Read> SpoolReader<R> {
     }
 }
 
-/// Length of a record's header, in bytes.
+/// Length in bytes of the header of a record.
 const HEADER: u64 = frame::HEADER as u64;
 
-/// A reader that counts bytes.
+/// A reader that counts the bytes read through it.
 struct CountingReader<R> {
     from: R,
     read: u64,

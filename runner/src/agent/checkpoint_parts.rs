@@ -7,7 +7,7 @@
 
 use super::messages::FetchSummary;
 use super::peers::fetch_chunks::{ChunkFetcher, ChunkId, ReceivedChunks, WantedFile};
-use super::peers::link::LoopCounters;
+use super::peers::heartbeat::LoopCounters;
 use super::peers::listener::PeerListener;
 use crate::checkpoints::{COMMIT, MANIFEST};
 use crate::control_protocol::{LaunchError, PeerAddress};
@@ -23,27 +23,27 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A checkpoint of which the ranks of this host read parts.
+/// A checkpoint of which the ranks of this host read parts, and where its files are.
 pub(super) struct CheckpointParts<'a> {
     pub(super) trial: &'a TrialFolder,
     /// Name of the checkpoint folder.
     pub(super) name: &'a str,
-    /// Its manifest, as text and parsed.
+    /// The checkpoint's manifest, as text and parsed.
     pub(super) text: &'a str,
     pub(super) manifest: &'a Manifest,
-    /// Each of its files with the hosts that have it.
+    /// Each file of the checkpoint, with the hosts that have it.
     pub(super) holders: &'a [(FileEntry, Vec<PeerAddress>)],
     /// The assignments of this host's ranks.
     pub(super) assignments: &'a [Assignment],
     pub(super) listener: &'a PeerListener,
-    /// Index of this host.
+    /// Index of this host in the attempt.
     pub(super) own: u32,
     pub(super) loop_counters: &'a LoopCounters,
 }
 
-/// The local state of a file.
+/// State of a checkpoint file in this host's folder of parts.
 enum LocalFile {
-    /// The file is complete.
+    /// Every byte of the file is here.
     All,
     /// The file has its full length; some chunks may be missing.
     Some(File),
@@ -105,7 +105,7 @@ impl CheckpointParts<'_> {
         Ok((folder, FetchSummary { bytes: received.bytes, needed, hosts, milliseconds }))
     }
 
-    /// Creates the folder with the manifest; removes the content of another checkpoint.
+    /// Creates the folder of parts with the manifest; removes the content of another checkpoint.
     fn open(&self, folder: &Path) -> io::Result<()> {
         if files::read(&folder.join(MANIFEST)).is_ok_and(|found| found != self.text.as_bytes()) {
             fs::remove_dir_all(folder)?;
@@ -175,7 +175,7 @@ impl CheckpointParts<'_> {
     }
 }
 
-/// True if a chunk matches its hash.
+/// Returns `true` if a chunk of a file on disk matches its hash.
 fn is_chunk_valid(target: &WantedFile<'_>, chunk: u64, bytes: &mut Vec<u8>) -> bool {
     let range = target.entry.chunk(chunk);
     bytes.resize(usize::try_from(range.end - range.start).unwrap_or(0), 0);
@@ -212,7 +212,7 @@ fn link_or_create(own: &Path, folder: &Path, entry: &FileEntry) -> io::Result<Lo
     Ok(LocalFile::Some(file))
 }
 
-/// Removes fetched parts of all checkpoints except that in folder `except`. `Err` is the first failure.
+/// Removes the fetched parts of all checkpoints, except those in folder `except`. `Err` is the first failure.
 pub(super) fn remove_fetched(trial: &TrialFolder, except: Option<&Path>) -> io::Result<()> {
     let mut outcome = Ok(());
     for entry in fs::read_dir(trial.checkpoints())? {

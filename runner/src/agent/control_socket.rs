@@ -24,17 +24,17 @@ const LONGEST_PATH: usize = 107;
 /// Time without reading after which a controller is disconnected.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// State shared by the threads of the socket.
+/// The spool and its readers, shared by the threads of the control socket.
 pub(super) struct SpoolAccess {
     /// Path of the spool.
     pub(super) spool: PathBuf,
     /// Number of readable bytes of the spool.
     pub(super) high_watermark: HighWatermark,
-    /// Number of controllers that follow.
+    /// Number of controllers that follow the spool.
     pub(super) followers: AtomicU32,
 }
 
-/// Binds the socket; returns it with its path.
+/// Binds the control socket of an attempt; returns it with its path.
 pub(super) fn bind(folder: &TrialFolder, attempt: AttemptId) -> io::Result<(UnixListener, PathBuf)> {
     let path = socket_path(folder, attempt)?;
     match fs::remove_file(&path) {
@@ -46,7 +46,7 @@ pub(super) fn bind(folder: &TrialFolder, attempt: AttemptId) -> io::Result<(Unix
     Ok((listener, path))
 }
 
-/// Returns the path of the socket: in the trial's folder unless that path is too long.
+/// Returns the path of the control socket: in the trial's folder unless that path is too long.
 fn socket_path(folder: &TrialFolder, attempt: AttemptId) -> io::Result<PathBuf> {
     let near = folder.socket();
     if near.as_os_str().len() <= LONGEST_PATH {

@@ -1,4 +1,4 @@
-//! Assignments for tests.
+//! Assignments of ranks for tests.
 
 use dtrain_protocol::{Assignment, AttemptId, Hyperparameters, TrialId};
 use dtrain_recipes::{Model, Optimizer};

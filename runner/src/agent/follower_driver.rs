@@ -6,7 +6,8 @@
 use super::follower::HostInput;
 use super::host_driver::HostDriver;
 use super::messages::{HostMessage, LeaderMessage};
-use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
+use super::peers::heartbeat::LoopCounters;
+use super::peers::link::{LinkEvent, PeerLink};
 use super::peers::listener::PeerListener;
 use super::peers::{MutualTlsStream, TrialAttempt};
 use super::{InboxMessage, POLL_INTERVAL, log_line, refuse, send_reply, termination_flag, write_card};
@@ -45,7 +46,7 @@ pub(super) fn run(order: &FollowerOrder) -> ExitCode {
 struct FollowerDriver<'a> {
     host: HostDriver<'a>,
     folder: TrialFolder,
-    /// Address of its listener.
+    /// Address of the follower's listener.
     address: String,
     card: AgentCard,
     inbox: Sender<InboxMessage>,

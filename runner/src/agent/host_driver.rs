@@ -3,7 +3,7 @@
 use super::follower::{Follower, HostConfig, HostEffect, HostInput};
 use super::foreign::Rendezvous;
 use super::messages::{HostMessage, RankExit};
-use super::peers::link::LoopCounters;
+use super::peers::heartbeat::LoopCounters;
 use super::peers::listener::PeerListener;
 use super::rank_process::{self, RankChange, RankProcess};
 use super::spawn_context::SpawnContext;
@@ -25,7 +25,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Time for pending checkpoint work after the attempt is over.
+/// Time that pending checkpoint work may take after the attempt is over.
 const TO_FINISH: Duration = Duration::from_secs(60);
 
 /// Time for child processes of ranks to end once killed. The next attempt waits longer than that for this
@@ -35,7 +35,7 @@ const TO_GO: Duration = Duration::from_secs(5);
 /// Time between two reaps of orphaned child processes of ranks.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
-/// A host in an attempt.
+/// The driver of one host in an attempt.
 pub(super) struct HostDriver<'a> {
     order: &'a FollowerOrder,
     folder: TrialFolder,
@@ -45,20 +45,20 @@ pub(super) struct HostDriver<'a> {
     mapping: Option<Arc<OwnedFd>>,
     work_queue: WorkQueue,
     mirror: SpoolMirror,
-    /// Folder to resume from, if it is not the checkpoint itself.
+    /// Folder to resume from, if the ranks do not read the checkpoint itself.
     fetched: Arc<OnceLock<PathBuf>>,
     inbox: Sender<InboxMessage>,
     began: Instant,
-    /// Time at which output that is still open is given up.
+    /// Time at which the agent no longer waits for output of ended ranks that is still open.
     closed_by: Option<Instant>,
-    /// Time of the last reap of orphans.
+    /// Time of the last reap of orphaned processes.
     reaped_at: Instant,
-    /// Result, once the host has ended.
+    /// Result of the attempt on this host, once it has ended here.
     pub(super) ended: Option<Result<(), String>>,
 }
 
 impl<'a> HostDriver<'a> {
-    /// Creates a host that starts nothing yet; `listener` is present if other hosts take part.
+    /// Creates the driver of a host that starts nothing yet; `listener` is present if other hosts take part.
     pub(super) fn new(
         order: &'a FollowerOrder,
         is_remote: bool,
@@ -109,7 +109,7 @@ impl<'a> HostDriver<'a> {
         }
     }
 
-    /// Handles an input; returns messages for the leader.
+    /// Handles an input of the follower's state machine; returns messages for the leader.
     pub(super) fn step(&mut self, input: HostInput) -> Vec<HostMessage> {
         if let HostInput::OutputClosed { rank, .. } = &input {
             let index = self.index(*rank);

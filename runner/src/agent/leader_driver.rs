@@ -6,7 +6,8 @@ use super::leader::{
     AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST, Leader,
 };
 use super::messages::{HostMessage, LeaderMessage};
-use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
+use super::peers::heartbeat::LoopCounters;
+use super::peers::link::{LinkEvent, PeerLink};
 use super::peers::listener::PeerListener;
 use super::peers::{Greeting, MutualTlsStream, TrialAttempt, connect};
 use super::{
@@ -36,10 +37,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Time for controllers to read the last records.
+/// Time that controllers have to read the last records.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Time between two reports of a pending launch; both ends take them as keepalive.
+/// Time between two reports of a pending launch; both ends of the connection take them as keepalive.
 const LAUNCH_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Leads an attempt until it is over.
@@ -91,19 +92,19 @@ fn own_host_order(order: &AgentOrder) -> Result<(FollowerOrder, Option<Arc<Owned
     Ok((FollowerOrder { trial, attempt, folder, worker, seat, assignments }, mapping))
 }
 
-/// The result of leading.
+/// The result of leading an attempt.
 enum LeaderOutcome {
-    /// The attempt is over; its spool has the result.
+    /// The attempt has ended; its spool has the result.
     Over,
-    /// Nothing was started, or no process is alive.
+    /// The attempt was not launched: nothing was started, or no process is alive.
     Refused(LaunchError),
 }
 
-/// A running attempt.
+/// The driver of the leader of a running attempt.
 struct LeaderDriver<'a> {
     leader: Leader,
     host: HostDriver<'a>,
-    /// Connections to the other hosts.
+    /// Connections to the agents of other hosts, by index of the host.
     links: BTreeMap<u32, PeerLink>,
     folder: TrialFolder,
     card: AgentCard,
@@ -111,19 +112,19 @@ struct LeaderDriver<'a> {
     /// Bytes appended to the spool and not yet sent to its mirror.
     unmirrored: Vec<u8>,
     shared: Arc<SpoolAccess>,
-    /// True if a record must be on disk before anything else happens.
+    /// True if a record must be on disk before any later effect is carried out.
     must_sync: bool,
     loop_counters: Arc<LoopCounters>,
     terminated: Arc<AtomicBool>,
     began: Instant,
-    /// Time of the last report of the launch; `None` once its outcome was reported.
+    /// Time of the last report on the launch; `None` once its outcome was reported.
     told_at: Option<Instant>,
     queue: VecDeque<AttemptInput>,
     ending: Option<LeaderOutcome>,
 }
 
 impl<'a> LeaderDriver<'a> {
-    /// Creates folder, socket and spool, and connects to the other hosts.
+    /// Creates the attempt's folder, control socket and spool, and connects to the other hosts.
     fn begin(
         order: &AgentOrder,
         own: &'a FollowerOrder,
@@ -260,7 +261,7 @@ impl<'a> LeaderDriver<'a> {
         }
     }
 
-    /// Handles an input of this host.
+    /// Passes an input to the follower of the leader's own host.
     fn step_own_host(&mut self, input: follower::HostInput) {
         let told = self.host.step(input);
         self.queue_host_messages(told);
@@ -270,7 +271,7 @@ impl<'a> LeaderDriver<'a> {
         self.queue.extend(told.into_iter().map(|message| AttemptInput::Host(LEADER_HOST, message)));
     }
 
-    /// Feeds the state machine with the queued inputs.
+    /// Feeds the leader's state machine with the queued inputs.
     fn drain_queue(&mut self) -> io::Result<()> {
         while let Some(input) = self.queue.pop_front() {
             let effects = self.leader.step(read_clock(self.began), input);
@@ -323,7 +324,7 @@ impl<'a> LeaderDriver<'a> {
         Ok(())
     }
 
-    /// Flushes the spool if needed, and publishes it to controllers. One flush covers many records.
+    /// Flushes the spool to disk if needed, and publishes it to controllers. One flush covers many records.
     fn flush(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.must_sync) {
             self.spool.sync()?;
@@ -339,7 +340,7 @@ impl<'a> LeaderDriver<'a> {
         Ok(())
     }
 
-    /// Waits until the controllers have read the end.
+    /// Waits until the controllers have read the end of the spool.
     fn finish(&mut self) -> ExitCode {
         self.host.close(true);
         self.shared.high_watermark.close();
@@ -358,7 +359,7 @@ fn read_clock(began: Instant) -> ClockReading {
     ClockReading { moment: Millis(milliseconds(began.elapsed())), wall_ms: milliseconds(wall) }
 }
 
-/// This host's listener, the connections to others, and the lenders that could not be reached.
+/// This host's listener, the connections to other hosts, and the lenders that could not be reached.
 type FollowerConnections = (Option<Arc<PeerListener>>, BTreeMap<u32, PeerLink>, Vec<u32>);
 
 /// Opens this host's listener, and connects to the agents of all others at the same time.

@@ -1,4 +1,4 @@
-//! The messages between the leader and the agents of hosts, its own host included.
+//! The messages between the leader and the agents of all hosts, its own host included.
 
 use super::foreign::Rendezvous;
 use crate::control_protocol::PeerAddress;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A message of the leader to a host.
+/// A message from the leader to the agent of a host.
 ///
 /// It cannot say what a rank runs: that is in the controller's
 /// [`FollowerOrder`](crate::control_protocol::FollowerOrder). A message with an unknown field ends the
@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum LeaderMessage {
-    /// List the files present of a checkpoint; the answer is [`HostMessage::Listed`].
+    /// List the files of a checkpoint that the host has; the answer is [`HostMessage::Listed`].
     ListCheckpoint {
         /// Name of the checkpoint folder.
         folder: String,
@@ -26,7 +26,7 @@ pub(super) enum LeaderMessage {
     FetchCheckpoint {
         /// Name of the checkpoint folder; it is created if missing.
         folder: String,
-        /// Each file with the hosts that have it.
+        /// Each file of the checkpoint, with the hosts that have it.
         #[serde(with = "shared")]
         files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
         /// Content of the manifest of a committed checkpoint.
@@ -38,20 +38,20 @@ pub(super) enum LeaderMessage {
     FetchParts {
         /// Name of the checkpoint folder.
         folder: String,
-        /// Each file with the hosts that have it.
+        /// Each file of the checkpoint, with the hosts that have it.
         #[serde(with = "shared")]
         files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
-        /// Content of the manifest.
+        /// Content of the checkpoint's manifest.
         #[serde(with = "shared")]
         manifest: Arc<str>,
-        /// Names of files to fetch whole and keep, since fewer than two of the hosts with ranks have them.
+        /// Names of files to fetch whole and keep, as fewer than two of the hosts with ranks have them.
         keep: Vec<String>,
     },
     /// Find free ports for foreign ranks; the answer is [`HostMessage::Reserved`].
     ReservePorts {
-        /// Number of ranks.
+        /// Number of ranks on the host, each of which needs a port.
         ranks: u32,
-        /// True if the rendezvous is on this host, which needs one more port.
+        /// True if rank 0 is on this host, which needs one more port for the rendezvous.
         is_meeting: bool,
     },
     /// Start the ranks of the host's order; the answer is [`HostMessage::Started`].
@@ -86,7 +86,7 @@ pub(super) enum LeaderMessage {
         /// Number of completed steps in the checkpoint.
         step: StepId,
     },
-    /// Remove superfluous checkpoints.
+    /// Remove all but the newest checkpoints.
     Retain {
         /// Number of committed checkpoints to keep.
         keep: u32,
@@ -109,11 +109,11 @@ pub(super) enum LeaderMessage {
     Dismiss,
 }
 
-/// A message of a host to the leader.
+/// A message from the agent of a host to the leader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum HostMessage {
-    /// The files present of the requested checkpoint.
+    /// The files of the requested checkpoint that the host has.
     Listed {
         /// Content of the manifest, if it is present and intact.
         #[serde(with = "shared::optional")]
@@ -123,7 +123,7 @@ pub(super) enum HostMessage {
     },
     /// The requested files are here, or the fetch failed.
     Fetched {
-        /// The result.
+        /// The amount fetched, or the reason why the fetch failed.
         outcome: Result<FetchSummary, FetchRefusal>,
     },
     /// Free ports of this host, or the reason why there are none.
@@ -131,9 +131,9 @@ pub(super) enum HostMessage {
         /// Ports as `address:port`, one for each rank, with the rendezvous port first if requested.
         addresses: Result<Vec<String>, String>,
     },
-    /// The ranks are started, or could not be.
+    /// The host's ranks were started, or could not be.
     Started {
-        /// The result.
+        /// `Err` has the reason why a rank could not be started.
         outcome: Result<(), String>,
     },
     /// The system asks the agent of this host to end.
@@ -158,46 +158,46 @@ pub(super) enum HostMessage {
     Exited {
         /// The rank that ended.
         rank: Rank,
-        /// Its exit code or signal.
+        /// The exit code or signal of the rank's process.
         exit: RankExit,
     },
-    /// The checkpoint of this step is prepared, or could not be.
+    /// The checkpoint of a step was prepared, or could not be.
     Prepared {
         /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// The result.
+        /// `Err` has the reason why the checkpoint could not be prepared.
         outcome: Result<(), String>,
     },
     /// The mirror of the leader's spool is on disk to its end, or could not be flushed.
     MirrorSealed {
-        /// The result.
+        /// `Err` has the reason why the mirror could not be flushed.
         outcome: Result<(), String>,
     },
-    /// The checkpoint of this step has its final name, or could not be committed.
+    /// The checkpoint of a step was given its final name, or could not be committed.
     Committed {
         /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// The result.
+        /// `Err` has the reason why the checkpoint could not be committed.
         outcome: Result<(), String>,
     },
 }
 
-/// The amount fetched of a checkpoint.
+/// The amount of checkpoint data that one or more hosts fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FetchSummary {
     /// Bytes received over the network.
     pub(super) bytes: u64,
-    /// Bytes needed: whole chunks of what the host's ranks read, from files not complete here; and files kept
-    /// for other hosts.
+    /// Bytes that had to be fetched: whole chunks that the host's ranks read, from files that are incomplete
+    /// here, and files kept for other hosts.
     pub(super) needed: u64,
-    /// Number of hosts that sent them.
+    /// Number of hosts that sent data.
     pub(super) hosts: u32,
-    /// Duration in milliseconds.
+    /// Duration of the fetch in milliseconds.
     pub(super) milliseconds: u64,
 }
 
 impl FetchSummary {
-    /// Combines what two hosts fetched at the same time.
+    /// Combines the amounts that two hosts fetched at the same time.
     pub(super) fn and(&self, other: &Self) -> Self {
         Self {
             bytes: self.bytes + other.bytes,
@@ -225,23 +225,23 @@ impl fmt::Display for FetchSummary {
 /// The reason why a checkpoint could not be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FetchRefusal {
-    /// The reason as text.
+    /// Text of the reason.
     pub(super) reason: String,
     /// True if the checkpoint is damaged; otherwise it may be intact, but unavailable here now.
     pub(super) is_of_checkpoint: bool,
 }
 
-/// Exit of a process.
+/// Exit of a rank's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RankExit {
-    /// Its exit code, unless a signal ended it.
+    /// Exit code of the process; `None` if a signal ended it.
     pub(super) code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that ended the process; `None` if it exited by itself.
     pub(super) signal: Option<i32>,
 }
 
 impl HostMessage {
-    /// Returns the rank that the message is about.
+    /// Returns the rank that the message is about; `None` if it is about the host.
     pub(super) fn rank(&self) -> Option<Rank> {
         match self {
             Self::Event { rank, .. } | Self::OutputClosed { rank, .. } | Self::Exited { rank, .. } => {
@@ -257,16 +257,6 @@ impl HostMessage {
             | Self::Committed { .. } => None,
         }
     }
-}
-
-/// A heartbeat with the progress of the agent's loop and of its checkpoint work. A thread that sends
-/// heartbeats proves nothing by itself; a counter that does not change shows that the agent is stuck.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Heartbeat {
-    /// Turns of the agent's loop.
-    pub(super) turns: u64,
-    /// Units of checkpoint work: chunks fetched, files flushed.
-    pub(super) work: u64,
 }
 
 /// Serialization of values that many messages share.

@@ -53,7 +53,7 @@ use std::time::Duration;
 /// Time between two checks of the ranks when no message arrives.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The channel for answers to the process that started this agent.
+/// The file for answers to the process that started this agent.
 static ANSWERS: OnceLock<File> = OnceLock::new();
 
 /// Answers the process that started this agent. `Err` if it is gone.
@@ -62,7 +62,7 @@ fn send_reply(reply: &AgentReply) -> io::Result<()> {
     frame::write(&mut answers, reply)
 }
 
-/// A message of the agent's threads to its main thread.
+/// A message from one of the agent's threads to its main thread.
 enum InboxMessage {
     /// An event of a rank.
     Event(Rank, Event),
@@ -77,13 +77,13 @@ enum InboxMessage {
     },
     /// A controller asks the ranks to stop.
     Stop,
-    /// To the leader: a message of another host's agent.
+    /// To the leader: a message from the agent of the host with this index.
     Follower(u32, LinkEvent<HostMessage>),
     /// The leader has connected with a follower.
     LeaderConnected(MutualTlsStream),
-    /// To a follower: a message of the leader.
+    /// To a follower: a message from the leader.
     Leader(LinkEvent<LeaderMessage>),
-    /// A task is done, with the message for the leader.
+    /// A task of this host is done; the message reports its result to the leader.
     Done(HostMessage),
 }
 
@@ -126,7 +126,8 @@ fn detach(answers: &File) -> Result<AgentTask, String> {
         .map_err(|error| format!("the order cannot be read: {error}"))
 }
 
-/// Returns a flag that is set when the host ends the agent. Signals of a terminal are ignored.
+/// Returns a flag that SIGTERM sets, such as at a preemption: the attempt then saves and stops. Signals of a
+/// terminal are ignored.
 fn termination_flag() -> io::Result<Arc<AtomicBool>> {
     let terminated = Arc::new(AtomicBool::new(false));
     let ignored = Arc::new(AtomicBool::new(false));
@@ -146,7 +147,7 @@ fn resumed_folder_name(assignments: &[Assignment]) -> Option<String> {
     Some(point.folder.file_name()?.to_str()?.to_owned())
 }
 
-/// Returns the link of each rank, and the file that they inherit for it.
+/// Returns the transport of each rank, and the file of shared memory that the ranks inherit for it.
 fn links(order: &AgentOrder, world: u32) -> Result<(Vec<RankTransport>, Option<Arc<OwnedFd>>), String> {
     if world == 1 {
         return Ok((vec![RankTransport::Alone], None));

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Samples of a rank's memory state.
+/// Samples of a rank's memory use, and of the kernel's count of processes killed for memory.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryWatch {
-    /// The kernel's counter.
+    /// The kernel's counter of OOM kills.
     counter: OomKillCounter,
     /// The last values of the counter. The oldest one is compared: a process being killed may be sampled
     /// several times until its memory is free.
@@ -22,13 +22,13 @@ pub(super) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Starts watching process `id`, soon after its start.
+    /// Starts to watch process `id`, soon after the process was started.
     pub(super) fn at_start(id: u32) -> Self {
         let counter = OomKillCounter::of(id, Path::new("/"));
         Self { kills: VecDeque::from([counter.kills()]), counter, resident: 0 }
     }
 
-    /// Samples process `id`.
+    /// Samples the memory of process `id` and the kernel's counter.
     pub(super) fn sample(&mut self, id: u32) {
         let counter = OomKillCounter::of(id, Path::new("/"));
         if counter != self.counter {
@@ -42,8 +42,8 @@ impl MemoryWatch {
         self.resident = resident(id).unwrap_or(self.resident);
     }
 
-    /// Returns an out-of-memory failure if the kernel killed a process for memory since the oldest sample.
-    /// For a rank that was killed by another process.
+    /// Returns an out-of-memory failure if the kernel killed a process for memory since the oldest sample. To
+    /// be called for a rank that was killed by another process.
     pub(super) fn oom_failure(&self) -> Option<Failure> {
         let limit = match self.counter {
             OomKillCounter::Group(_) => "its memory limit, or its host,",
@@ -77,7 +77,7 @@ impl OomKillCounter {
         own.map_or_else(|| Self::Host(root.join("proc/vmstat")), Self::Group)
     }
 
-    /// Number of samples kept, at four a second. The host's counter includes other processes, so only its
+    /// Number of samples to keep, at four a second. The host's counter includes other processes, so only its
     /// last samples tell something about a rank.
     fn looks(&self) -> usize {
         match self {
@@ -86,7 +86,7 @@ impl OomKillCounter {
         }
     }
 
-    /// Reads the counter; 0 if it cannot be read.
+    /// Reads the counter of OOM kills; 0 if it cannot be read.
     fn kills(&self) -> u64 {
         let (Self::Group(path) | Self::Host(path)) = self;
         number(&fs::read_to_string(path).unwrap_or_default(), "oom_kill ").unwrap_or(0)
@@ -118,7 +118,7 @@ fn resident(id: u32) -> Option<u64> {
     Some(kibi << 10)
 }
 
-/// Returns the number after `key` at the start of a line.
+/// Returns the number after `key` at the start of a line of `text`.
 fn number(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()

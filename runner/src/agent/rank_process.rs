@@ -20,7 +20,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for which output may stay open after its rank ended: a child process may hold it.
+/// Time for which output may stay open after its rank has ended: a child process may hold it.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
 /// Time between two checks for a stopped rank.
@@ -33,15 +33,16 @@ const FREEZE_CHECKS: u32 = 8;
 /// The process of a rank.
 pub(super) struct RankProcess {
     child: Child,
-    /// Frames for the rank; dropping it closes the rank's standard input. `None` for a foreign program.
+    /// Queue of frames for the rank; dropping it closes the rank's standard input. `None` for a foreign
+    /// program.
     orders: Option<Sender<Vec<u8>>>,
-    /// Its exit, once it was reaped.
+    /// Exit status of the process, once it was reaped.
     exit: Option<ExitStatus>,
-    /// True if all its output was read.
+    /// True if all output of the rank was read.
     pub(super) is_output_closed: bool,
-    /// True if the agent killed it.
+    /// True if the agent killed the rank.
     was_killed: bool,
-    /// Number of consecutive checks that found it stopped, and the time of the last check.
+    /// Number of consecutive checks that found the process stopped, and the time of the last check.
     stopped: (u32, Instant),
     memory: MemoryWatch,
 }
@@ -96,12 +97,12 @@ impl RankProcess {
         }
     }
 
-    /// Returns the process id.
+    /// Returns the id of the rank's process.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends an order. A rank that no longer reads does not get it.
+    /// Sends an order to the rank. A rank that no longer reads does not get it.
     pub(super) fn send_order(&self, order: &Order) {
         if self.orders.is_none() && *order == Order::Stop {
             self.signal(Signal::TERM);
@@ -127,7 +128,8 @@ impl RankProcess {
         started.into_iter().for_each(crate::process::kill);
     }
 
-    /// Sends a signal, unless the process was reaped: then its id may belong to another.
+    /// Sends a signal to the rank's process group, unless the process was reaped: then its id may belong to
+    /// another.
     fn signal(&self, signal: Signal) {
         if self.exit.is_none()
             && let Some(group) = crate::process::pid(self.id())
@@ -150,7 +152,7 @@ impl RankProcess {
         Ok(self.exit.is_some())
     }
 
-    /// Checks from time to time if the process is stopped; returns `true`, once, if it was for too long.
+    /// Checks from time to time if the process is stopped; returns `true`, once, if it has been for too long.
     fn is_frozen(&mut self) -> bool {
         let (glances, last) = self.stopped;
         if self.exit.is_some() || last.elapsed() < FREEZE_CHECK_INTERVAL {
@@ -163,7 +165,7 @@ impl RankProcess {
         glances == FREEZE_CHECKS
     }
 
-    /// Returns a failure if the kernel, and not the agent, killed it for memory.
+    /// Returns an out-of-memory failure if the kernel, and not the agent, killed the rank.
     fn killed_for_memory(&self) -> Option<Failure> {
         let signal = self.exit.and_then(|exit| exit.signal())?;
         if signal == Signal::KILL.as_raw() && !self.was_killed { self.memory.oom_failure() } else { None }
@@ -172,15 +174,15 @@ impl RankProcess {
 
 /// A change of a rank of this host.
 pub(super) enum RankChange {
-    /// Its process ended; `failure` if code and signal do not tell the cause.
+    /// The rank's process ended; `failure` if code and signal do not tell the cause.
     Exited { index: usize, code: Option<i32>, signal: Option<i32>, failure: Option<Failure> },
-    /// It ended a while ago, and its child processes, now killed, kept its output open.
+    /// The rank ended a while ago, and its child processes, now killed, kept its output open.
     GivenUp { index: usize },
-    /// It was stopped by a signal for too long, and was killed.
+    /// The rank was stopped by a signal for too long, and was killed.
     Frozen { index: usize, failure: Failure },
 }
 
-/// Reaps ended child processes of ranks.
+/// Reaps the ended child processes of ranks.
 pub(super) fn reap_orphans(ranks: &[RankProcess]) {
     let ids: Vec<u32> = ranks.iter().map(RankProcess::id).collect();
     descendants::reap_orphans(&ids);
@@ -245,7 +247,7 @@ fn read_frames(from: impl Read, say: &mut dyn FnMut(Event)) -> Result<(), FrameE
     }
 }
 
-/// Writes orders in a thread: a rank that does not read must not block the agent.
+/// Writes orders to the rank in a thread: a rank that does not read must not block the agent.
 fn write_orders(mut to: ChildStdin) -> Sender<Vec<u8>> {
     let (orders, queue) = channel::<Vec<u8>>();
     thread::spawn(move || {

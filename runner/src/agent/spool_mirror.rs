@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A mirror that is being written.
+/// A mirror of the leader's spool that is being written.
 pub(super) struct SpoolMirror {
     path: PathBuf,
     file: Option<File>,

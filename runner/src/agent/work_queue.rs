@@ -5,7 +5,7 @@ use super::follower::HostTask;
 use super::foreign::{free_ports, rendezvous_port};
 use super::messages::{FetchRefusal, FetchSummary, HostMessage};
 use super::peers::fetch_file::fetch_file;
-use super::peers::link::LoopCounters;
+use super::peers::heartbeat::LoopCounters;
 use super::peers::listener::{self, PeerListener};
 use super::{log_line, spool_mirror};
 use crate::checkpoints::{self, commit, retention};
@@ -23,17 +23,17 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The context of a host's tasks.
+/// The context in which the tasks of a host run.
 pub(super) struct WorkContext {
     pub(super) attempt: AttemptId,
     pub(super) trial: TrialFolder,
-    /// The listener, unless the host is the only one.
+    /// The listener for other agents; `None` if the host is the only one.
     pub(super) listener: Option<Arc<PeerListener>>,
     /// Index of the host.
     pub(super) host: u32,
     /// Address of the host for other hosts.
     pub(super) bind: String,
-    /// Framework of foreign ranks.
+    /// Framework of foreign ranks; `None` for dtrain's own.
     pub(super) framework: Option<Framework>,
     /// The assignments of the host's ranks.
     pub(super) assignments: Vec<Assignment>,
@@ -49,7 +49,7 @@ pub(super) struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Starts the thread; `done` gets each message for the leader.
+    /// Starts the worker thread; `done` gets each message for the leader.
     pub(super) fn start(context: WorkContext, done: impl Fn(HostMessage) + Send + 'static) -> Self {
         let (queue, todo) = channel::<HostTask>();
         let (end, ended) = channel();
@@ -65,14 +65,14 @@ impl WorkQueue {
         Self { queue: Some(queue), ended }
     }
 
-    /// Queues a task.
+    /// Queues a task for the worker thread.
     pub(super) fn add(&self, work: HostTask) {
         if let Some(queue) = &self.queue {
             drop(queue.send(work));
         }
     }
 
-    /// Waits until all tasks are done, at most for `patience`.
+    /// Waits until all tasks are done, but no longer than `patience`.
     pub(super) fn finish(&mut self, patience: Duration) {
         self.queue = None;
         let _ = self.ended.recv_timeout(patience);
@@ -144,7 +144,7 @@ impl WorkContext {
         })
     }
 
-    /// Fetches the missing files of the checkpoint `name` whole; with `manifest`, commits it here.
+    /// Fetches the missing files of the checkpoint `name` whole; commits it here if there is a `manifest`.
     ///
     /// `Err` tells if the checkpoint is damaged or only unavailable here now.
     fn fetch(

@@ -12,13 +12,13 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Records that may queue between the reader thread and the controller's loop.
+/// Maximum number of records that queue between the reader thread and the controller's loop.
 const QUEUE: usize = 4096;
 
 /// Interval between two samples of the host's load.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Connection to an agent.
+/// Connection to the agent of the open attempt.
 pub(super) struct AgentConnection {
     pub(super) attempt: AttemptId,
     pub(super) agent: u32,
@@ -29,14 +29,14 @@ pub(super) struct AgentConnection {
     load: Option<HostLoad>,
 }
 
-/// Load figures of the host, sampled in a thread that ends with this value.
+/// Load figures of this host, sampled in a thread that ends with this value.
 struct HostLoad {
     figures: Receiver<Vec<(String, f64)>>,
     _sampler: LoadSampler,
 }
 
 impl AgentConnection {
-    /// Reads from a connection whose spool has been read up to byte `read`.
+    /// Creates the connection of a controller that has read the attempt's spool up to byte `read`.
     pub(super) fn of(attempt: AttemptId, read: u64, connection: ConnectedAgent, folder: &Path) -> Self {
         let ConnectedAgent { agent, ranks, spool, requests } = connection;
         let (sender, heard) = sync_channel(QUEUE);
@@ -45,12 +45,13 @@ impl AgentConnection {
         Self { attempt, agent, heard, requests, load: sample_load(&ranks, folder) }
     }
 
-    /// Asks the ranks to stop. If the agent is gone, the loop notices soon, and no attempt follows a stop.
+    /// Asks the ranks to stop. If the agent is gone, the controller's loop notices soon, and no attempt
+    /// follows a stop.
     pub(super) fn ask_to_stop(&mut self) {
         drop(frame::write(&mut self.requests, &AgentRequest::Stop));
     }
 
-    /// Returns the load of the host since the last call.
+    /// Returns the load of the host, sampled since the last call.
     pub(super) fn take_load(&self) -> Vec<MetricPoint> {
         let Some(load) = &self.load else { return Vec::new() };
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,68 +1,42 @@
-//! Anomaly detection in a trial that has not failed: loss spikes, and stragglers (ranks slower than others
-//! with equal work).
+//! Anomaly detection in a trial that has not failed: loss spikes, and the slow ranks of `straggler`.
 //!
-//! It only reports. A rank that stays slow becomes a strike against its host, which later launches may leave
-//! out.
+//! It only reports.
 
+use super::straggler::{StragglerDetector, median};
 use crate::reporters::Reporters;
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::{Assignment, Event, Rank, StampedEvent, StepFigures};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-/// Fewest and most recent losses that a new loss is compared with.
+/// The fewest losses to compare a new loss with, and the number of recent ones that are kept.
 const LOSSES: (usize, usize) = (50, 100);
 
-/// Spreads above the median, and losses in a row above that, that make a spike.
+/// The number of spreads above the median, and of consecutive losses above that, that make a loss spike.
 const LEAP: (f64, u32) = (8.0, 3);
 
 /// Smallest spread as a fraction of the median, so that a nearly constant loss causes no spikes.
 const LEAST_SPREAD: f64 = 0.005;
 
-/// Steps in a window over which ranks are compared.
-const STEPS: usize = 50;
-
-/// Ratio to the median of its peers from which a rank is slow.
-const SLOW: f64 = 1.3;
-
-/// Slow windows before a rank becomes a strike against its host; then again at every doubling.
-const SLOW_WINDOWS: u32 = 4;
-
-/// Anomaly detector of one attempt.
+/// Detector of anomalies in one attempt.
 #[derive(Debug, Default)]
 pub struct AnomalyDetector {
     losses: VecDeque<f64>,
-    /// Rank whose losses count.
+    /// Lowest rank that has reported each figure; only its losses count.
     reporters: Reporters,
-    /// Consecutive losses above the threshold.
+    /// Number of consecutive losses above the threshold.
     high: u32,
-    /// For each rank the number of its group of equal work; empty if unknown.
-    work: Vec<u32>,
-    /// Seconds that each rank computed in each of the last steps.
-    computed: BTreeMap<Rank, Vec<f64>>,
-    /// Number of slow windows of each rank.
-    slow: BTreeMap<Rank, u32>,
-    /// Rank that has become a long-term straggler, with a description; taken by the controller.
-    long_slow: Option<(Rank, String)>,
+    stragglers: StragglerDetector,
 }
 
 impl AnomalyDetector {
-    /// Returns a detector for an attempt that is about to be launched.
+    /// Creates the detector of an attempt that is about to be launched.
     pub fn of(assignments: &[Assignment]) -> Self {
-        let mut kinds: Vec<&Assignment> = Vec::new();
-        let mut number = |one| {
-            let known = kinds.iter().position(|other| is_same_work(other, one));
-            let index = known.unwrap_or_else(|| {
-                kinds.push(one);
-                kinds.len() - 1
-            });
-            u32::try_from(index).unwrap_or(u32::MAX)
-        };
-        Self { work: assignments.iter().map(&mut number).collect(), ..Self::default() }
+        Self { stragglers: StragglerDetector::of(assignments), ..Self::default() }
     }
 
     /// Returns for each rank the number of its group of equal work; empty if unknown.
     pub fn work(&self) -> &[u32] {
-        &self.work
+        self.stragglers.work()
     }
 
     /// Processes an event; returns an anomaly when it is first detected.
@@ -70,7 +44,7 @@ impl AnomalyDetector {
         let Event::Step(figures) = &stamped.event else { return None };
         let counts = self.reporters.counts_step(stamped.rank, figures);
         let leap = if counts { self.loss(figures) } else { None };
-        leap.or_else(|| self.compute(stamped.rank, figures))
+        leap.or_else(|| self.stragglers.observe(stamped.rank, figures.times))
     }
 
     fn loss(&mut self, figures: &StepFigures) -> Option<ControllerStatus> {
@@ -98,65 +72,10 @@ impl AnomalyDetector {
         None
     }
 
-    fn compute(&mut self, rank: Rank, figures: &StepFigures) -> Option<ControllerStatus> {
-        let kind = *self.work.get(rank.0 as usize)?;
-        let times = figures.times;
-        let own = times.data + times.forward + times.backward + times.optimizer;
-        self.computed.entry(rank).or_default().push(own);
-        // The last rank of a group to complete the window triggers the comparison.
-        if self.computed[&rank].len() < STEPS {
-            return None;
-        }
-        let alike: Vec<Rank> = (0u32..)
-            .zip(&self.work)
-            .filter(|(_, other)| **other == kind)
-            .map(|(rank, _)| Rank(rank))
-            .collect();
-        let is_whole = |rank: &Rank| self.computed.get(rank).is_some_and(|all| all.len() >= STEPS);
-        if !alike.iter().all(is_whole) {
-            return None;
-        }
-        let middles: Vec<(Rank, f64)> = alike
-            .into_iter()
-            .map(|rank| (rank, median(self.computed.remove(&rank).into_iter().flatten())))
-            .collect();
-        let usual = median(middles.iter().map(|(_, middle)| *middle));
-        let slowest = middles.into_iter().max_by(|one, other| one.1.total_cmp(&other.1))?;
-        let (rank, seconds) = slowest;
-        if seconds <= SLOW * usual {
-            return None;
-        }
-        let windows = self.slow.entry(rank).or_default();
-        *windows += 1;
-        if *windows >= SLOW_WINDOWS && windows.is_power_of_two() {
-            let steps = *windows as usize * STEPS;
-            let factor = seconds / usual;
-            let detail = format!("rank {rank} took {factor:.1} times as long as its like, in {steps} steps");
-            self.long_slow = Some((rank, detail));
-        }
-        (*windows == 1).then_some(ControllerStatus::Straggler { rank, seconds, median: usual })
-    }
-
-    /// Returns a new long-term straggler with its description, once.
+    /// Returns a new long-term straggler with its description; each is returned once.
     pub(super) fn take_straggler(&mut self) -> Option<(Rank, String)> {
-        self.long_slow.take()
+        self.stragglers.take()
     }
-}
-
-/// Returns `true` if two ranks do equal work, on other samples or other parts of equal size.
-fn is_same_work(one: &Assignment, other: &Assignment) -> bool {
-    let share = |a: &Assignment| a.training.share.end - a.training.share.start;
-    one.chunks == other.chunks
-        && share(one) == share(other)
-        && one.placement.device == other.placement.device
-        && one.placement.threads == other.placement.threads
-}
-
-/// Returns the lower median; NaN if there are no numbers.
-fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut all: Vec<f64> = numbers.collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
@@ -222,46 +141,5 @@ mod tests {
             told.extend(watch.observe(&said));
         }
         assert!(matches!(told.as_slice(), [ControllerStatus::LossSpike { .. }]), "{told:?}");
-    }
-
-    #[test]
-    fn the_slow_one_of_those_with_the_same_work_is_told_and_no_other() {
-        let watching = |slow: Option<u32>| {
-            // Two stages, the second computes twice as long; three replicas.
-            let mut watch = AnomalyDetector { work: vec![0, 0, 0, 1, 1, 1], ..AnomalyDetector::default() };
-            let mut told = Vec::new();
-            for step in 1..=400 {
-                for rank in 0..6 {
-                    let usual = if rank < 3 { 0.1 } else { 0.2 };
-                    let factor = if slow == Some(rank) && step > 100 { 1.5 } else { 1.0 };
-                    let seconds = usual * factor * (1.0 + 0.2 * chance(u64::from(rank), step));
-                    told.extend(watch.observe(&said(rank, step, 1.0, seconds)));
-                }
-            }
-            told
-        };
-        assert_eq!(watching(None), []);
-        for slow in 0..6 {
-            let told = watching(Some(slow));
-            assert!(
-                matches!(told.as_slice(), [ControllerStatus::Straggler { rank, .. }] if rank.0 == slow),
-                "{slow}: {told:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_rank_that_is_slow_for_long_is_held_against_its_host_ever_more_rarely() {
-        let mut watch = AnomalyDetector { work: vec![0, 0, 0], ..AnomalyDetector::default() };
-        let mut told = Vec::new();
-        for step in 1..=2000 {
-            for rank in 0..3 {
-                watch.observe(&said(rank, step, 1.0, if rank == 1 { 0.15 } else { 0.1 }));
-                told.extend(watch.take_straggler().map(|(rank, detail)| (rank.0, step, detail)));
-            }
-        }
-        let at: Vec<(u32, u64)> = told.iter().map(|(rank, step, _)| (*rank, *step)).collect();
-        assert_eq!(at, [(1, 200), (1, 400), (1, 800), (1, 1600)], "{told:?}");
-        assert!(told[0].2.contains("1.5 times"), "{told:?}");
     }
 }

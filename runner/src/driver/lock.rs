@@ -1,4 +1,4 @@
-//! Lock of a trial: at most one controller drives it.
+//! The lock of a trial: at most one controller drives it.
 
 use super::DriveError;
 use crate::files;
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 /// starts its program.
 const AFTER_ITS_END: Duration = Duration::from_secs(1);
 
-/// Lock of a trial, released when the process ends, however it ends.
+/// Lock of a trial, released when the process ends, no matter how.
 pub(crate) struct TrialLock {
     _file: File,
 }
 
-/// Locks a trial for this process as its controller.
+/// Locks a trial for this process, as its controller.
 pub(crate) fn acquire(folder: &TrialFolder, trial: &TrialId) -> Result<TrialLock, DriveError> {
     let path = folder.lock();
     let wrong = |source| DriveError::Folder { doing: "lock", path: path.clone(), source };

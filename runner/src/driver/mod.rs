@@ -7,6 +7,7 @@ mod agent_connection;
 mod anomaly;
 mod controller;
 mod lock;
+mod straggler;
 mod training_time;
 mod viewer;
 
@@ -31,9 +32,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One trial with everything that is needed to drive it.
+/// One trial, with everything that is needed to drive it.
 pub struct Drive<'a> {
-    /// State folder.
+    /// The user's state folder.
     pub home: &'a Home,
     /// Id of the trial, which the ledger already knows.
     pub trial: &'a TrialId,
@@ -41,17 +42,17 @@ pub struct Drive<'a> {
     pub lower: &'a dyn Fn(&LaunchContext) -> Result<Vec<Assignment>, String>,
     /// Programs of agents and ranks.
     pub programs: &'a Programs,
-    /// Launcher of agents on hosts; `None` for this machine.
+    /// Launcher of agents on several hosts; `None` for this machine.
     pub launcher: Option<Box<dyn Launcher>>,
     /// Audit log of launches and kills; `None` in tests and benches.
     pub audit: Option<AuditLog>,
     /// Options of the user.
     pub options: &'a Options,
-    /// Store of records and points.
+    /// Ledger that stores records and points.
     pub ledger: &'a mut dyn Ledger,
-    /// Receiver of everything that is shown.
+    /// Observer to which all events and statuses of the trial are shown.
     pub observer: &'a mut dyn Observer,
-    /// Interrupts of the user: one lets the ranks finish their step and save, two kill them.
+    /// The user's interrupts: one lets the ranks finish their step and save, two kill them.
     pub interrupts: Arc<Interrupts>,
 }
 
@@ -60,13 +61,13 @@ pub struct Drive<'a> {
 pub struct LaunchContext {
     /// Number of the attempt.
     pub attempt: AttemptId,
-    /// Checkpoint to resume from.
+    /// Checkpoint to resume from; `None` starts from step 0.
     pub from: Option<ResumePoint>,
-    /// Seconds of training in all earlier attempts together.
+    /// Total training time of all earlier attempts, in seconds.
     pub spent_seconds: f64,
     /// Folder of the trial's checkpoints.
     pub checkpoints: PathBuf,
-    /// Number of usable hosts: [`dtrain_protocol::Placement::host`] is below it.
+    /// Number of usable hosts: every [`dtrain_protocol::Placement::host`] must be below it.
     pub hosts: u32,
 }
 
@@ -80,7 +81,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Uses the running program itself for both, so that their versions match.
+    /// Uses the running program itself as agent and worker, so that their versions match.
     pub fn of_this_program() -> io::Result<Self> {
         let path = std::env::current_exe()?;
         Ok(Self { agent: Program::new(&path, ["agent"]), worker: Program::new(&path, ["worker"]) })
@@ -90,13 +91,13 @@ impl Programs {
 /// Options of the user for driving a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Return as soon as the agent confirmed the launch.
+    /// Return as soon as the agent has confirmed the launch.
     pub detach: bool,
-    /// Meaning of an interrupt.
+    /// The reaction to an interrupt.
     pub on_interrupt: OnInterrupt,
-    /// Ask the trial to stop as soon as it is under control.
+    /// Ask the trial to stop as soon as this process controls it.
     pub stop: bool,
-    /// Committed checkpoints to retain.
+    /// Number of committed checkpoints to retain.
     pub keep: u32,
     /// Connection between the ranks: shared memory or mutual TLS.
     pub link: LinkChoice,
@@ -104,12 +105,12 @@ pub struct Options {
     pub patience: Duration,
     /// Longest time without any reachable host of an attempt before the leader is given up as lost.
     pub lost_after: Duration,
-    /// Time that ranks have to stop before their agent kills them, shown to the user;
-    /// [`crate::control_protocol::STOP_GRACE_PERIOD`] for a foreign program.
+    /// Time that ranks have to stop before their agent kills them, to be shown to the user;
+    /// [`crate::control_protocol::STOP_GRACE_PERIOD`] for a foreign program, `None` otherwise.
     pub killed_after: Option<Duration>,
 }
 
-/// Meaning of an interrupt.
+/// The reaction of a controller to an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnInterrupt {
     /// The trial stops.
@@ -130,13 +131,13 @@ impl Default for Options {
 /// Outcome of driving a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DriveOutcome {
-    /// The trial is over.
+    /// The trial has ended.
     Ended {
-        /// Verdict on the trial.
+        /// Verdict of the trial.
         verdict: Verdict,
-        /// Newest durable checkpoint.
+        /// Newest durable checkpoint, if there is one.
         checkpoint: Option<ResumePoint>,
-        /// Attempts launched so far.
+        /// Number of attempts launched so far.
         attempts: u64,
     },
     /// The trial continues without a controller.
@@ -156,8 +157,8 @@ pub fn start(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     controller.run()
 }
 
-/// Resumes a trial: attaches to it if it still runs, otherwise launches from the newest durable checkpoint. A
-/// completed trial returns its outcome at once.
+/// Resumes a trial: attaches to it if it still runs, otherwise launches it from the newest durable
+/// checkpoint. A completed trial returns its outcome immediately.
 pub fn resume(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     let mut controller = TrialController::take_over(drive)?;
     controller.recover_open_attempt(true)?;
@@ -165,7 +166,7 @@ pub fn resume(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     controller.run()
 }
 
-/// Attaches to a trial that runs without a controller. `Err` if none of it runs.
+/// Attaches to a trial that runs without a controller. `Err` if no process of it runs.
 ///
 /// A trial that ended unobserved returns its outcome.
 pub fn attach(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
@@ -200,14 +201,15 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
     }
 }
 
-/// Returns `true` if an agent of the trial lives. An agent on other hosts counts as alive until a controller
-/// has found out otherwise.
+/// Returns `true` if an agent of the trial is alive. An agent on other hosts counts as alive until a
+/// controller has found out otherwise.
 pub fn is_running(home: &Home, trial: &TrialId) -> bool {
     let folder = home.trial(trial);
     folder.remote_hosts_file().exists() || LocalLauncher::new(&folder).is_running()
 }
 
-/// Returns the process ids of a trial's controller and agent that live on this machine, without this process.
+/// Returns the process ids of a trial's controller and agent that are alive on this machine, except this
+/// process.
 pub fn processes(home: &Home, trial: &TrialId) -> Vec<u32> {
     let folder = home.trial(trial);
     let agent = LocalLauncher::new(&folder).agent();
@@ -220,7 +222,7 @@ pub fn controller(home: &Home, trial: &TrialId) -> Option<u32> {
     lock::holder(&home.trial(trial))
 }
 
-/// Error that keeps a trial from being driven.
+/// The reason why a trial cannot be driven.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     /// Another controller drives the trial.
@@ -228,7 +230,7 @@ pub enum DriveError {
     Busy {
         /// Id of the trial.
         trial: TrialId,
-        /// Process id of that controller.
+        /// Process id of the other controller.
         process: u32,
     },
     /// The audit log cannot be written, so nothing is launched.
@@ -243,7 +245,7 @@ pub enum DriveError {
     /// The trial is being removed, and its checkpoints are gone.
     #[error("trial {0} is partly removed: its checkpoints are gone")]
     Removed(TrialId),
-    /// No process of the trial runs.
+    /// No process of the trial runs, so there is nothing to attach to or stop.
     #[error("trial {0} is not running")]
     NothingRuns(TrialId),
     /// An agent neither answers nor ends.
@@ -254,15 +256,15 @@ pub enum DriveError {
     Away {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Error of the last try.
+        /// Error of the last attempt to reach the hosts.
         reason: String,
     },
-    /// An attempt is over, but its result cannot be read now.
+    /// An attempt is over, but its result cannot be read at the moment.
     #[error("what attempt {attempt} left behind cannot be read now: {reason}")]
     Unread {
         /// Number of the attempt.
         attempt: AttemptId,
-        /// Error of the last try.
+        /// Error of the last attempt to read the result.
         reason: String,
     },
     /// The trial has already been launched.
@@ -275,7 +277,7 @@ pub enum DriveError {
     /// A file of the trial could not be used.
     #[error("cannot {doing} {}", path.display())]
     Folder {
-        /// Failed operation, such as `create`.
+        /// The operation that failed, such as `create`.
         doing: &'static str,
         /// Path of the file or folder.
         path: PathBuf,

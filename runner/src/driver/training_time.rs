@@ -1,4 +1,4 @@
-//! Training time of a trial over all its attempts, which time limits are compared with.
+//! Training time of a trial over all its attempts, to be compared with time limits.
 
 use crate::fact::training_ms_between;
 use dtrain_protocol::{AttemptId, Event, StampedEvent};
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Training time of each attempt.
 #[derive(Default)]
 pub(super) struct TrainingTime {
-    /// Milliseconds stored in the ledger.
+    /// Milliseconds of each attempt as stored in the ledger.
     recalled: BTreeMap<AttemptId, u64>,
     /// Time of the last event by the clock of the agent's host, in milliseconds since the Unix epoch, and
     /// milliseconds from the first `Ready` until then.
@@ -16,12 +16,12 @@ pub(super) struct TrainingTime {
 }
 
 impl TrainingTime {
-    /// Starts with the milliseconds of each attempt in the ledger.
+    /// Creates the training time of a trial from the milliseconds of each attempt in the ledger.
     pub(super) fn from_ledger(attempts: Vec<(AttemptId, u64)>) -> Self {
         Self { recalled: attempts.into_iter().collect(), noted: BTreeMap::new() }
     }
 
-    /// Processes an event; events of one rank come in order.
+    /// Processes an event; the events of one rank come in order.
     pub(super) fn observe(&mut self, stamped: &StampedEvent) {
         let StampedEvent { attempt, at_ms, event, .. } = stamped;
         if let Event::Ready { .. } = event {
@@ -33,7 +33,7 @@ impl TrainingTime {
         }
     }
 
-    /// Returns the seconds of all attempts together.
+    /// Returns the training time of all attempts together, in seconds.
     pub(super) fn seconds(&self) -> f64 {
         let mut longest = self.recalled.clone();
         for (attempt, (_, total)) in &self.noted {

@@ -1,4 +1,4 @@
-//! Viewer of a trial: follows it by reading the spools on this machine, without driving or changing it.
+//! A viewer of a trial: follows it by reading the spools on this machine, without driving or changing it.
 
 use super::{DriveOutcome, lock};
 use crate::fact::{Fact, Ledger, LedgerError};
@@ -11,10 +11,10 @@ use dtrain_protocol::{AttemptId, TrialId};
 use std::fs;
 use std::io::{self, BufReader, Seek, SeekFrom};
 
-/// Reader of a trial's spools. Any number of viewers may follow one trial.
+/// A reader of a trial's spools. Any number of viewers may follow one trial.
 pub struct Viewer {
     folder: TrialFolder,
-    /// Current spool: its attempt, bytes read, and whether the rest is damaged.
+    /// The attempt of the current spool, the bytes read of it, and whether the rest is damaged.
     attempt: AttemptId,
     offset: u64,
     is_damaged: bool,
@@ -44,7 +44,7 @@ impl Viewer {
         }
     }
 
-    /// Returns the process id of the controller; `None` if nothing drives the trial.
+    /// Returns the process id of the trial's controller; `None` if the trial has none.
     pub fn controller(&self) -> Option<u32> {
         lock::holder(&self.folder)
     }
@@ -78,7 +78,7 @@ impl Viewer {
         Ok(())
     }
 
-    /// Returns the first attempt with a spool after the current one.
+    /// Returns the first attempt after the current one that has a spool.
     fn next(&self) -> io::Result<Option<AttemptId>> {
         let folder = self.folder.spool(self.attempt);
         let entries = match folder.parent().map(fs::read_dir) {

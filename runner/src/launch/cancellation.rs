@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Time between two checks for cancellation during a wait.
 pub(super) const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Cancels the waits of one [`super::Launcher`]. Clones share their state.
+/// A token that cancels the waits of one [`super::Launcher`]. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct CancellationToken(Arc<AtomicBool>);
 
@@ -17,12 +17,12 @@ impl CancellationToken {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Allows waits again.
+    /// Ends the cancellation: later waits are possible again.
     pub fn reset(&self) {
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// True after [`CancellationToken::cancel`].
+    /// Returns `true` after [`CancellationToken::cancel`], until [`CancellationToken::reset`].
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! The launcher for several hosts: the first has the leader, the others have followers.
+//! The launcher for several hosts: the first one runs the leader, the others run followers.
 //!
 //! The controller copies its own program to each host, under a name with its BLAKE3 hash, and starts it there
 //! as `dtrain agent --stdio`. That process is a relay: it does for the controller what `LocalLauncher` does
@@ -13,6 +13,7 @@ use super::fencing::Fencing;
 use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
 use super::relay::RemoteHost;
+use super::timeouts::{ANSWER_TIMEOUT, FOLLOWER_START_TIMEOUT, LAUNCH_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
 use super::{AgentContact, AvailableHosts, FencedAgent, HostPool, Launcher, LocalLauncher, SpoolUnreadable};
 use crate::certificates::agent_certificates;
 use crate::control_protocol::{
@@ -27,31 +28,16 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Timeout of a short question to a host.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Timeout of a short question to hosts that have answered before.
-const REPEAT_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
-
-/// Timeout of reading a checkpoint's manifest from a host.
-const MANIFEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Timeout of a launch on a host that reports progress.
-const LAUNCH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-
-/// Timeout of starting a follower.
-const FOLLOWER_START_TIMEOUT: Duration = Duration::from_secs(90);
-
-/// The launcher that starts agents on other hosts.
+/// The launcher that starts agents on several hosts.
 pub struct ClusterLauncher {
     trial: TrialId,
     folder: TrialFolder,
     hosts: Vec<PolledHost>,
-    /// Indices of the hosts that answered last.
+    /// Indices of the hosts that answered when last asked.
     usable: Vec<usize>,
     /// Indices of the hosts of the newest attempt; the first leads.
     active: Vec<usize>,
-    /// The state folder that all hosts share, if there is one.
+    /// The state folder that all hosts share; `None` if each has its own.
     shared: Option<Home>,
     cancel: CancellationToken,
     /// The attempt whose leader was given up, with the reason.
@@ -60,7 +46,7 @@ pub struct ClusterLauncher {
 }
 
 impl ClusterLauncher {
-    /// Creates a launcher of a trial on `hosts`.
+    /// Creates the launcher of a trial on `hosts`.
     ///
     /// The trial's folder on this machine lists the hosts of the current attempt, for a later controller.
     pub fn new(trial: &TrialId, folder: &TrialFolder, hosts: Vec<RemoteHost>) -> Self {
@@ -75,8 +61,8 @@ impl ClusterLauncher {
         Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing }
     }
 
-    /// Makes `home` the state folder that all hosts and this machine share: it has the checkpoints and each
-    /// host's state.
+    /// Makes `home` the state folder that all hosts and this machine share: it holds the checkpoints and the
+    /// state of each host.
     pub fn sharing(self, home: &Home) -> Self {
         Self { shared: Some(home.clone()), ..self }
     }
@@ -147,14 +133,15 @@ impl ClusterLauncher {
         given_up.map(|(_, reason)| reason.clone()).or_else(is_fenced)
     }
 
-    /// Kills the followers of an attempt on hosts that answer; the others fence themselves without a leader.
+    /// Kills the followers of an attempt on the hosts that answer; the others fence themselves without a
+    /// leader.
     fn kill_followers(&self, attempt: AttemptId, reason: String) -> AgentContact {
         let trial = self.trial.clone();
         self.ask_all(&self.active[1..], ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
         AgentContact::GoneWithItsHost { host: self.leader().name.clone(), reason }
     }
 
-    /// Kills a cancelled launch on all its hosts.
+    /// Kills a cancelled launch on all its hosts; returns the resulting error.
     fn abandon(&mut self, attempt: AttemptId, lenders: &[usize]) -> LaunchError {
         let all: Vec<usize> = self.active.iter().chain(lenders).copied().collect();
         all.iter().for_each(|host| self.hosts[*host].disconnect());
@@ -236,7 +223,8 @@ impl Launcher for ClusterLauncher {
         led
     }
 
-    /// A leader that does not answer may still be alive; then its followers are too, as none outlives it.
+    /// Reaches the leader. One that does not answer may still be alive; then its followers are too, as none
+    /// outlives it.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact {
         if let Some(reason) = self.leader_lost(attempt) {
             return self.kill_followers(attempt, reason);

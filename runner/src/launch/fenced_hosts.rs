@@ -6,7 +6,7 @@ use crate::home::TrialFolder;
 use std::collections::BTreeSet;
 use std::io;
 
-/// Names of a trial's fenced hosts: they count as lost, and no attempt is placed on them.
+/// Names of the hosts that a user fenced for a trial: they count as lost, and no attempt is placed on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FencedHosts(BTreeSet<String>);
 
@@ -20,12 +20,12 @@ impl FencedHosts {
         }
     }
 
-    /// True if a host is fenced.
+    /// Returns `true` if `host` is fenced.
     pub fn has(&self, host: &str) -> bool {
         self.0.contains(host)
     }
 
-    /// Returns their names, in alphabetical order.
+    /// Returns the names of the fenced hosts, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }

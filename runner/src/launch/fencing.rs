@@ -1,4 +1,4 @@
-//! Fencing: kills agents of older attempts on hosts that come back after they were lost.
+//! Fencing: kills the agents of older attempts on hosts that come back after they were lost.
 
 use super::FencedAgent;
 use super::host_query::{HostQuery, PolledHost};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 /// Time between two rounds of questions to hosts outside the attempt.
 const ASK_EVERY: Duration = Duration::from_secs(3);
 
-/// State of the fencing of a trial's hosts.
+/// State of the fencing of a trial's hosts: the questions asked and answered.
 #[derive(Default)]
 pub(super) struct Fencing {
-    /// By host: no attempt before this one runs there.
+    /// For each host by index, an attempt: no earlier attempt runs on the host.
     done: BTreeMap<usize, AttemptId>,
     asked: Vec<(usize, AttemptId, HostQuery<Option<AttemptId>>)>,
     asked_at: Option<Instant>,
@@ -44,7 +44,7 @@ impl Fencing {
         }
     }
 
-    /// Returns the agents found and killed since the last call.
+    /// Returns the agents that were found and killed since the last call.
     pub(super) fn take_fenced(&mut self, hosts: &[PolledHost]) -> Vec<FencedAgent> {
         let (mut found, done) = (Vec::new(), &mut self.done);
         self.asked.retain(|(host, before, question)| {

@@ -2,35 +2,34 @@
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::relay::{Disconnect, RemoteHost};
+use super::timeouts::SUSPECT_TIMEOUT;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time to wait for a suspect host while others may answer. A healthy host answers within a round trip.
-const SUSPECT_TIMEOUT: Duration = Duration::from_millis(300);
-
-/// A host to ask, with what is known of its health.
+/// A host that can be asked, and the state of its health.
 pub(super) struct PolledHost {
     /// Name of the host in messages.
     pub(super) name: String,
     remote: Arc<Mutex<RemoteHost>>,
     disconnect: Disconnect,
     cancel: CancellationToken,
-    /// True if it did not answer last time, or was reported lost. Any answer clears it, even a late one.
+    /// True if the host did not answer last time, or was reported lost. Any answer clears it, even a late
+    /// one.
     is_suspect: Arc<AtomicBool>,
 }
 
 impl PolledHost {
-    /// Creates a host; cancelling `cancel` ends the waits for its answers.
+    /// Creates a host to ask; cancelling `cancel` ends the waits for its answers.
     pub(super) fn new(remote: RemoteHost, cancel: &CancellationToken) -> Self {
         let (name, disconnect) = (remote.name.clone(), remote.disconnect());
         let (remote, cancel) = (Arc::new(Mutex::new(remote)), cancel.clone());
         Self { name, remote, disconnect, cancel, is_suspect: Arc::default() }
     }
 
-    /// Closes the connection, so that the host can be asked something else.
+    /// Closes the connection to the host, so that the host can be asked something else.
     pub(super) fn disconnect(&self) {
         self.disconnect.disconnect();
     }
@@ -82,7 +81,8 @@ pub(super) struct HostQuery<T> {
 }
 
 impl<T> HostQuery<T> {
-    /// Waits for the answer until `patience` after the question. On a timeout the host becomes suspect.
+    /// Waits for the answer, at most for `patience` since the question. On a timeout the host becomes
+    /// suspect.
     pub(super) fn answer(&self, patience: Duration) -> Result<T, String> {
         let answer = loop {
             let left = patience.saturating_sub(self.asked_at.elapsed());
@@ -102,7 +102,7 @@ impl<T> HostQuery<T> {
         answer.map_err(|reason| format!("{}: {reason}", self.name))
     }
 
-    /// Returns the answer if it has arrived; `Err` if none will.
+    /// Returns the answer if it has arrived; `Err` if no answer will come.
     pub(super) fn try_answer(&self) -> Option<Result<T, String>> {
         let answer = match self.answer.try_recv() {
             Ok(answer) => answer,

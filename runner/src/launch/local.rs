@@ -1,6 +1,7 @@
-//! The launcher for this machine: the agent is a process in a session of its own.
+//! The launcher for this machine: the agent is a process in its own session.
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
+use super::timeouts::{AGENT_START_TIMEOUT, EXIT_TIMEOUT};
 use super::{AgentContact, CheckpointPlacement, ConnectedAgent, HostPool, Launcher, SpoolUnreadable};
 use crate::checkpoints;
 use crate::control_protocol::{
@@ -23,31 +24,25 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum silence of an agent that starts its ranks; it reports progress every few seconds.
-const TO_START: Duration = Duration::from_secs(60);
-
-/// Time for killed processes to end, and for an agent to exit after its attempt.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The launcher that starts agents on this machine.
 pub struct LocalLauncher {
     folder: TrialFolder,
     agent: Option<Program>,
     /// True if agents end with the thread that starts them.
     is_bound: bool,
-    /// Agents started here, to be reaped when they end.
+    /// Agents started by this launcher, to be reaped when they end.
     children: Vec<Child>,
     cancel: CancellationToken,
 }
 
 impl LocalLauncher {
-    /// Creates a launcher that reaches agents of a trial and starts none.
+    /// Creates a launcher that reaches agents of a trial but starts none.
     pub fn new(folder: &TrialFolder) -> Self {
         let (agent, cancel) = (None, CancellationToken::default());
         Self { folder: folder.clone(), agent, is_bound: false, children: Vec::new(), cancel }
     }
 
-    /// Creates a launcher that reaches agents of a trial and starts `agent`.
+    /// Creates a launcher that reaches agents of a trial and starts them as `agent`.
     pub fn starting(folder: &TrialFolder, agent: &Program) -> Self {
         Self { agent: Some(agent.clone()), ..Self::new(folder) }
     }
@@ -57,12 +52,12 @@ impl LocalLauncher {
         Self { is_bound: true, ..self }
     }
 
-    /// True if an agent of the trial is alive.
+    /// Returns `true` if an agent of the trial is alive.
     pub fn is_running(&self) -> bool {
         self.is_locked()
     }
 
-    /// Returns the process id of the newest agent if it is alive.
+    /// Returns the process id of the newest agent; `None` if it is not alive.
     pub fn agent(&self) -> Option<u32> {
         let card = self.card().filter(|card| self.is_locked() && card.agent.is_alive())?;
         Some(card.agent.id)
@@ -108,7 +103,7 @@ impl LocalLauncher {
         Ok(Some((spool, length.saturating_sub(from))))
     }
 
-    /// True if the agent of `attempt` is alive and not stopped by a signal.
+    /// Returns `true` if the agent of `attempt` is alive and not stopped by a signal.
     pub(crate) fn is_alive(&self, attempt: AttemptId) -> bool {
         let is_at_work = |card: AgentCard| card.attempt == attempt && card.agent.is_running();
         self.is_locked() && self.card().is_some_and(is_at_work)
@@ -174,7 +169,7 @@ impl LocalLauncher {
         Ok(!self.is_locked())
     }
 
-    /// Starts an agent and returns its answer; a refusal is an error.
+    /// Starts an agent with `task` and returns its answer; a refusal is an error.
     fn start(
         &mut self,
         attempt: AttemptId,
@@ -221,12 +216,13 @@ impl LocalLauncher {
         serde_json::from_slice(&files::read(&self.folder.agent_card()).ok()?).ok()
     }
 
-    /// Opens the agents' log. The process with its lock is the agent: it inherits the file as standard error.
+    /// Opens the log of the trial's agents. The process that holds its lock is the agent: it inherits the
+    /// file as standard error.
     fn log(&self) -> io::Result<File> {
         files::append(&self.folder.agent_log())
     }
 
-    /// True if an agent is alive, even one that has not answered yet.
+    /// Returns `true` if an agent is alive, even one that has not answered yet.
     fn is_locked(&self) -> bool {
         let Ok(log) = files::open(&self.folder.agent_log()) else { return false };
         rustix::fs::flock(&log, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
@@ -283,7 +279,7 @@ impl Launcher for LocalLauncher {
         }
     }
 
-    /// The kernel reports the end of an agent on this machine.
+    /// Always `true`: the kernel reports the end of an agent on this machine.
     fn is_responsive(&mut self, _attempt: AttemptId) -> bool {
         true
     }
@@ -334,12 +330,12 @@ impl CheckpointPlacement for LocalLauncher {
     }
 }
 
-/// Connects to a live agent.
+/// Connects to the control socket of a live agent.
 fn connect(card: &AgentCard) -> Option<UnixStream> {
     UnixStream::connect(&card.socket).ok().filter(|_| card.agent.is_alive())
 }
 
-/// Sends the task and waits for the answer while the agent reports progress.
+/// Sends an agent its task and waits for the answer, as long as the agent reports progress.
 fn hand_over_task(
     child: &mut Child,
     mut answers: PipeReader,
@@ -362,12 +358,12 @@ fn hand_over_task(
             heard = frame::read(&mut answers);
         }
     });
-    let mut until = Instant::now() + TO_START;
+    let mut until = Instant::now() + AGENT_START_TIMEOUT;
     loop {
         match answer.recv_timeout(CANCEL_POLL_INTERVAL) {
             Ok(Ok(AgentReply::Launching)) => {
                 going_on();
-                until = Instant::now() + TO_START;
+                until = Instant::now() + AGENT_START_TIMEOUT;
             }
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => return Err(format!("the agent did not answer: {error}")),
@@ -376,7 +372,7 @@ fn hand_over_task(
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Err(format!("the agent did not answer within {} s", TO_START.as_secs()));
+                return Err(format!("the agent did not answer within {} s", AGENT_START_TIMEOUT.as_secs()));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Launchers: they start, reach and kill the agents of a trial.
+//! Launchers: the ways to start, reach and kill the agents of a trial.
 //!
 //! | task | one machine | several hosts |
 //! |---|---|---|
@@ -20,6 +20,7 @@ mod rank_placement;
 pub mod relay;
 pub mod slurm;
 pub mod ssh;
+mod timeouts;
 
 pub use cancellation::CancellationToken;
 pub use cluster::ClusterLauncher;
@@ -36,7 +37,7 @@ pub trait Launcher: CheckpointPlacement + Send {
     /// Returns a token that cancels this launcher's waits from another thread.
     fn cancel(&self) -> CancellationToken;
 
-    /// Returns the pool of hosts that it starts agents on; `None` if that is this machine alone.
+    /// Returns the pool of hosts on which this launcher starts agents; `None` if that is this machine alone.
     fn pool(&mut self) -> Option<&mut dyn HostPool>;
 
     /// Starts an attempt and returns once its ranks are started. On `Err` no process of it is alive or will
@@ -46,7 +47,8 @@ pub trait Launcher: CheckpointPlacement + Send {
     /// Connects to the agent of `attempt`, to read its spool from byte `from`.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact;
 
-    /// True if the agent still works; called after a long silence. An agent that does not is killed.
+    /// Returns `true` if the agent still works; called after a long silence. An agent that does not work is
+    /// killed.
     fn is_responsive(&mut self, attempt: AttemptId) -> bool;
 
     /// Returns the spool of an attempt from byte `from`, after its agent is gone. The end of the stream is
@@ -57,7 +59,7 @@ pub trait Launcher: CheckpointPlacement + Send {
         from: u64,
     ) -> Result<Box<dyn Read + Send>, SpoolUnreadable>;
 
-    /// Kills the attempt; returns `true` if none of its processes is alive.
+    /// Kills an attempt; returns `true` if none of its processes is alive.
     fn kill(&mut self, attempt: AttemptId) -> bool;
 }
 
@@ -70,14 +72,14 @@ pub trait CheckpointPlacement {
         is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
     ) -> Vec<(AttemptId, StepId)>;
 
-    /// True if a checkpoint's folder is known to be missing; `false` if unknown.
+    /// Returns `true` if a checkpoint's folder is known to be missing; `false` if that is unknown.
     fn is_missing(&self, folder: &Path) -> bool;
 
     /// Verifies that the checkpoint in `folder` is unchanged since its commit; `Err` describes the damage.
     fn verify(&mut self, folder: &Path) -> Result<(), String>;
 }
 
-/// Hosts on which the agents of a trial run, any of which may be lost and come back.
+/// The hosts on which the agents of a trial run, any of which may be lost and come back.
 pub trait HostPool {
     /// Returns the hosts that answer now, in the order in which an attempt takes them.
     fn available_hosts(&mut self) -> AvailableHosts;
@@ -103,16 +105,16 @@ pub trait HostPool {
 /// The hosts available for an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AvailableHosts {
-    /// Number of hosts that answer.
+    /// Number of hosts that answered.
     pub hosts: u32,
-    /// Their names, in the order in which an attempt takes them; empty on one machine.
+    /// Names of the hosts that answered, in the order in which an attempt takes them; empty on one machine.
     pub names: Vec<String>,
-    /// Hosts that do not answer, each with the reason.
+    /// Hosts that did not answer, each as text with the reason.
     pub away: Vec<String>,
 }
 
 impl AvailableHosts {
-    /// Returns the hosts of a launcher that answer now. One machine always answers.
+    /// Returns the hosts of a launcher that answer now. A single machine always answers.
     pub fn of(launcher: &mut dyn Launcher) -> Self {
         let one_machine = || Self { hosts: 1, ..Self::default() };
         launcher.pool().map_or_else(one_machine, HostPool::available_hosts)
@@ -122,32 +124,32 @@ impl AvailableHosts {
 /// A host that came back, with an agent of an older attempt that was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedAgent {
-    /// Name of the host.
+    /// Name of the host that came back.
     pub host: String,
-    /// The attempt that was still running there.
+    /// The attempt that was still running on the host.
     pub attempt: AttemptId,
 }
 
 /// The result of an attempt to reach an agent.
 pub enum AgentContact {
-    /// The agent answers.
+    /// The agent answered.
     Connected(ConnectedAgent),
-    /// The agent is alive and does not answer yet, or no longer.
+    /// The agent is alive but does not answer yet, or no longer.
     Silent,
     /// The agent's host cannot be reached; the agent may be alive.
     Away {
-        /// The reason.
+        /// The reason why the host cannot be reached.
         reason: String,
         /// True if followers report that the attempt is running.
         is_at_work: bool,
     },
-    /// Neither the agent nor a rank is alive or will be: a late launch is refused.
+    /// Neither the agent nor any rank is alive or will be: a late launch is refused.
     Gone,
     /// The agent is gone according to its followers, or its host was given up; the host cannot be reached.
     GoneWithItsHost {
-        /// The leader's host.
+        /// Name of the leader's host.
         host: String,
-        /// The reason why it cannot be reached or was given up.
+        /// The reason why the host cannot be reached or was given up.
         reason: String,
     },
 }
@@ -155,20 +157,20 @@ pub enum AgentContact {
 /// The reason why an attempt's spool cannot be read. The spool may exist all the same.
 #[derive(Debug)]
 pub enum SpoolUnreadable {
-    /// The host cannot be reached now, for the reason given.
+    /// The host with the spool cannot be reached now, for the reason given.
     Away(String),
-    /// The file on this machine cannot be read.
+    /// The spool is on this machine and cannot be read.
     Failed(io::Error),
 }
 
-/// A connection to an agent.
+/// A connection to a running agent.
 pub struct ConnectedAgent {
     /// Process id of the agent.
     pub agent: u32,
     /// Process ids of the ranks on this machine.
     pub ranks: Vec<u32>,
-    /// The bytes of the spool.
+    /// The stream of the spool's bytes.
     pub spool: Box<dyn Read + Send>,
-    /// Accepts frames of [`crate::control_protocol::AgentRequest`].
+    /// Sink for requests to the agent, as frames of [`crate::control_protocol::AgentRequest`].
     pub requests: Box<dyn Write + Send>,
 }

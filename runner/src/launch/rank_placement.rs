@@ -1,4 +1,4 @@
-//! The placement of ranks on the hosts of an attempt, and their certificates.
+//! The placement of ranks on the hosts of an attempt, and the certificates of the ranks.
 
 use crate::certificates::rank_certificates;
 use crate::control_protocol::AgentOrder;
@@ -20,7 +20,7 @@ pub(super) fn with_certificates(order: &AgentOrder, ranks: &[Range<u32>]) -> Res
     Ok(order)
 }
 
-/// Returns the consecutive ranks of each of the first `hosts` hosts.
+/// Returns the range of ranks on each host, for the first `hosts` hosts.
 pub(super) fn ranks_by_host(order: &AgentOrder, hosts: usize) -> Result<Vec<Range<u32>>, String> {
     let mut ranges: Vec<Range<u32>> = Vec::new();
     for (rank, assignment) in (0u32..).zip(&order.assignments) {

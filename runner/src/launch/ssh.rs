@@ -1,4 +1,4 @@
-//! Hosts reached over SSH.
+//! Hosts that the launcher reaches over SSH.
 
 use super::relay::{Connector, RemoteHost};
 use crate::open_file_limit::raise_open_file_limit;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A report of how a host was connected.
+/// A report on the connection to a host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectReport {
     /// The host as the recipe names it.
     pub host: String,
-    /// Time until the host had authenticated the user.
+    /// Time until the host had authenticated the user, since the start of the connection.
     pub connected: Duration,
-    /// Bytes and seconds of the program's upload; `None` if the host had it.
+    /// Bytes sent and seconds taken by the program's upload; `None` if the host had the program.
     pub sent: Option<(u64, f64)>,
 }
 
@@ -30,11 +30,11 @@ pub struct ConnectReport {
 pub struct HostUnavailable {
     /// The host as the recipe names it.
     pub host: String,
-    /// The reason.
+    /// The reason why the host cannot be used.
     pub error: TransportError,
 }
 
-/// File descriptors for each host: sockets, pipes, and the wakers of both threads.
+/// Number of file descriptors for each host: sockets, pipes, and the wakers of both threads.
 const FILES_PER_HOST: u64 = 8;
 
 /// Raises the open-file limit to what `hosts` connections need. `Err` tells the limit and a remedy.
@@ -42,7 +42,7 @@ pub fn allow_connections(hosts: usize) -> Result<(), String> {
     raise_open_file_limit(CONTROLLER_FILES + FILES_PER_HOST * hosts as u64, "a controller of so many hosts")
 }
 
-/// File descriptors that a controller needs without hosts.
+/// Number of file descriptors that a controller needs besides those for hosts.
 const CONTROLLER_FILES: u64 = 128;
 
 /// Connects to all hosts at the same time and uploads `program` to each; returns them in order.
@@ -79,7 +79,7 @@ pub fn reach_all(
     }))
 }
 
-/// A connector that connects when needed, and again after a loss.
+/// A connector to an SSH host that connects when needed, and again after the connection is lost.
 struct SshConnector {
     host: Host,
     way: Way,
@@ -109,7 +109,7 @@ impl SshConnector {
         Ok(ConnectReport { host: self.host.address.clone(), connected, sent })
     }
 
-    /// Starts the program over the open connection.
+    /// Starts the relay's program over the open connection.
     fn open(&mut self) -> Option<UnixStream> {
         let stream = self.transport.as_mut()?.open(&self.digest, ProgramMode::Stdio).ok()?;
         stream.pipe().try_clone().ok()

@@ -1,4 +1,4 @@
-//! The messages of the open attempt.
+//! The state of the open attempt, as its messages report it.
 
 use super::promise::Promise;
 use super::{Millis, TrialEffect, TrialMachine, more_severe};
@@ -6,21 +6,22 @@ use crate::fact::{AttemptEnd, Fact};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, StampedEvent, StepId, StopReason};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Milliseconds an agent has to end an attempt after a rank failed; then the attempt is killed.
+/// Milliseconds that an agent has to end an attempt after a rank failed, before the attempt is killed.
 const END_WITHIN_MS: u64 = 15_000;
 
-/// State of the open attempt, from its messages. Not stored: it is read from the spool again after a crash.
+/// State of the open attempt, derived from its messages. Not stored: it is read from the spool again after a
+/// crash.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AttemptReports {
-    /// Number of ranks; `None` until the agent reports it.
+    /// Number of ranks in the attempt; `None` until the agent reports it.
     pub(super) ranks: Option<u32>,
     /// Ranks that saved each step, for steps not yet committed.
     pub(super) saved: BTreeMap<StepId, BTreeSet<Rank>>,
-    /// Ranks that finished, each with its reason.
+    /// Ranks that finished, each with the reason why it stopped.
     finished: BTreeMap<Rank, StopReason>,
     /// The newest step that every rank saved and the agent could not commit.
     pub(super) uncommitted: Option<StepId>,
-    /// The most severe failure so far.
+    /// The most severe failure so far; `None` before the first.
     cause: Option<Failure>,
     /// Time at which the attempt is killed unless it has ended.
     pub(super) deadline: Option<Millis>,
@@ -67,14 +68,14 @@ impl TrialMachine {
         }
     }
 
-    /// True if this attempt has a durable checkpoint of `step`. Its checkpoints are the newest, so the search
-    /// stops at older ones.
+    /// Returns `true` if this attempt has a durable checkpoint of `step`. Its checkpoints are the newest, so
+    /// the search stops at older ones.
     pub(super) fn is_durable(&self, step: StepId) -> bool {
         let own = self.checkpoints.iter().rev().take_while(|(attempt, _)| *attempt == self.attempt);
         own.into_iter().any(|(_, point)| point.step == step)
     }
 
-    /// Number of ranks stored for what they saved or finished.
+    /// Returns the number of ranks in memory, for what they saved or finished.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.reports.saved.values().map(BTreeSet::len).sum::<usize>() + self.reports.finished.len()

@@ -16,15 +16,16 @@
 //! not refused.
 
 mod attempt;
+mod backoff;
+mod blame;
 mod io;
 mod promise;
 mod restart;
-mod restart_policy;
 #[cfg(test)]
 mod simulate;
 
+pub use blame::{Blame, more_severe};
 pub use io::{Millis, TrialEffect, TrialInput};
-pub use restart_policy::{Blame, more_severe};
 
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Verdict};
@@ -35,14 +36,14 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Attempts lost to machine failures before an older checkpoint is used in place of a newer one on an
-/// unreachable host: about ten minutes.
+/// Number of attempts lost to machine failures before an older checkpoint is used in place of a newer one on
+/// an unreachable host. They take about ten minutes.
 pub const ATTEMPTS_FOR_A_HOST: u32 = 15;
 
-/// State of one trial.
+/// State machine of one trial.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialMachine {
-    /// The newest attempt; 0 before the first.
+    /// Number of the newest attempt; 0 before the first.
     attempt: AttemptId,
     phase: Phase,
     /// Durable checkpoints that were not refused, oldest first.
@@ -51,9 +52,9 @@ pub struct TrialMachine {
     refused: BTreeSet<OsString>,
     /// The folder of another trial's checkpoint that this trial starts from.
     adopted: Option<PathBuf>,
-    /// Attempts lost since the last progress, for the failure budgets.
+    /// Number of attempts lost since the last progress, for the failure budgets.
     failures: FailureCounts,
-    /// Attempts lost since the last new step because data was unusable on one of several hosts.
+    /// Number of attempts lost since the last new step because data was unusable on one of several hosts.
     data_failures: u32,
     /// Time of the first machine failure since the last progress. Not stored: each controller has its own
     /// clock.
@@ -62,14 +63,14 @@ pub struct TrialMachine {
     excused: bool,
     /// The highest step that any attempt completed.
     reached: StepId,
-    /// Number of stop requests by the user.
+    /// Number of the user's requests to stop.
     stops: u32,
     reports: AttemptReports,
     #[cfg(test)]
     broken: Option<Promise>,
 }
 
-/// Attempts lost since the last progress, by [`Blame`].
+/// Number of attempts lost since the last progress, by the party to blame ([`Blame`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FailureCounts {
     machines: u32,
@@ -92,30 +93,30 @@ impl FailureCounts {
     }
 }
 
-/// State of a trial.
+/// Phase of a trial.
 #[derive(Clone, Debug, PartialEq)]
 enum Phase {
     /// No attempt is alive, and none is scheduled.
     Idle,
-    /// No attempt is alive; the next is due at this time.
+    /// No attempt is alive; the next one is due at this time.
     Waiting(Millis),
-    /// No attempt is alive; the next is launched after the search of the disks.
+    /// No attempt is alive; the next one is launched after the search of the disks.
     Discovering,
     /// An attempt was recorded and may be alive.
     Open,
-    /// The trial is over.
+    /// The trial has ended with this verdict.
     Over(Verdict),
 }
 
 impl TrialMachine {
-    /// Creates a trial and returns the effects of its start.
+    /// Creates the state machine of a new trial, and returns the effects of its start.
     pub fn begin() -> (Self, Vec<TrialEffect>) {
         let mut machine = Self::empty();
         let effects = machine.step(Millis(0), TrialInput::Resume);
         (machine, effects)
     }
 
-    /// Rebuilds a trial from its facts; the effects complete what a crash cut short.
+    /// Rebuilds the state machine of a trial from its facts; the effects complete what a crash cut short.
     ///
     /// The [`TrialMachine::open_attempt`] may be alive: the driver finds out and reports it.
     /// [`TrialInput::Resume`] launches the next attempt.
@@ -157,12 +158,12 @@ impl TrialMachine {
         }
     }
 
-    /// Returns the attempt that may be alive.
+    /// Returns the attempt that may be alive, if any.
     pub fn open_attempt(&self) -> Option<AttemptId> {
         (self.phase == Phase::Open).then_some(self.attempt)
     }
 
-    /// Returns the verdict; `None` until the trial has ended.
+    /// Returns the verdict of the trial; `None` until it has ended.
     pub fn verdict(&self) -> Option<&Verdict> {
         match &self.phase {
             Phase::Over(verdict) => Some(verdict),
@@ -183,13 +184,13 @@ impl TrialMachine {
         self.checkpoints.last().map(|(_, point)| point)
     }
 
-    /// Returns the folders of the durable checkpoints that were not refused.
+    /// Returns the paths of the durable checkpoints that were not refused.
     pub fn checkpoint_folders(&self) -> impl Iterator<Item = &Path> {
         self.checkpoints.iter().map(|(_, point)| point.folder.as_path())
     }
 
-    /// True if a committed checkpoint in `folder` is newer than all known ones and was not refused. One of an
-    /// unknown attempt belongs to another trial or to a newer history.
+    /// Returns `true` if a committed checkpoint in `folder` is newer than all known ones and was not refused.
+    /// One of an unknown attempt belongs to another trial or to a newer history.
     pub fn would_adopt(&self, attempt: AttemptId, step: StepId, folder: &Path) -> bool {
         let newest = self.checkpoints.last().map(|(attempt, point)| (*attempt, point.step));
         let is_newer = newest.is_none_or(|newest| (attempt, step) > newest);

@@ -1,4 +1,4 @@
-//! Promises of the machine, and the test hook that breaks them.
+//! Promises of the trial's state machine, and the test hook that breaks them.
 
 use super::TrialMachine;
 
@@ -18,7 +18,7 @@ pub(super) enum Promise {
 }
 
 impl TrialMachine {
-    /// True if a test asked for this promise to be broken.
+    /// Returns `true` if a test asked for `promise` to be broken.
     pub(super) fn breaks(&self, promise: Promise) -> bool {
         #[cfg(test)]
         return self.broken == Some(promise);

@@ -1,11 +1,16 @@
 //! Restart after an attempt was lost, such as by a killed rank or a lost host: a relaunch after a backoff, or
 //! the verdict that ends the trial.
 
-use super::restart_policy::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, terminal_verdict};
+use super::backoff::{MACHINES_FAIL_FOR_MS, backoff_ms};
+use super::blame::Blame;
 use super::{Millis, Phase, TrialEffect, TrialMachine};
 use crate::fact::{AttemptEnd, Fact, Verdict};
-use dtrain_protocol::{Failure, ResumePoint};
+use dtrain_protocol::{Failure, ResumePoint, StopReason};
 use std::path::Path;
+
+/// Number of attempts without a new step, lost to unusable data on one host, after which the trial fails:
+/// other hosts get one try.
+const ATTEMPTS_AT_DATA: u32 = 2;
 
 impl TrialMachine {
     pub(super) fn restart_or_give_up(
@@ -42,8 +47,8 @@ impl TrialMachine {
         self.restart_or_give_up(now, AttemptEnd::NotLaunched(failure.clone()), effects);
     }
 
-    /// Turns a finished attempt into a lost one if no checkpoint has its last step: its result cannot be
-    /// read.
+    /// Turns a finished attempt into a lost one if no checkpoint has its last step, because its result cannot
+    /// be read.
     fn lost_if_unsaved(&self, ended: AttemptEnd) -> AttemptEnd {
         match (ended, self.reports.uncommitted) {
             (AttemptEnd::Finished(_), Some(step)) if step >= self.reached && !self.is_durable(step) => {
@@ -54,8 +59,8 @@ impl TrialMachine {
         }
     }
 
-    /// Records that a checkpoint is unreadable, so that no attempt resumes from it. Ignores folders that are
-    /// not counted.
+    /// Records that a checkpoint is unreadable, so that no attempt resumes from it. Ignores checkpoints that
+    /// are not known.
     fn refuse(&mut self, folder: &Path, reason: &str, effects: &mut Vec<TrialEffect>) {
         // Each host keeps the same checkpoint in a folder of its own.
         let is_meant = |point: &ResumePoint| point.folder.file_name() == folder.file_name();
@@ -87,7 +92,7 @@ impl TrialMachine {
         })
     }
 
-    /// Returns the verdict if machine failures have prevented progress for too long.
+    /// Returns the verdict if machine failures have prevented progress for too long; `None` otherwise.
     fn verdict_on_timeout(&self, now: Millis, ended: &AttemptEnd) -> Option<Verdict> {
         let is_long = self.troubled_since.is_some_and(|since| now >= since.after(MACHINES_FAIL_FOR_MS));
         match ended {
@@ -101,10 +106,99 @@ impl TrialMachine {
     }
 }
 
-/// Returns who is to blame for the end of an attempt; `None` if it finished.
+/// Returns the party to blame for the end of an attempt; `None` if it finished.
 fn blame_for(ended: &AttemptEnd) -> Option<Blame> {
     match ended {
         AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure) => Some(Blame::of(failure)),
         AttemptEnd::Finished(_) => None,
+    }
+}
+
+/// Returns the verdict if the end of an attempt alone decides it, because a restart would end the same way;
+/// `None` otherwise.
+fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
+    match ended {
+        AttemptEnd::Finished(StopReason::Ordered) => Some(Verdict::Stopped),
+        AttemptEnd::Finished(reason @ (StopReason::Complete | StopReason::Time | StopReason::Target)) => {
+            Some(Verdict::Completed(*reason))
+        }
+        AttemptEnd::Lost(failure) => match failure {
+            Failure::OutOfMemory { .. } => Some(Verdict::OutOfMemory),
+            Failure::NotFinite { .. } => Some(Verdict::Diverged),
+            Failure::Data(_) | Failure::OtherTraining { .. } => Some(Verdict::Failed(failure.clone())),
+            Failure::Command { code: Some(code), signal: None, last } if is_permanent(*code, last) => {
+                Some(Verdict::Failed(failure.clone()))
+            }
+            Failure::PeerLost { .. }
+            | Failure::HostLost { .. }
+            | Failure::Infrastructure { .. }
+            | Failure::Stuck { .. }
+            | Failure::DataOn { .. }
+            | Failure::CorruptCheckpoint { .. }
+            | Failure::Exited { .. }
+            | Failure::Command { .. }
+            | Failure::Unsaved { .. }
+            | Failure::Other(_) => None,
+        },
+        AttemptEnd::NotLaunched(_) => None,
+    }
+}
+
+/// Returns `true` if a program that ended with `code` and last printed `last` would fail again: it cannot be
+/// started, or it raised an exception of its own.
+fn is_permanent(code: i32, last: &[String]) -> bool {
+    let not_started = matches!(code, 126 | 127);
+    let is_transient = |line: &String| TRANSIENT.iter().any(|word| line.to_ascii_lowercase().contains(word));
+    let has_traceback = last.iter().any(|line| line.contains("Traceback (most recent call last)"));
+    not_started || (has_traceback && !last.iter().any(is_transient))
+}
+
+/// Words, in lower case, that occur in exceptions that another rank, the network or the machine may have
+/// caused.
+const TRANSIENT: &[&str] = &[
+    "connection",
+    "timed out",
+    "timeout",
+    "nccl",
+    "gloo",
+    "mpi",
+    "socket",
+    "peer",
+    "distbackend",
+    "diststore",
+    "distnetwork",
+    "broken pipe",
+    "brokenpipe",
+    "cuda",
+    "out of memory",
+    "memoryerror",
+    "unavailable",
+    "rendezvous",
+    "coordinator",
+    "heartbeat",
+    "no space left",
+    "address already in use",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_another_training_ends_the_trial_and_is_not_held_to_be_corrupt() {
+        let other = Failure::OtherTraining { folder: "/a".into(), detail: "batch".into() };
+        assert_eq!(terminal_verdict(&AttemptEnd::Lost(other.clone())), Some(Verdict::Failed(other)));
+        let command = |code, last: &[&str]| {
+            let last = last.iter().map(|line| (*line).to_owned()).collect();
+            terminal_verdict(&AttemptEnd::Lost(Failure::Command { code: Some(code), signal: None, last }))
+        };
+        let traceback = "Traceback (most recent call last):";
+        assert!(command(1, &[traceback, "  File \"train.py\", line 7", "ValueError: bad"]).is_some());
+        assert!(command(1, &[traceback, "ModuleNotFoundError: No module named 'torch'"]).is_some());
+        assert!(command(127, &["python4: not found"]).is_some());
+        assert!(command(1, &[traceback, "RuntimeError: Connection closed by peer"]).is_none());
+        assert!(command(1, &["step 3 loss 2"]).is_none(), "nothing says why");
+        let corrupt = Failure::CorruptCheckpoint { folder: "/a".into(), detail: "file 0".into() };
+        assert_eq!(terminal_verdict(&AttemptEnd::Lost(corrupt)), None);
     }
 }

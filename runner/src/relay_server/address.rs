@@ -1,12 +1,12 @@
-//! The address under which other hosts reach this one.
+//! The address under which other hosts reach this host.
 
 use dtrain_recipes::Subnet;
 use std::ffi::OsString;
 use std::net::{IpAddr, UdpSocket};
 use sysinfo::Networks;
 
-/// Returns this host's address on `network`; without one, on the controller's network, else the loopback
-/// address.
+/// Returns this host's address on `network`; without a network, its address on the controller's network, else
+/// the loopback address.
 pub(super) fn address(network: Option<Subnet>) -> Result<String, String> {
     match network {
         Some(network) => address_on(network, &own_addresses()),
@@ -21,7 +21,7 @@ fn default_address() -> String {
     address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_string())
 }
 
-/// Returns the source address of packets to `other`. Sends nothing.
+/// Returns the source address of packets to `other`, without sending any.
 fn source_address_to(other: &str) -> Option<IpAddr> {
     let any = if other.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).ok()?;
@@ -41,7 +41,7 @@ fn own_addresses() -> Vec<(String, IpAddr)> {
     all
 }
 
-/// Returns the first of the addresses that is on `network`.
+/// Returns the first of the addresses in `own` that is on `network`.
 fn address_on(network: Subnet, own: &[(String, IpAddr)]) -> Result<String, String> {
     let found = own.iter().find(|(_, address)| network.contains(*address));
     found.map(|(_, address)| address.to_string()).ok_or_else(|| {

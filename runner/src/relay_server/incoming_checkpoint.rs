@@ -20,7 +20,7 @@ pub(super) struct IncomingCheckpoint<'a> {
 }
 
 impl<'a> IncomingCheckpoint<'a> {
-    /// Returns the checkpoint in the folder `name`; `Err` if that is no name of a checkpoint folder.
+    /// Creates the checkpoint with the folder `name`; `Err` if that is not the name of a checkpoint folder.
     pub(super) fn of(trial: &'a TrialFolder, name: &str) -> Result<Self, String> {
         match parse_folder_name(name) {
             Some((step, attempt)) if trial.checkpoint(step, attempt).ends_with(name) => {
@@ -34,7 +34,7 @@ impl<'a> IncomingCheckpoint<'a> {
         self.trial.partial_checkpoint(self.step, self.attempt)
     }
 
-    /// Writes base64 bytes into a file at byte `from`.
+    /// Writes base64 bytes into the checkpoint file `name` at byte `from`.
     pub(super) fn write(&self, name: &str, from: u64, bytes: &str) -> Result<(), String> {
         if !is_file_name(name) {
             return Err(format!("{name:?} is not the name of a file of a checkpoint"));
@@ -49,7 +49,7 @@ impl<'a> IncomingCheckpoint<'a> {
         write().map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Verifies every chunk, and commits the checkpoint with this manifest.
+    /// Verifies every chunk, and commits the checkpoint with the given text as its manifest.
     pub(super) fn commit(&self, manifest_text: &str) -> Result<(), String> {
         let final_folder = self.trial.checkpoint(self.step, self.attempt);
         if final_folder.join(COMMIT).exists() {
@@ -62,7 +62,7 @@ impl<'a> IncomingCheckpoint<'a> {
         commit::finish(self.trial, self.step, self.attempt)
     }
 
-    /// Verifies the chunks of a file, and flushes it to disk.
+    /// Verifies the chunks of a checkpoint file, and flushes the file to disk.
     fn verify(&self, entry: &FileEntry) -> Result<(), String> {
         let path = self.partial().join(&entry.name);
         let words = |error: io::Error| format!("{}: {error}", path.display());

@@ -1,4 +1,4 @@
-//! The server of the relay: carries out the controller's requests on its host.
+//! The server of the relay: carries out the requests of the controller on its host.
 
 mod address;
 mod incoming_checkpoint;
@@ -22,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-/// Maximum number of bytes of a log in one reply.
+/// Maximum number of bytes of a log in one reply to the controller.
 const LOG_PIECE: u64 = 1 << 20;
 
 /// Entry point of the relay's server: serves requests from standard input until its end, on the main thread.
@@ -173,7 +173,7 @@ fn reply_or_failure<T>(found: Result<T, String>, reply: impl FnOnce(T) -> Reply)
     found.map_or_else(|reason| Reply::Failed { reason }, reply)
 }
 
-/// Replies with all bytes of `from`.
+/// Replies with all bytes that can be read from `from`.
 fn send_bytes(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes)?;
@@ -182,8 +182,8 @@ fn send_bytes(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
     to.flush()
 }
 
-/// Replies with `bytes` bytes, without holding them in memory. If there are fewer, this process ends, which
-/// cuts the reply short.
+/// Replies with `bytes` bytes of `from`, without holding them in memory. If there are fewer, this process
+/// ends, which cuts the reply short.
 fn stream_bytes(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Result<()> {
     frame::write(to, &Reply::Bytes { bytes })?;
     if io::copy(&mut from.take(bytes), to)? < bytes {
@@ -192,7 +192,7 @@ fn stream_bytes(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Re
     to.flush()
 }
 
-/// Opens a piece of a log.
+/// Opens a log of a trial at byte `from`, for one piece.
 fn open_log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Result<impl Read + use<>> {
     let path = of.map_or_else(|| trial.agent_log(), |(attempt, rank)| trial.rank_log(attempt, rank));
     let mut file = files::open(&path)?;
@@ -208,7 +208,7 @@ fn launch_failure(not_launched: LaunchError) -> Reply {
     }
 }
 
-/// Creates the trial's folder; with `shared` its checkpoints are there.
+/// Creates the trial's folder; with `shared`, its checkpoints are in the shared folder.
 fn make_trial_folder(trial: &TrialFolder, shared: Option<&TrialFolder>) -> Result<(), LaunchError> {
     let make = || {
         if let Some(shared) = shared
@@ -223,7 +223,7 @@ fn make_trial_folder(trial: &TrialFolder, shared: Option<&TrialFolder>) -> Resul
     make().map_err(|error: io::Error| format!("{}: {error}", trial.path().display()).into())
 }
 
-/// Replaces folders and programs of an order by those of this host.
+/// Replaces the folders and programs in an order by those of this host.
 fn localize_order(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
     let trial = home.trial(&order.trial);
     let checkpoints = trial.checkpoints();
@@ -239,7 +239,8 @@ fn localize_order(order: AgentOrder, home: &Home, programs: &Programs) -> AgentO
     order
 }
 
-/// Starts a measuring rank. It ends with this process and must not write to its standard output.
+/// Starts a measuring rank. The rank ends with this process and must not write to this process's standard
+/// output.
 fn spawn_probe(worker: &Program, placement: &Placement) -> io::Result<(Child, PipeReader)> {
     let mut command = Command::new(&worker.path);
     command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));

@@ -8,7 +8,7 @@ use ssh2::{Agent, Error, PublicKey, Session};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Authenticates with the SSH agent's keys, then with the key files.
+/// Authenticates a session with the keys of the SSH agent, then with the key files.
 pub(super) fn authenticate(session: &Session, target: &SshTarget) -> Result<(), TransportError> {
     // A missing or silent agent is no reason to stop.
     if by_agent(session, target).unwrap_or(false) {
@@ -34,7 +34,7 @@ pub(super) fn authenticate(session: &Session, target: &SshTarget) -> Result<(), 
     })
 }
 
-/// Tries the agent's keys, those configured for this host first: a host accepts only a few tries.
+/// Tries the keys of the SSH agent, those configured for this host first: a host accepts only a few tries.
 fn by_agent(session: &Session, target: &SshTarget) -> Result<bool, Error> {
     let mut agent: Agent = session.agent()?;
     if let Some(socket) = &target.agent {

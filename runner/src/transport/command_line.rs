@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// BLAKE3 hash of a program: its name on every host.
+/// BLAKE3 hash of a program, which is part of the program's path on every host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProgramDigest(blake3::Hash);
 
@@ -20,14 +20,14 @@ impl ProgramDigest {
         Ok(Self(hasher.finalize()))
     }
 
-    /// Parses 64 hexadecimal digits.
+    /// Parses a hash from 64 hexadecimal digits; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         blake3::Hash::from_hex(text).ok().map(Self)
     }
 }
 
 impl fmt::Display for ProgramDigest {
-    /// Writes 64 lower-case hexadecimal digits.
+    /// Writes the hash as 64 lower-case hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.to_hex())
     }
@@ -43,7 +43,7 @@ pub enum ProgramMode {
 }
 
 impl ProgramMode {
-    /// Returns the arguments on the command line.
+    /// Returns the command-line arguments that select this mode.
     pub const fn arguments(self) -> &'static str {
         match self {
             Self::Stdio => "agent --stdio",
@@ -52,7 +52,7 @@ impl ProgramMode {
     }
 }
 
-/// Name of a file during upload; unique for each upload.
+/// Name of a partially uploaded file; unique for each upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartName(u128);
 
@@ -78,18 +78,18 @@ impl CommandLine {
         &self.0
     }
 
-    /// Returns a shell that reads its script from standard input.
+    /// Returns the command line of a shell that reads its script from standard input.
     pub(super) fn shell() -> Self {
         Self("exec sh -s".into())
     }
 
-    /// Returns the start of an uploaded program.
+    /// Returns the command line that starts an uploaded program.
     pub(super) fn program(digest: &ProgramDigest, word: ProgramMode) -> Self {
         Self(format!(r#"exec "$HOME/.cache/dtrain/bin/{digest}/dtrain" {}"#, word.arguments()))
     }
 
-    /// Returns a command that creates the program's folder and prints `size=` (empty if there is no program)
-    /// and `df=` with a line of `df -P`.
+    /// Returns a command line that creates the program's folder and prints `size=` (empty if there is no
+    /// program) and `df=` with a line of `df -P`.
     ///
     /// It removes parts of uploads older than a day.
     pub(super) fn probe_program(digest: &ProgramDigest) -> Self {
@@ -98,12 +98,12 @@ impl CommandLine {
         ))
     }
 
-    /// Returns a command that writes standard input to a file beside the program.
+    /// Returns a command line that writes standard input to a file beside the program.
     pub(super) fn receive_part(digest: &ProgramDigest, part: PartName) -> Self {
         Self(format!(r#"exec sh -c 'umask 077; exec cat >"$HOME/.cache/dtrain/bin/{digest}/{part}"'"#))
     }
 
-    /// Returns a command that installs a part with the right length and digest, and removes any other.
+    /// Returns a command line that installs a part with the right length and digest, and removes any other.
     ///
     /// It prints `size=`, `digest=` and `df=`, the last one after the removal.
     pub(super) fn install_part(digest: &ProgramDigest, part: PartName, bytes: u64) -> Self {

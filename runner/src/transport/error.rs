@@ -1,4 +1,4 @@
-//! Errors of connecting to a host and running commands there.
+//! Errors from connecting to a host and running commands on it.
 
 use super::known_hosts::HostKeyError;
 use dtrain_recipes::Bytes;
@@ -9,15 +9,15 @@ use std::sync::Arc;
 /// The reason why a host could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The name or address is invalid.
+    /// The name or address of a host is invalid.
     #[error("`{0}` is not a host: {1}")]
     Name(String, &'static str),
     /// The user's SSH configuration cannot be read.
     #[error("`ssh -G {host}` failed: {said}")]
     Config {
-        /// Host as the user wrote it.
+        /// The host as the user wrote it.
         host: String,
-        /// Error output of `ssh`.
+        /// Error output of the program `ssh`.
         said: String,
     },
     /// The user's SSH configuration needs an unsupported option.
@@ -26,9 +26,9 @@ pub enum TransportError {
          use `ProxyJump` where it does the same, or write `transport = \"openssh\"` below `[cluster]`"
     )]
     ProxyCommand {
-        /// Host as the user wrote it.
+        /// The host as the user wrote it.
         host: String,
-        /// The `ProxyCommand`.
+        /// Value of the `ProxyCommand` option.
         command: String,
     },
     /// The TCP connection failed.
@@ -36,7 +36,7 @@ pub enum TransportError {
     Connect {
         /// Host and port.
         host: String,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -56,7 +56,7 @@ pub enum TransportError {
         host: String,
         /// Host and port of the bastion.
         bastion: String,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -65,9 +65,9 @@ pub enum TransportError {
     HostKey {
         /// Host and port.
         host: String,
-        /// Unknown, changed or revoked.
+        /// The problem: the key is unknown, changed or revoked.
         problem: HostKeyError,
-        /// SHA-256 of the key, as `ssh-keygen -l` prints it.
+        /// SHA-256 fingerprint of the key, as `ssh-keygen -l` prints it.
         fingerprint: String,
     },
     /// A file that may revoke the host's key cannot be read.
@@ -77,37 +77,37 @@ pub enum TransportError {
         host: String,
         /// A known_hosts file, or one that `RevokedHostKeys` of the SSH configuration names.
         path: PathBuf,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// The host accepted no key.
+    /// The host accepted none of the user's keys.
     #[error("{host} accepted none of the keys tried for user {user}: {tried}")]
     Authentication {
         /// Host and port.
         host: String,
         /// User name on the host.
         user: String,
-        /// The methods tried.
+        /// The authentication methods tried.
         tried: String,
     },
-    /// An SSH operation failed.
+    /// An operation of the SSH library failed.
     #[error("ssh to {host} failed while {doing}")]
     Ssh {
         /// Host and port.
         host: String,
-        /// The operation.
+        /// The operation that failed.
         doing: &'static str,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: ssh2::Error,
     },
-    /// The stream to a program failed.
+    /// The stream to a program on the host failed.
     #[error("the connection to {host} failed")]
     Stream {
         /// Host and port.
         host: String,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -116,21 +116,21 @@ pub enum TransportError {
     Program {
         /// Path of the program.
         path: PathBuf,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// A fixed command failed.
+    /// One of dtrain's fixed commands failed on the host.
     #[error("{host}: {doing} failed: {said}")]
     Command {
         /// Host and port.
         host: String,
-        /// The operation.
+        /// The operation that failed.
         doing: &'static str,
-        /// Standard error and exit status.
+        /// Standard error and exit status of the command.
         said: String,
     },
-    /// Not enough disk space for the program.
+    /// The host has not enough disk space for the program.
     #[error(
         "not enough disk space on {host}: the program needs {wanted} in ~/.cache/dtrain, {found} are \
             free"
@@ -143,7 +143,7 @@ pub enum TransportError {
         /// Free space on the host.
         found: Bytes,
     },
-    /// The upload is incomplete; the part was removed.
+    /// The upload of the program is incomplete; the partial file was removed.
     #[error(
         "the upload of the program to {host} is incomplete: sent {sent}, found {found} ({free} are \
         free there){said}"
@@ -151,21 +151,21 @@ pub enum TransportError {
     Damaged {
         /// Host and port.
         host: String,
-        /// Size of the program.
+        /// Size of the program sent.
         sent: Bytes,
-        /// Size that arrived.
+        /// Size of the file that arrived.
         found: Bytes,
-        /// Free space afterwards.
+        /// Free disk space on the host afterwards.
         free: Bytes,
-        /// Error output of the host, after a colon; empty without output.
+        /// Error output of the host after a colon; empty if there is none.
         said: String,
     },
-    /// The uploaded program prints a wrong digest; it was removed.
+    /// The uploaded program printed a wrong digest; it was removed.
     #[error("the program sent to {host} does not run there or has another digest: {said}")]
     Unfit {
         /// Host and port.
         host: String,
-        /// Its answer.
+        /// Output of the uploaded program.
         said: String,
     },
 }

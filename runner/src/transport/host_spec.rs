@@ -5,14 +5,14 @@ use dtrain_recipes::Host;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
-/// The user whose SSH files are used.
+/// The user on this machine whose SSH files are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// User name on this machine.
     pub name: String,
-    /// Home folder, which contains `.ssh`.
+    /// Home folder of the user, which contains `.ssh`.
     pub home: PathBuf,
-    /// Replaces `~/.ssh/config` and the machine's configuration.
+    /// Path of a configuration file that replaces `~/.ssh/config` and the machine's configuration, if any.
     pub config: Option<PathBuf>,
 }
 
@@ -70,8 +70,8 @@ pub(super) fn is_host(name: &str) -> bool {
     is_plain(name) || name.parse::<Ipv6Addr>().is_ok()
 }
 
-/// True for a user name of this machine or of a directory service, such as `me@corp.example` or `CORP\me`.
-/// Refuses characters that are special to a shell or to `ssh`.
+/// Returns `true` if `word` is a user name of this machine or of a directory service, such as
+/// `me@corp.example` or `CORP\me`. Refuses characters that are special to a shell or to `ssh`.
 pub(super) fn is_user(word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | '\\');
     !word.is_empty()

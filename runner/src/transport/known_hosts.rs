@@ -1,4 +1,4 @@
-//! Host key verification against known_hosts.
+//! Host key verification against known_hosts files.
 //!
 //! Not the matcher of libssh2: that one ignores `@revoked` if another line lists the key, has no wildcards,
 //! and lets a line for port 22 match other ports. Only hashed names are left to libssh2, one line at a time.
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Magic bytes of the binary revocation lists of `ssh-keygen -k`.
+/// Magic bytes of a binary revocation list, as `ssh-keygen -k` writes it.
 const KRL: &[u8] = b"SSHKRL\n\0";
 
 /// The lines of known_hosts files, and the keys revoked for all hosts.
@@ -30,14 +30,14 @@ struct KnownHostsLine {
     key: String,
 }
 
-/// The reason why a key is not trusted.
+/// The reason why a host's key is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKeyError {
-    /// No line lists this host.
+    /// No line of known_hosts lists the host.
     Unknown,
     /// known_hosts lists another key for the host.
     Changed,
-    /// A line of known_hosts, or a file of `RevokedHostKeys`, revokes this key.
+    /// A line of known_hosts, or a file of `RevokedHostKeys`, revokes the key.
     Revoked,
 }
 
@@ -85,7 +85,7 @@ impl KnownHosts {
         self.lines.extend(text.lines().filter_map(KnownHostsLine::parse));
     }
 
-    /// Adds a revocation list: `type key [comment]` on each line.
+    /// Adds a text file of revoked keys: `type key [comment]` on each line.
     fn revoke(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.starts_with(KRL) {
             let why = "it is a binary list of revoked keys (KRL), which only `cluster.transport = \"openssh\"` \
@@ -134,8 +134,8 @@ impl KnownHosts {
 }
 
 impl KnownHostsLine {
-    /// Parses `[marker] hosts type key [comment]`; `None` for comments, certificate authorities and broken
-    /// lines.
+    /// Parses a line `[marker] hosts type key [comment]`; `None` for comments, certificate authorities and
+    /// invalid lines.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let first = words.next().filter(|word| !word.starts_with('#'))?;
@@ -186,7 +186,7 @@ impl KnownHostsLine {
     }
 }
 
-/// True if `name` matches a pattern of `*` and `?`.
+/// Returns `true` if `name` matches `pattern`, in which `*` and `?` are wildcards.
 fn matches(pattern: &str, name: &str) -> bool {
     match (pattern.chars().next(), name.chars().next()) {
         (None, None) => true,

@@ -1,4 +1,4 @@
-//! This machine as a host.
+//! The transport to this machine: programs run as local processes.
 
 use super::command_line::CommandLine;
 use super::program_stream::{ExitSlot, ProgramExit, ProgramStream, StderrTail};
@@ -17,14 +17,14 @@ use std::time::Duration;
 /// Time for which standard error may stay open after its program ended, in other processes that inherited it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// This machine, with the user's home folder or another.
+/// The transport to this machine, with the user's home folder or another one.
 #[derive(Clone, Debug, Default)]
 pub struct LocalShell {
     home: Option<PathBuf>,
 }
 
 impl LocalShell {
-    /// Returns this machine with `$HOME` set to `home`.
+    /// Returns the transport to this machine with `$HOME` set to `home`.
     pub fn at(home: &Path) -> Self {
         Self { home: Some(home.to_owned()) }
     }
@@ -64,7 +64,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<ProgramStream> {
     Ok(ProgramStream::new(ours, exit_slot))
 }
 
-/// Reads standard error to its end in a thread, then sends its tail.
+/// Reads standard error to its end in a thread, then sends the last bytes of it.
 fn keep_tail(mut stderr: ChildStderr) -> Receiver<String> {
     let (sender, tail) = channel();
     thread::spawn(move || {

@@ -33,17 +33,17 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Timeout of a connection and of every answer.
+/// Timeout of a connection to a host and of every answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum output of a script, in bytes.
+/// Maximum size of the output of a script, in bytes.
 const MOST: u64 = 1 << 20;
 
 /// A constant POSIX shell script, sent over standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script(pub(crate) &'static str);
 
-/// Prints the facts of a host that `doctor` shows, as `key=value` lines.
+/// Script that prints the facts about a host that `doctor` shows, as `key=value` lines.
 pub const FACTS: Script = Script(
     r#"LC_ALL=C; export LC_ALL
 echo "system=$(uname -sr)"
@@ -58,14 +58,14 @@ echo "cuda_headers=$(ls /usr/local/cuda/include/cuda_runtime.h /opt/cuda/include
 "#,
 );
 
-/// Output and exit status of a command.
+/// Output and exit status of a command that ran on a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandOutput {
     /// Exit status; -1 if a signal ended it.
     pub status: i32,
-    /// Complete standard output.
+    /// The complete standard output of the command.
     pub stdout: String,
-    /// The last 4 KiB of standard error.
+    /// The last 4 KiB of the command's standard error.
     pub stderr: String,
 }
 
@@ -74,10 +74,10 @@ pub trait Transport: Send {
     /// Returns the host's name for messages.
     fn name(&self) -> &str;
 
-    /// Starts a command line, without a terminal and without this process's environment.
+    /// Starts a command line on the host, without a terminal and without this process's environment.
     fn start(&mut self, line: &CommandLine) -> Result<ProgramStream, TransportError>;
 
-    /// Runs `script` to its end. A nonzero exit status is not an error.
+    /// Runs `script` on the host to its end. A nonzero exit status is not an error.
     fn run(&mut self, script: Script) -> Result<CommandOutput, TransportError> {
         let stream = self.start(&CommandLine::shell())?;
         run_to_end(self.name(), &stream, script.0.as_bytes(), PATIENCE)
@@ -88,13 +88,14 @@ pub trait Transport: Send {
         self.start(&CommandLine::program(program, word))
     }
 
-    /// Uploads a program unless the host has it: its path contains its digest.
+    /// Uploads a program to the host unless it is there: its path contains its digest.
     fn upload(&mut self, program: &Path, digest: &ProgramDigest) -> Result<UploadOutcome, TransportError> {
         upload::upload(self, program, digest)
     }
 }
 
-/// Sends `input`, reads all output and the exit status; fails after `patience` of silence.
+/// Sends `input` to a program, and reads all its output and its exit status; fails after `patience` of
+/// silence.
 fn run_to_end(
     host: &str,
     stream: &ProgramStream,
@@ -116,8 +117,8 @@ fn run_to_end(
     }
 }
 
-/// Sends `input` and returns the output. A program that exits before it read all is no error here: its exit
-/// status tells why.
+/// Sends `input` to a program and returns its output. A program that exits before it has read everything is
+/// not an error: its exit status tells the reason.
 fn exchange(mut stream: &ProgramStream, input: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
     let unless_gone =
         |result: io::Result<()>| result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) });
@@ -129,13 +130,13 @@ fn exchange(mut stream: &ProgramStream, input: &[u8], patience: Duration) -> io:
     Ok(stdout)
 }
 
-/// True if the peer is gone, which its exit status explains better.
+/// Returns `true` if the error says that the peer is gone, which the exit status explains better.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
-/// Replaces the text of a socket time-out, "resource temporarily unavailable", by a clear one.
+/// Replaces the text of a socket timeout, "resource temporarily unavailable", by a clear one.
 fn describe_timeout(error: io::Error, patience: Duration) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", patience.as_secs()))

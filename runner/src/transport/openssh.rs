@@ -1,4 +1,4 @@
-//! A host over SSH, through the program `ssh`.
+//! The transport over SSH through the program `ssh`.
 //!
 //! It honours the user's configuration: `ProxyCommand`, `ControlMaster`, certificates, Kerberos, hardware
 //! keys. The price is one process for each command.
@@ -35,15 +35,15 @@ ForwardX11 no
 PermitLocalCommand no
 ";
 
-/// More such options, for the target only: a bastion needs forwarding.
+/// More options that override the user's configuration, for the target only: a bastion needs forwarding.
 const OPTIONS: [&str; 2] = ["ClearAllForwardings=yes", "RemoteCommand=none"];
 
-/// A host over SSH, through the program `ssh`.
+/// The transport to a host over SSH through the program `ssh`.
 #[derive(Clone, Debug)]
 pub struct OpenSsh {
     name: String,
     arguments: Vec<OsString>,
-    /// Each `ssh` process reads it.
+    /// The configuration file that each `ssh` process reads.
     configuration: Arc<Configuration>,
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes of standard error that are kept.
+/// Number of bytes of standard error to keep.
 const KEPT: usize = 4096;
 
 /// Standard input and output of a program on a host.
@@ -23,11 +23,11 @@ pub struct ProgramStream {
 /// Exit of a program on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramExit {
-    /// Exit status; `None` if a signal ended it, or if it is unknown.
+    /// Exit status of the program; `None` if a signal ended it, or if it is unknown.
     pub status: Option<i32>,
-    /// Name of the signal that ended it, without `SIG`, or its number.
+    /// Name of the signal that ended the program, without `SIG`, or its number.
     pub signal: Option<String>,
-    /// The last 4 KiB of its standard error.
+    /// The last 4 KiB of the program's standard error.
     pub stderr: String,
     /// The error that ended the connection before the program ended.
     pub broken: Option<String>,
@@ -38,7 +38,7 @@ impl ProgramStream {
         Self { pipe, exit_slot }
     }
 
-    /// Returns the socket, to set time-outs and to clone it for other threads.
+    /// Returns the socket, to set timeouts and to clone it for other threads.
     pub fn pipe(&self) -> &UnixStream {
         &self.pipe
     }
@@ -48,19 +48,20 @@ impl ProgramStream {
         self.pipe.shutdown(Shutdown::Write)
     }
 
-    /// Waits at most `patience` for the program's exit.
+    /// Waits at most `patience` for the exit of the program.
     pub fn ending(&self, patience: Duration) -> Option<ProgramExit> {
         self.exit_slot.wait(patience)
     }
 
-    /// Returns the socket alone, for callers that do not need the exit.
+    /// Returns only the socket, for callers that do not need the exit of the program.
     pub(super) fn into_pipe(self) -> UnixStream {
         self.pipe
     }
 }
 
 impl Read for &ProgramStream {
-    /// A program that exits without reading all its input ends the stream without an error.
+    /// Reads output of the program. One that exits without reading all its input ends the stream without an
+    /// error.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         (&self.pipe).read(bytes).or_else(|error| match error.kind() {
             io::ErrorKind::ConnectionReset => Ok(0),
@@ -103,7 +104,7 @@ pub(super) struct ExitSlot {
 }
 
 impl ExitSlot {
-    /// Stores an exit; only the first counts.
+    /// Stores the exit of the program; only the first call counts.
     pub(super) fn set(&self, ending: ProgramExit) {
         self.lock().get_or_insert(ending);
         self.told.notify_all();
@@ -119,7 +120,7 @@ impl ExitSlot {
     }
 }
 
-/// The last bytes of standard error.
+/// The last bytes of a program's standard error.
 #[derive(Debug, Default)]
 pub(super) struct StderrTail(VecDeque<u8>);
 

@@ -1,4 +1,4 @@
-//! A host over SSH, through libssh2.
+//! The transport over SSH through libssh2.
 //!
 //! Strict: an unknown, changed or revoked host key is refused before a user key is offered. No agent
 //! forwarding, no pty, no environment.
@@ -22,17 +22,17 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Time without an acknowledgement after which the connection counts as lost.
+/// Time without an acknowledgment after which the connection counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(15);
 
-/// Idle time before a keepalive, and time between two keepalives.
+/// Idle time before a TCP keepalive, and time between two keepalives.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Host key types in order of preference, for hosts that known_hosts does not list.
 const KEY_KINDS: &str =
     "ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256";
 
-/// An authenticated session with one host.
+/// The transport to a host over SSH through libssh2: an authenticated session.
 pub struct Ssh {
     session: SharedSession,
     name: String,
@@ -44,7 +44,7 @@ impl Ssh {
         Self::through(target, &Bastions::default())
     }
 
-    /// Connects through `bastions`, which other hosts may share.
+    /// Connects like [`Ssh::connect`], through `bastions`, which other hosts may share.
     pub fn through(target: &SshTarget, bastions: &Bastions) -> Result<Self, TransportError> {
         Ok(Self { session: open_session(target, bastions)?, name: target.name() })
     }
@@ -88,7 +88,7 @@ fn open_session(target: &SshTarget, bastions: &Bastions) -> Result<SharedSession
     SharedSession::start(session, held).map_err(broken)
 }
 
-/// Connects to the first address of the host that answers in time.
+/// Connects to the first address of the host that accepts a connection in time.
 fn connect_tcp(target: &SshTarget) -> Result<TcpStream, TransportError> {
     let failed = |source| TransportError::Connect { host: target.name(), source };
     let mut last = io::Error::other("the name has no address");
@@ -101,7 +101,7 @@ fn connect_tcp(target: &SshTarget) -> Result<TcpStream, TransportError> {
     Err(failed(last))
 }
 
-/// Enables TCP keepalive: libssh2 never notices that a host is gone.
+/// Enables TCP keepalive, as libssh2 never notices that a host is gone.
 fn with_keepalive(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     let lost = u32::try_from(LOST_AFTER.as_millis()).unwrap_or(u32::MAX);
@@ -113,7 +113,7 @@ fn with_keepalive(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns the key types to request: those in known_hosts first. An RSA key is requested with SHA-2
+/// Returns the host key types to request, those in known_hosts first. An RSA key is requested with SHA-2
 /// signatures.
 fn host_key_preference(kinds: &[&str]) -> String {
     let known = kinds.iter().map(|kind| if *kind == "ssh-rsa" { "rsa-sha2-512,rsa-sha2-256" } else { kind });

@@ -5,20 +5,20 @@ use super::host_spec::{HostSpec, User};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 
-/// The settings used from `ssh -G`; others are ignored.
+/// The settings that are used from the output of `ssh -G`; others are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SshConfig {
     pub(super) host_name: Option<String>,
     pub(super) user: Option<String>,
     pub(super) port: Option<u16>,
-    /// Paths as written: `~` and `%h` are not replaced yet.
+    /// Paths of the user's keys as written: `~` and `%h` are not replaced yet.
     pub(super) identity_files: Vec<String>,
     pub(super) is_identities_only: bool,
-    /// `none`, or a path.
+    /// Socket of the SSH agent: `none`, or a path.
     pub(super) identity_agent: Option<String>,
-    /// The user's files, then those of the machine.
+    /// Paths of known_hosts files: the user's, then the machine's.
     pub(super) known_hosts: Vec<String>,
-    /// Files of revoked keys; as written, possibly several paths.
+    /// Paths of files of revoked keys, as written; possibly several in one text.
     pub(super) revoked_keys: Option<String>,
     pub(super) host_key_alias: Option<String>,
     /// Bastions, separated by commas, in the order of connection.
@@ -42,7 +42,7 @@ impl SshConfig {
         }
     }
 
-    /// Parses `keyword value` lines.
+    /// Parses lines of the form `keyword value`.
     pub(super) fn parse(text: &str) -> Self {
         let mut config = Self::default();
         let mut machine = Vec::new();
@@ -71,7 +71,7 @@ impl SshConfig {
     }
 }
 
-/// Returns the arguments of `ssh` up to the host name. The name was checked: it is no option.
+/// Returns the arguments of `ssh` up to the host name. The name was checked and cannot be an option.
 pub(super) fn arguments(host_spec: &HostSpec, user: &User) -> Vec<std::ffi::OsString> {
     let mut words = Vec::new();
     if let Some(config) = &user.config {

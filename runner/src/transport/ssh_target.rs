@@ -6,15 +6,15 @@ use super::ssh_config::SshConfig;
 use dtrain_recipes::Host;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of bastions in a chain.
+/// Maximum number of bastions on the way to a host.
 const MOST_HOPS: usize = 8;
 
-/// An SSH target: address, user name, key files and bastions.
+/// A host to reach over SSH: its address, user name, key files and bastions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SshTarget {
-    /// Name or address.
+    /// Name or address of the host.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the host's SSH server.
     pub port: u16,
     /// User name on the host.
     pub user: String,
@@ -22,15 +22,15 @@ pub struct SshTarget {
     pub keys: Vec<PathBuf>,
     /// True to offer only those keys of the SSH agent that are in `keys`.
     pub is_keys_only: bool,
-    /// Socket of the SSH agent, if not the one of the environment.
+    /// Socket of the SSH agent; `None` for the one in the environment.
     pub agent: Option<PathBuf>,
-    /// known_hosts files; missing ones are skipped.
+    /// Paths of known_hosts files; missing ones are skipped.
     pub known_hosts: Vec<PathBuf>,
-    /// Files of revoked keys. If one cannot be read, every host is refused.
+    /// Paths of files of revoked keys. If one cannot be read, every host is refused.
     pub revoked_keys: Vec<PathBuf>,
-    /// Name of the host in known_hosts, if not `host`.
+    /// Name of the host in known_hosts; `None` if it is `host`.
     pub key_alias: Option<String>,
-    /// The bastion to connect through.
+    /// The bastion to connect through; `None` to connect directly.
     pub via: Option<Box<Self>>,
 }
 
@@ -50,7 +50,7 @@ impl SshTarget {
         resolve_route(&HostSpec::parse(text)?, None, user, 0)
     }
 
-    /// Returns host and port, for messages.
+    /// Returns the host and its port, for messages.
     pub fn name(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -59,19 +59,19 @@ impl SshTarget {
         }
     }
 
-    /// Returns a key that identifies a bastion with its own route.
+    /// Returns a text that identifies a bastion together with the route to it.
     pub(super) fn route(&self) -> String {
         let before = self.via.as_ref().map_or_else(String::new, |via| format!(" via {}", via.route()));
         format!("{}@{}{before}", self.user, self.name())
     }
 
-    /// Returns the name and port of the host in known_hosts.
+    /// Returns the name and port under which known_hosts lists the host.
     pub(super) fn known_as(&self) -> (&str, u16) {
         self.key_alias.as_deref().map_or((&self.host, self.port), |alias| (alias, 22))
     }
 }
 
-/// Resolves a target. `via` is a list of bastions that precedes the configuration.
+/// Resolves a target. `via` is a list of bastions that takes precedence over the configuration.
 fn resolve_route(
     host_spec: &HostSpec,
     via: Option<&str>,
@@ -93,7 +93,7 @@ fn resolve_route(
     Ok(SshTarget { via: via.map(Box::new), ..target })
 }
 
-/// Resolves the last bastion of a list, reached through those before it.
+/// Resolves the last bastion of a list, which is reached through those before it.
 fn bastion(list: &str, user: &User, hops: usize) -> Result<SshTarget, TransportError> {
     let (before, last) = list.rsplit_once(',').map_or((None, list), |(before, last)| (Some(before), last));
     let last = last.trim();
@@ -101,7 +101,7 @@ fn bastion(list: &str, user: &User, hops: usize) -> Result<SshTarget, TransportE
     resolve_route(&HostSpec::parse(last)?, before, user, hops)
 }
 
-/// Returns a target without its bastion.
+/// Returns a target without its bastion, merged from the host as written and the user's configuration.
 fn merge_config(
     host_spec: &HostSpec,
     config: Option<&SshConfig>,
@@ -178,7 +178,8 @@ fn path(text: &str, host_spec: &HostSpec, target: &SshTarget, user: &User) -> Op
     Some(out.into())
 }
 
-/// Replaces the default known_hosts files by those in `home`; `ssh` takes the home from the user database.
+/// Replaces the default known_hosts files by those in `home`, because `ssh` takes the home from the user
+/// database.
 fn in_home(file: &str, home: &Path) -> PathBuf {
     let default =
         ["known_hosts", "known_hosts2"].into_iter().find(|name| file.ends_with(&format!("/.ssh/{name}")));

@@ -1,4 +1,4 @@
-//! Uploads a program to a host: afterwards it is there whole or not at all.
+//! Uploads a program to a host: afterwards it is there complete or not at all.
 //!
 //! `scp` is not used: it does not report a full disk.
 
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time for a host to flush, read and hash a program.
+/// Time within which a host must flush, read and hash an uploaded program.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of a program read at once.
+/// Number of bytes of a program that are read at once.
 const READ_BYTES: usize = 256 << 10;
 
 /// Result of [`Transport::upload`].
@@ -25,9 +25,9 @@ pub enum UploadOutcome {
     AlreadyThere,
     /// The program was sent.
     Sent {
-        /// Size in bytes.
+        /// Size of the program in bytes.
         bytes: u64,
-        /// Time to send, in seconds.
+        /// Duration of the upload in seconds.
         seconds: f64,
     },
 }
@@ -35,7 +35,7 @@ pub enum UploadOutcome {
 /// The locks of [`upload_lock`], by host.
 static UPLOADS: Mutex<BTreeMap<String, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
-/// Returns the lock held during an upload to `host`: of several trials that start together, one uploads.
+/// Returns the lock to hold during an upload to `host`: of several trials that start together, one uploads.
 fn upload_lock(host: &str) -> Arc<Mutex<()>> {
     let mut uploads = UPLOADS.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(uploads.entry(host.to_owned()).or_default())
@@ -88,7 +88,7 @@ pub(super) fn upload<T: Transport + ?Sized>(
     }
 }
 
-/// Runs a command that always exits with 0, and returns its output.
+/// Runs a command that always exits with 0, and returns its output; another exit is an error.
 fn run_line<T: Transport + ?Sized>(
     transport: &mut T,
     line: &CommandLine,
@@ -103,7 +103,7 @@ fn run_line<T: Transport + ?Sized>(
     Err(TransportError::Command { host: transport.name().into(), doing, said: failure_text(&output) })
 }
 
-/// Writes a file to a command. If the command fails early, its exit tells why.
+/// Writes a file to the standard input of a command. If the command fails early, its exit tells the reason.
 fn send<T: Transport + ?Sized>(
     transport: &mut T,
     line: &CommandLine,
@@ -119,7 +119,7 @@ fn send<T: Transport + ?Sized>(
     run_to_end(transport.name(), &stream, b"", INSTALL_TIMEOUT)
 }
 
-/// Returns the error output of a failed command.
+/// Returns the error output of a failed command as text for a message.
 fn failure_text(output: &CommandOutput) -> String {
     match output.stderr.trim() {
         "" => format!("it exited with status {} and no output", output.status),

@@ -3,7 +3,8 @@
 //! It has no socket, clock, disk or process. The leader's own host has one too.
 
 use super::foreign::Rendezvous;
-use super::messages::{Heartbeat, HostMessage, LeaderMessage, RankExit};
+use super::messages::{HostMessage, LeaderMessage, RankExit};
+use super::peers::heartbeat::Heartbeat;
 use crate::control_protocol::PeerAddress;
 use crate::machine::Millis;
 use dtrain_protocol::{Event, Failure, FileEntry, Order, Rank, SavedFile, StepId};
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Milliseconds for the leader to connect.
+/// Milliseconds within which the leader must connect.
 const LEADER_CONNECT_MS: u64 = 60_000;
 
 /// Milliseconds without progress of the leader's loop after which the leader counts as lost.
@@ -28,7 +29,7 @@ pub(super) struct HostConfig {
     pub(super) is_remote: bool,
 }
 
-/// An input of the follower.
+/// An input to the state machine of a follower.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum HostInput {
     /// The leader has connected and sent its greeting.
@@ -47,7 +48,7 @@ pub(super) enum HostInput {
     Exited { rank: Rank, exit: RankExit, failure: Option<Failure> },
     /// A rank was stopped by a signal for too long, and was killed.
     Stuck(Rank, Failure),
-    /// A task is done, with the message for the leader.
+    /// A task of this host is done; the message reports its result to the leader.
     Done(HostMessage),
     /// The system asks this agent to end.
     Terminate,
@@ -55,7 +56,7 @@ pub(super) enum HostInput {
     Tick,
 }
 
-/// An effect that the driver carries out.
+/// An effect that the follower's driver carries out.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum HostEffect {
     /// Send a message to the leader.
@@ -76,10 +77,10 @@ pub(super) enum HostEffect {
     End(Result<(), String>),
 }
 
-/// Work on a host's disk and network.
+/// A task on a host's disk and network, carried out in the background.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum HostTask {
-    /// List the files present of a checkpoint.
+    /// List the files of a checkpoint that this host has.
     List { folder: String },
     /// Fetch the missing files of a checkpoint, and commit it.
     Fetch { folder: String, files: Arc<[(FileEntry, Vec<PeerAddress>)]>, manifest: Arc<str> },
@@ -90,21 +91,21 @@ pub(super) enum HostTask {
         manifest: Arc<str>,
         keep: Vec<String>,
     },
-    /// Find free ports.
+    /// Find free ports for the rendezvous of foreign ranks.
     ReservePorts { ranks: u32, is_meeting: bool },
-    /// Fetch copies, and write the manifest.
+    /// Fetch copies of other hosts' files of a checkpoint, and write its manifest.
     Prepare { step: StepId, manifest: Arc<str>, copies: Vec<(FileEntry, Vec<PeerAddress>)> },
-    /// Flush the mirror of the leader's spool to disk.
+    /// Flush this host's mirror of the leader's spool to disk.
     SealMirror,
     /// Give a checkpoint its final name.
     Commit { step: StepId },
-    /// Remove superfluous checkpoints.
+    /// Remove all but the newest `keep` checkpoints and the resumed one.
     Retain { keep: u32, resumed: Option<String> },
     /// Remove the files of a checkpoint that will not be committed.
     Discard { step: StepId },
 }
 
-/// State of a host in an attempt.
+/// State machine of a host in an attempt.
 pub(super) struct Follower {
     settings: HostConfig,
     is_connected: bool,
@@ -117,7 +118,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Creates a host whose leader has not connected yet.
+    /// Creates a follower whose leader has not connected yet.
     pub(super) fn new(settings: HostConfig, now: Millis) -> Self {
         Self {
             is_connected: !settings.is_remote,

@@ -7,15 +7,15 @@ use dtrain_recipes::Framework;
 use serde_json::json;
 use std::process::Command;
 
-/// The place of a rank in the attempt.
+/// The place of a rank in the attempt, from which its environment variables follow.
 pub(super) struct RankEnv<'a> {
     pub(super) rank: u32,
     pub(super) world: u32,
-    /// Index among the ranks of its host.
+    /// Index of the rank among the ranks of its host.
     pub(super) local_rank: u32,
-    /// Number of ranks on its host.
+    /// Number of ranks on the rank's host.
     pub(super) local_world: u32,
-    /// Index of its host.
+    /// Index of the rank's host.
     pub(super) host: u32,
     /// Number of threads for compute on the CPU.
     pub(super) threads: u32,
@@ -30,7 +30,7 @@ pub(super) struct RankEnv<'a> {
 const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "GRPC_PROXY"];
 
-/// Sets the environment of a rank. The user's own settings of threads and networks stay.
+/// Sets the environment variables of a rank. The user's own settings of threads and networks stay.
 pub(super) fn apply(command: &mut Command, framework: Framework, rank_env: &RankEnv<'_>) {
     command.envs(common(rank_env)).envs(rank_markers(rank_env.trial, rank_env.attempt));
     command.envs(match framework {
@@ -54,7 +54,7 @@ pub(super) fn apply(command: &mut Command, framework: Framework, rank_env: &Rank
 
 type Variables = Vec<(&'static str, String)>;
 
-/// Returns the variables of torchrun, which many other programs read too.
+/// Returns the variables that torchrun sets, which many other programs read too.
 fn common(rank_env: &RankEnv<'_>) -> Variables {
     let Rendezvous { address, port, hosts, .. } = rank_env.rendezvous;
     vec![
@@ -86,7 +86,7 @@ fn deepspeed(rank_env: &RankEnv<'_>) -> Variables {
     ]
 }
 
-/// Returns the variables of TensorFlow: every rank is a worker, the first one the chief.
+/// Returns the variables for TensorFlow: every rank is a worker, the first one the chief.
 fn tensorflow(rank_env: &RankEnv<'_>) -> Variables {
     let config = json!({
         "cluster": { "worker": rank_env.rendezvous.peers },
@@ -129,7 +129,7 @@ fn horovod(rank_env: &RankEnv<'_>) -> Variables {
     ]
 }
 
-/// Returns settings that help most programs, unless the user set them.
+/// Returns the variables that help most programs and that the user has not set.
 fn preferences(rank_env: &RankEnv<'_>) -> Variables {
     let mut all = vec![
         ("OMP_NUM_THREADS", rank_env.threads.to_string()),

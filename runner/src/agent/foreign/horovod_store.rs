@@ -10,16 +10,17 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// Timeout of a request, which delays other requests.
+/// Time limit of one request; requests are served one at a time, so a slow one delays the others.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Maximum size of a request's head, and of a value, in bytes.
+/// Maximum size in bytes of the head of a request, and of a value.
 const LARGEST: u64 = 64 << 10;
 
-/// Maximum number of values.
+/// Maximum number of stored values.
 const VALUES: usize = 100_000;
 
-/// Serves on a free port of `address`, in a thread that runs as long as the process; returns the port.
+/// Starts the store on a free port of `address`, in a thread that runs as long as the process; returns the
+/// port.
 pub(super) fn serve(address: &str) -> io::Result<u16> {
     let listener = TcpListener::bind((address, 0))?;
     let port = listener.local_addr()?.port();

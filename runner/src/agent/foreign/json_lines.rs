@@ -1,6 +1,6 @@
 //! Reader of the JSON lines that a foreign program writes.
 
-use super::output::each_line;
+use super::rank_output::each_line;
 use super::step_tracker::{ReportedLine, StepTracker};
 use dtrain_protocol::Event;
 use dtrain_recipes::line_template::{Number, is_metric_name};
@@ -8,10 +8,10 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
-/// Maximum number of characters quoted of a line.
+/// Maximum number of characters of an invalid line that a notice quotes.
 const QUOTED: usize = 80;
 
-/// Maximum number of distinct kinds of lines; a program with more has new names in every line.
+/// Maximum number of distinct kinds of lines; a program that exceeds it has new names in every line.
 const KINDS: usize = 100;
 
 /// Reads JSON lines until the program ends. The first invalid one is quoted in a notice.
@@ -20,7 +20,7 @@ pub(super) fn read_events(from: impl Read, say: &impl Fn(Event)) -> io::Result<(
     each_line(from, |_| {}, |line| reader.line(line, say))
 }
 
-/// State of the reader after the lines so far.
+/// State of the reader after the JSON lines read so far.
 #[derive(Default)]
 struct JsonLineReader {
     tracker: StepTracker,
@@ -74,7 +74,7 @@ impl JsonLineReader {
 struct LineKinds(Vec<BTreeSet<String>>);
 
 impl LineKinds {
-    /// Returns the kind of a line: that with the same names, else one with a subset or a superset of them.
+    /// Returns the kind of a line: the one with the same names, else one with a subset or a superset of them.
     fn index_of<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> usize {
         let is_figure = |name: &&str| !["step", "tokens", "seconds"].contains(name);
         let names: BTreeSet<String> = names.filter(is_figure).map(str::to_owned).collect();
@@ -89,7 +89,7 @@ impl LineKinds {
     }
 }
 
-/// Quotes `NaN`, `-inf`, `Infinity` and the like, which JSON lacks and many programs write.
+/// Puts quotes around `NaN`, `-inf`, `Infinity` and the like, which JSON lacks and many programs write.
 fn with_quotes(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len());
     let mut rest = text;
@@ -113,7 +113,7 @@ fn with_quotes(text: &str) -> String {
     quoted
 }
 
-/// Returns the length of the string that starts the text, with its quotes.
+/// Returns the length of the JSON string at the start of `text`, including its quotes.
 fn string_length(text: &str) -> usize {
     let mut is_escaped = false;
     let is_end = |(_, c): &(usize, char)| {

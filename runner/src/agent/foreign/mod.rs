@@ -11,14 +11,14 @@
 mod environment;
 mod horovod_store;
 mod json_lines;
-mod output;
+mod rank_output;
 mod rendezvous;
 mod step_counters;
 mod step_tracker;
 
+pub(super) use rank_output::spawn_readers;
 pub(super) use rendezvous::{Rendezvous, free_ports, rendezvous_port};
 
-use super::InboxMessage;
 use super::spawn_context::SpawnContext;
 use crate::files;
 use crate::process::bind_to_this_thread;
@@ -26,28 +26,16 @@ use dtrain_protocol::Assignment;
 use dtrain_recipes::model;
 use dtrain_recipes::placeholder::fill_run_dir;
 use environment::RankEnv;
-use output::OutputTemplates;
+use rank_output::{OutputTemplates, RankOutput};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::fs::File;
-use std::io::{self, PipeReader, Write};
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::thread;
 
-/// The streams from which a foreign rank's reports are read.
-pub(super) struct RankOutput {
-    /// JSON lines.
-    events: PipeReader,
-    /// The output of the program, if templates apply to it; it is also copied to the log.
-    output: Option<PipeReader>,
-    log: PathBuf,
-    progress: OutputTemplates,
-}
-
-/// Starts one rank. The calling thread must outlive it.
+/// Starts the foreign program of one rank. The calling thread must outlive it.
 pub(super) fn start(
     foreign: &model::ForeignCommand,
     assignment: &Assignment,
@@ -123,26 +111,4 @@ fn placeholder_process(mut log: File, code: u8, words: &str) -> io::Result<Child
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log)).process_group(0);
     bind_to_this_thread(&mut command, Vec::new());
     command.spawn()
-}
-
-/// Reads reports in threads until the program and its child processes have closed their files.
-pub(super) fn spawn_readers(
-    rank_output: RankOutput,
-    rank: dtrain_protocol::Rank,
-    inbox: &Sender<InboxMessage>,
-) {
-    let inbox = inbox.clone();
-    thread::spawn(move || {
-        let RankOutput { events: reports, output, log, progress } = rank_output;
-        let say = |event| drop(inbox.send(InboxMessage::Event(rank, event)));
-        // An error of a pipe or a log is not the rank's fault.
-        thread::scope(|scope| {
-            if let Some(output) = output {
-                scope.spawn(|| drop(progress.read_output(output, &log, &say)));
-            }
-            drop(json_lines::read_events(reports, &say));
-        });
-        let last = output::last_lines(&log);
-        drop(inbox.send(InboxMessage::OutputClosed { rank, garbled: None, last }));
-    });
 }

@@ -1,4 +1,4 @@
-//! The rendezvous of foreign ranks.
+//! The rendezvous of foreign ranks: the addresses and ports at which they meet.
 
 use super::horovod_store;
 use dtrain_recipes::Framework;
@@ -7,8 +7,8 @@ use std::io;
 use std::net::{IpAddr, TcpListener};
 use sysinfo::Networks;
 
-/// The rendezvous of foreign ranks: free addresses, which the ranks bind themselves. dtrain's own ranks need
-/// none.
+/// The rendezvous of foreign ranks: free addresses and ports, which the ranks bind themselves. dtrain's own
+/// ranks need none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::agent) struct Rendezvous {
     /// Address of rank 0's host.
@@ -43,7 +43,7 @@ pub(in crate::agent) fn free_ports(address: &str, count: u32) -> io::Result<Vec<
     bound.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
 }
 
-/// Returns the rendezvous port on this host: a free one for rank 0, or with Horovod that of a store.
+/// Returns the rendezvous port on this host: a free one for rank 0, or with Horovod that of its store.
 pub(in crate::agent) fn rendezvous_port(address: &str, framework: Framework) -> io::Result<String> {
     match framework {
         Framework::Horovod => Ok(format!("{address}:{}", horovod_store::serve(address)?)),
@@ -51,7 +51,7 @@ pub(in crate::agent) fn rendezvous_port(address: &str, framework: Framework) -> 
     }
 }
 
-/// Returns the network interface of this host with this address.
+/// Returns the name of this host's network interface that has the IP address `address`.
 pub(super) fn interface_of(address: &str) -> Option<String> {
     let address: IpAddr = address.parse().ok()?;
     let networks = Networks::new_with_refreshed_list().ok()?;

@@ -6,35 +6,35 @@ use std::collections::BTreeMap;
 /// Steps per unit of a fractional counter, such as an epoch.
 pub(super) const STEPS_OF_A_UNIT: f64 = 1000.0;
 
-/// The counter in lines of one kind, in its own units.
+/// The step counter in the output lines of one kind, in its own units.
 struct StepCounter {
-    /// The first value, also after a restart of the counter.
+    /// The counter's first value, also after a restart of the counter.
     first: f64,
     newest: f64,
-    /// Difference of the last two values.
+    /// Difference between the counter's last two values.
     stride: f64,
-    /// Offset added to the value, since the counter restarted.
+    /// Offset added to the counter's values since it restarted.
     offset: f64,
-    /// True if the counter has fractions, as an epoch may.
+    /// True if the counter's values have fractions, as an epoch may.
     has_fractions: bool,
-    /// True if it is a counter of its own: another kind of line just showed another value.
+    /// True if the counter is independent: another kind of line showed another value at the same time.
     is_apart: bool,
-    /// The largest offset of all counters at its last value.
+    /// The largest offset among all counters when this one last had a value.
     round: f64,
 }
 
-/// A value of a counter with its place in the run.
+/// A value of a counter, with its place in the run.
 #[derive(Clone, Copy)]
 pub(super) struct CounterPosition {
-    /// The value in the line.
+    /// The value as printed in the line.
     pub(super) value: f64,
     /// The value, continued across restarts of the counter.
     pub(super) continued: f64,
-    /// The kind of the line.
+    /// Index of the kind of line that has the value.
     pub(super) kind: usize,
 }
 
-/// The counters of all kinds of lines; the lines of one template are of one kind.
+/// The step counters of all kinds of lines; the lines of one template are of one kind.
 #[derive(Default)]
 pub(super) struct StepCounters {
     of: BTreeMap<usize, StepCounter>,
@@ -47,7 +47,7 @@ impl StepCounters {
         self.newest
     }
 
-    /// True if the counter in lines of this kind has fractions.
+    /// Returns `true` if the counter in lines of this kind has fractions.
     pub(super) fn has_fractions(&self, kind: usize) -> bool {
         self.of.get(&kind).is_some_and(|counter| counter.has_fractions)
     }
@@ -59,12 +59,13 @@ impl StepCounters {
         }
     }
 
-    /// Converts a position to a step.
+    /// Converts a position of a counter to a number of steps.
     pub(super) fn step(&self, position: CounterPosition) -> u64 {
         whole(position.continued * if self.has_fractions(position.kind) { STEPS_OF_A_UNIT } else { 1.0 })
     }
 
-    /// Records a counter's value. Returns its position and, if the counter restarted, the value before.
+    /// Records a counter's value. Returns its position and, if the counter restarted, the value before the
+    /// restart.
     pub(super) fn count(&mut self, number: Number, kind: usize) -> (CounterPosition, Option<f64>) {
         let value = number.value;
         let furthest = self.of.values().map(|counter| counter.offset).fold(0.0, f64::max);
@@ -115,7 +116,8 @@ impl StepCounter {
         Some(other.continued)
     }
 
-    /// Advances to a value. Returns it, continued, and the value before a restart.
+    /// Advances the counter to a value. Returns the continued value and, if the counter restarted, the value
+    /// before.
     fn advance(&mut self, value: f64, furthest: f64, is_later_round: bool) -> (f64, Option<f64>) {
         // A separate counter may repeat a value once in each round of the others.
         let is_of_a_round = self.is_apart && value == self.newest && is_later_round;
@@ -136,7 +138,7 @@ impl StepCounter {
     }
 }
 
-/// Returns the nearest whole number to a value of at least 0.
+/// Returns the whole number nearest to a value of at least 0.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "callers check the range")]
 pub(super) fn whole(value: f64) -> u64 {
     value.round() as u64

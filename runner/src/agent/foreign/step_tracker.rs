@@ -12,7 +12,7 @@ const METRICS_OF_A_LINE: usize = 1000;
 /// Largest count, 2^53: floating point has every whole number up to it.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
 
-/// The figures reported by one line, unchanged.
+/// The figures that one line of a program reports, unchanged.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ReportedLine {
     step: Option<Number>,
@@ -27,7 +27,7 @@ pub(super) struct ReportedLine {
 }
 
 impl ReportedLine {
-    /// Collects named numbers. Skips names that no metric may have.
+    /// Collects named numbers into a line. Skips names that no metric may have.
     pub(super) fn of<'n>(found: impl IntoIterator<Item = (&'n str, Number)>) -> Self {
         let mut line = Self::default();
         for (name, number) in found {
@@ -54,7 +54,7 @@ impl ReportedLine {
         }
     }
 
-    /// Turns figures that need a loss, training or validation, into metrics if the line has none.
+    /// Turns figures that need a training or validation loss into metrics if the line has no such loss.
     fn move_to_metrics(&mut self) {
         let mut metric = |name: &str, value: Option<f64>| {
             self.metrics.extend(value.map(|value| NamedFigure { name: name.to_owned(), value }));
@@ -68,7 +68,7 @@ impl ReportedLine {
         }
     }
 
-    /// Returns the results, by name.
+    /// Returns the results of the line, each with its name.
     fn results(&self) -> impl Iterator<Item = (&str, f64)> {
         let loss = self.loss.map(|loss| ("loss", loss));
         let valid = self.valid_loss.map(|loss| ("valid.loss", loss));
@@ -77,7 +77,7 @@ impl ReportedLine {
     }
 }
 
-/// Kinds of notices; each is given once.
+/// Kinds of notices about a program's lines; each kind is given once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum NoticeKind {
     Fraction,
@@ -88,22 +88,22 @@ enum NoticeKind {
     Seconds,
 }
 
-/// The newest value of a result.
+/// The newest value of one result.
 struct LastResult {
     value: f64,
     continued: f64,
     step: u64,
 }
 
-/// Progress of the program, according to the lines so far.
+/// Progress of a foreign program, according to the lines read so far.
 #[derive(Default)]
 pub(super) struct StepTracker {
     counters: StepCounters,
-    /// For each result, its newest value at a named step.
+    /// The newest value of each result at a named step.
     results: BTreeMap<String, LastResult>,
-    /// Number of lines of each kind while none named a step.
+    /// Number of lines of each kind, as long as no line has named a step.
     counted: BTreeMap<usize, u64>,
-    /// For each kind of line, its highest step with a loss and the time of the first report of it.
+    /// For each kind of line, the highest step with a loss and the time at which it was first reported.
     timed: BTreeMap<usize, (u64, Instant)>,
     remarks: BTreeSet<NoticeKind>,
 }
@@ -140,8 +140,8 @@ impl StepTracker {
         }
     }
 
-    /// Returns the step of a line: the one it names, else the newest. If no line has named a step, counts the
-    /// lines of its kind.
+    /// Returns the step of a line: the one that it names, else the newest. If no line has named a step,
+    /// counts the lines of the same kind.
     fn step(&mut self, line: &ReportedLine, kind: usize, say: &impl Fn(Event)) -> u64 {
         let named = line.step.filter(|number| self.is_step(number.value, say));
         if let Some(number) = named {
@@ -173,7 +173,7 @@ impl StepTracker {
         step
     }
 
-    /// True if a result of the line was already reported at this position.
+    /// Returns `true` if a result of the line was already reported at `position`.
     fn repeats(&self, line: &ReportedLine, position: CounterPosition) -> bool {
         line.results().any(|(name, _)| {
             self.results.get(name).is_some_and(|known| known.continued == position.continued)
@@ -203,7 +203,7 @@ impl StepTracker {
         }
     }
 
-    /// True if a value can be a step.
+    /// Returns `true` if a value can be a step; a notice tells of one that cannot, or that has a fraction.
     fn is_step(&mut self, value: f64, say: &impl Fn(Event)) -> bool {
         if !(0.0..=LARGEST / STEPS_OF_A_UNIT).contains(&value) {
             let words =
@@ -233,7 +233,7 @@ impl StepTracker {
         }
     }
 
-    /// Returns the tokens of a line; 0 if it has none.
+    /// Returns the number of tokens that a line reports; 0 if it has none.
     fn tokens(&mut self, line: &ReportedLine, say: &impl Fn(Event)) -> u64 {
         let Some(value) = line.tokens else { return 0 };
         if !(0.0..=LARGEST).contains(&value) {
@@ -249,7 +249,7 @@ impl StepTracker {
         whole(value)
     }
 
-    /// Returns the seconds that a line reports.
+    /// Returns the seconds per step that a line reports.
     fn reported_seconds(&mut self, line: &ReportedLine, say: &impl Fn(Event)) -> Option<f64> {
         let value = line.seconds?;
         let is_time = value.is_finite() && value >= 0.0;

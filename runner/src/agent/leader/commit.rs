@@ -11,13 +11,13 @@ use dtrain_protocol::{FileEntry, Rank, SavedFile, StepId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A checkpoint that all ranks saved and that is not committed on all hosts yet.
+/// A checkpoint that all ranks saved and that is not yet committed on all hosts.
 #[derive(Clone, Debug)]
 pub(super) struct PendingCommit {
     phase: CommitPhase,
-    /// Hosts that have not answered in this phase.
+    /// Hosts that have not answered in the current phase.
     awaited: BTreeSet<u32>,
-    /// Start of the phase.
+    /// Time at which the current phase began.
     since: Millis,
 }
 
@@ -25,9 +25,9 @@ pub(super) struct PendingCommit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommitPhase {
     Prepare,
-    /// Commit on all hosts but the leader's.
+    /// The hosts other than the leader's commit the checkpoint.
     Commit,
-    /// Commit on the leader's host.
+    /// The leader's own host commits the checkpoint.
     CommitOwn,
 }
 
@@ -140,7 +140,7 @@ impl Leader {
         }
     }
 
-    /// Records an answer; returns `true` if it was the last of its phase.
+    /// Records a host's answer; returns `true` if it was the last of its phase.
     fn record_answer(
         &mut self,
         step: StepId,

@@ -1,6 +1,7 @@
-//! The leader's configuration, inputs and effects.
+//! The configuration of the leader, and the inputs and effects of its state machine.
 
-use super::super::messages::{Heartbeat, HostMessage, LeaderMessage};
+use super::super::messages::{HostMessage, LeaderMessage};
+use super::super::peers::heartbeat::Heartbeat;
 use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
 use crate::spool::SpoolRecord;
@@ -15,37 +16,37 @@ pub(in crate::agent) const LEADER_HOST: u32 = 0;
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct AttemptConfig {
     pub(in crate::agent) attempt: AttemptId,
-    /// Number of committed checkpoints that are kept.
+    /// Number of committed checkpoints to keep.
     pub(in crate::agent) keep: u32,
     /// True if each host has its own checkpoint folder, so that files are copied between hosts; false for one
     /// host or a shared folder.
     pub(in crate::agent) gathers: bool,
-    /// The folder of checkpoints on the leader's host.
+    /// Path of the folder of checkpoints on the leader's host.
     pub(in crate::agent) checkpoints: PathBuf,
     /// Name of the checkpoint folder to resume from.
     pub(in crate::agent) resume: Option<String>,
-    /// The assignment of rank 0, for the manifests.
+    /// The assignment of rank 0, from which manifests are written.
     pub(in crate::agent) first: Assignment,
     /// Address of the leader's host, for the rendezvous of foreign ranks.
     pub(in crate::agent) address: String,
 }
 
-/// State of a host of the attempt.
+/// The leader's state of one host of the attempt.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct HostState {
-    /// Address of its agent.
+    /// Address of the host's agent.
     pub(in crate::agent) peer: PeerAddress,
-    /// Its ranks; empty on a host that only lends its checkpoint files.
+    /// Ranks of the host; empty on a host that only lends its checkpoint files.
     pub(in crate::agent) ranks: Range<u32>,
     pub(in crate::agent) is_lost: bool,
     pub(in crate::agent) heartbeat: Heartbeat,
-    /// Times of the last progress of its loop, and of its checkpoint work.
+    /// Times of the last progress of the host's agent: of its loop, and of its checkpoint work.
     pub(in crate::agent) turned_at: Millis,
     pub(in crate::agent) worked_at: Millis,
 }
 
 impl HostState {
-    /// Creates a host that was just connected.
+    /// Creates the state of a host that was just connected.
     pub(in crate::agent) fn new(peer: PeerAddress, ranks: Range<u32>, now: Millis) -> Self {
         Self { peer, ranks, is_lost: false, heartbeat: Heartbeat::default(), turned_at: now, worked_at: now }
     }
@@ -55,14 +56,14 @@ impl HostState {
     }
 }
 
-/// An input of the leader.
+/// An input to the leader's state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::agent) enum AttemptInput {
-    /// A message of a host.
+    /// A message from the agent of the host with this index.
     Host(u32, HostMessage),
-    /// A host is lost, for the reason given.
+    /// The host with this index is lost, for the reason given.
     Lost(u32, String),
-    /// A heartbeat of a host.
+    /// A heartbeat from the agent of the host with this index.
     Beat(u32, Heartbeat),
     /// A controller asks the ranks to stop.
     Stop,
@@ -70,12 +71,12 @@ pub(in crate::agent) enum AttemptInput {
     Tick,
 }
 
-/// An effect that the driver carries out.
+/// An effect that the leader's driver carries out.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::agent) enum AttemptEffect {
     /// Append a record to the spool. If it must be durable, later effects wait until it is on disk.
     Spool(SpoolRecord),
-    /// Send a message to a host.
+    /// Send a message to the agent of the host with this index.
     Ask(u32, LeaderMessage),
     /// Write a line to the agent's log.
     Note(String),

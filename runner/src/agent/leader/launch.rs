@@ -10,33 +10,33 @@ use dtrain_protocol::{FileEntry, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A pending launch.
+/// A launch that waits for answers of hosts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PendingLaunch {
     stage: LaunchStage,
-    /// Hosts that have not answered.
+    /// Hosts that have not answered in the current stage.
     awaited: BTreeSet<u32>,
-    /// Time of the request.
+    /// Time at which the hosts were last asked.
     since: Millis,
 }
 
 /// The stage of a launch, by the last request to the hosts.
 #[derive(Clone, Debug, PartialEq)]
 enum LaunchStage {
-    /// List the files present of the checkpoint.
+    /// The hosts list the files of the checkpoint that they have.
     List { manifest: Option<Arc<str>>, holders: BTreeMap<String, Vec<PeerAddress>> },
-    /// Fetch the missing files; with a sum of what was fetched.
+    /// The hosts fetch the missing files; `all` sums up the amounts fetched.
     Fetch { all: FetchSummary },
-    /// Find free ports.
+    /// The hosts find free ports.
     Reserve { addresses: BTreeMap<u32, Vec<String>> },
-    /// Start their ranks.
+    /// The hosts other than the leader's start their ranks.
     Start { rendezvous: Rendezvous },
-    /// Start the ranks of the leader's host.
+    /// The leader's own host starts its ranks.
     StartOwn,
 }
 
 impl Leader {
-    /// Starts the launch.
+    /// Begins the launch of the attempt.
     pub(super) fn launch(&mut self) {
         if self.ranks.is_empty() {
             return self.refuse("the order has no ranks".to_owned().into());
@@ -62,7 +62,7 @@ impl Leader {
         self.hosts.iter().filter(|(_, host)| !host.only_lends()).map(|(index, _)| *index).collect()
     }
 
-    /// Handles a host's answer.
+    /// Handles a host's answer to a request of the launch.
     pub(super) fn handle_launch_answer(&mut self, host: u32, message: HostMessage) {
         let AttemptPhase::Launching(launch) = &mut self.phase else { return };
         if !launch.awaited.remove(&host) {
@@ -111,7 +111,7 @@ impl Leader {
         }
     }
 
-    /// Goes on to the next stage, after all hosts answered.
+    /// Goes on to the next stage of the launch, after all hosts answered.
     fn next_stage(&mut self) {
         let AttemptPhase::Launching(launch) = std::mem::replace(&mut self.phase, AttemptPhase::Over) else {
             return;
@@ -269,7 +269,8 @@ impl Leader {
     }
 }
 
-/// Returns a launch error of a host. Only the controller knows the name of the leader's host.
+/// Returns a launch error that names a host as the cause. Only the controller knows the name of the leader's
+/// host.
 fn blame_host(host: u32, name: &str, reason: String) -> LaunchError {
     if host == LEADER_HOST {
         LaunchError::Other(reason)

@@ -14,7 +14,8 @@ mod tests;
 
 pub(super) use io::{AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST};
 
-use super::messages::{Heartbeat, HostMessage, LeaderMessage};
+use super::messages::{HostMessage, LeaderMessage};
+use super::peers::heartbeat::Heartbeat;
 use crate::control_protocol::STOP_GRACE_MS;
 use crate::machine::{Millis, more_severe};
 use crate::spool::SpoolRecord;
@@ -27,17 +28,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use target::TargetWatch;
 
-/// Milliseconds for ranks to end by themselves after another rank was lost.
+/// Milliseconds that ranks have to end by themselves after another rank was lost.
 const RANK_LOSS_GRACE_MS: u64 = 2_000;
 
-/// Milliseconds for ranks to end after a whole host was lost: no rank can tell more than that.
+/// Milliseconds that ranks have to end after a whole host was lost: no rank can tell more than that.
 const HOST_LOSS_GRACE_MS: u64 = 200;
 
-/// Milliseconds for a host to answer a request that needs no checkpoint work.
+/// Milliseconds that a host has to answer a request that needs no checkpoint work.
 const ANSWER_TIMEOUT_MS: u64 = 60_000;
 
-/// Milliseconds without progress of a host's checkpoint work. Flushing gigabytes to a slow disk takes
-/// minutes.
+/// Milliseconds without progress of a host's checkpoint work after which the host counts as lost. Flushing
+/// gigabytes to a slow disk takes minutes.
 const WORK_STALL_MS: u64 = 300_000;
 
 /// Milliseconds without progress of an agent's loop after which its host counts as lost.
@@ -48,12 +49,12 @@ const LOOP_STALL_MS: u64 = 30_000;
 enum AttemptPhase {
     Launching(PendingLaunch),
     Running,
-    /// No rank is alive, and the mirror of the spool is being flushed, since this time.
+    /// No rank is alive, and the mirror of the spool has been flushing since this time.
     Sealing(Millis),
     Over,
 }
 
-/// State of an attempt.
+/// State machine of the leader of an attempt.
 #[derive(Debug)]
 pub(super) struct Leader {
     settings: AttemptConfig,
@@ -66,11 +67,11 @@ pub(super) struct Leader {
     addresses: BTreeMap<Rank, String>,
     /// Progress of a foreign program towards its target.
     target: TargetWatch,
-    /// The most severe failure so far.
+    /// The most severe failure so far; `None` before the first.
     cause: Option<Failure>,
-    /// Reason for which the ranks were asked to stop.
+    /// The reason for which the ranks were asked to stop; `None` if they were not.
     stopping: Option<StopReason>,
-    /// Time at which the remaining ranks are killed.
+    /// Time at which the remaining ranks are killed, if they are to be.
     kill_at: Option<Millis>,
     /// Time of the last report of a training rank; `None` before the first step, while a rank waits for disk
     /// space, and for foreign programs, which may never report.
@@ -80,7 +81,7 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// Creates a leader of `hosts`, in the order of their ranks; the first is the leader's own.
+    /// Creates the leader of `hosts`, in the order of their ranks; the first is the leader's own.
     pub(super) fn begin(
         settings: AttemptConfig,
         hosts: BTreeMap<u32, HostState>,
@@ -143,7 +144,7 @@ impl Leader {
         self.effects.extend(asked.into_iter().map(|(host, message)| AttemptEffect::Ask(host, message)));
     }
 
-    /// Handles a message of a host.
+    /// Handles a message from a host.
     fn handle_message(&mut self, host: u32, message: HostMessage) {
         let Some(known) = self.hosts.get(&host).filter(|host| !host.is_lost) else { return };
         if let Some(rank) = message.rank()
@@ -356,7 +357,7 @@ impl Leader {
         }
     }
 
-    /// Returns the ranks that have not ended, with their hosts.
+    /// Returns the ranks that have not ended, each with the index of its host.
     fn living_ranks(&self) -> Vec<(u32, Rank)> {
         let lives = |rank: &u32| self.ranks[*rank as usize].exit.is_none();
         let of = |(index, host): (&u32, &HostState)| {
@@ -375,7 +376,7 @@ impl Leader {
         &mut self.ranks[rank.0 as usize]
     }
 
-    /// Returns the host of a rank.
+    /// Returns the index of the host of a rank.
     fn host_of(&self, rank: Rank) -> u32 {
         let has = |host: &&HostState| host.ranks.contains(&rank.0);
         self.hosts.values().find(has).map_or(LEADER_HOST, |host| host.peer.host)

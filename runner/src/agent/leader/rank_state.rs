@@ -3,24 +3,24 @@
 use super::super::messages::RankExit;
 use dtrain_protocol::{Event, Failure, Rank, StepId, StopReason};
 
-/// State of a rank.
+/// The leader's state of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct RankState {
-    /// Exit of its process.
+    /// Exit of the rank's process, once it has ended.
     pub(super) exit: Option<RankExit>,
-    /// True if all its output was read.
+    /// True if all output of the rank was read.
     is_output_closed: bool,
     /// The last lines of a foreign program's output.
     last: Vec<String>,
-    /// The reason why it stopped, once it reported that it had finished.
+    /// The reason why the rank stopped, once it reported that it had finished.
     pub(super) finished: Option<StopReason>,
-    /// True if it reported a failure.
+    /// True if the rank reported a failure.
     pub(super) has_failed: bool,
-    /// True if the leader had it killed.
+    /// True if the leader had the rank killed.
     pub(super) was_killed: bool,
-    /// The reason why its last required save failed.
+    /// The reason why the rank's last required save failed; `None` if it succeeded.
     pub(super) unsaved: Option<String>,
-    /// Number of events so far.
+    /// Number of the rank's events so far.
     sequence: u64,
     is_foreign: bool,
 }
@@ -49,7 +49,7 @@ impl RankState {
         self.sequence - 1
     }
 
-    /// True if it has ended and all its output was read.
+    /// Returns `true` if the rank's process has ended and all its output was read.
     pub(super) fn is_over(&self) -> bool {
         self.exit.is_some() && self.is_output_closed
     }
@@ -58,7 +58,7 @@ impl RankState {
         (self.is_output_closed, self.last) = (true, last);
     }
 
-    /// Marks it as lost with its host; returns `true` if it was still running.
+    /// Marks the rank as lost with its host; returns `true` if it was still running.
     pub(super) fn lose(&mut self) -> bool {
         if self.is_over() {
             return false;
@@ -68,7 +68,7 @@ impl RankState {
         true
     }
 
-    /// Returns the event for the end of a process whose rank did not report one.
+    /// Returns the event for the end of a process whose rank did not report one itself.
     pub(super) fn closing_event(&self, rank: Rank, stopping: Option<StopReason>) -> Option<Event> {
         let exit = self.exit.filter(|_| self.is_over() && self.finished.is_none() && !self.has_failed)?;
         let RankExit { code, signal } = exit;

@@ -7,18 +7,19 @@ use crate::reporters::Reporters;
 use crate::spool::SpoolRecord;
 use dtrain_protocol::{Event, Rank, StampedEvent, StepId, StopReason};
 
-/// Reports of a target's metric so far.
+/// Reports of the target's metric by the ranks so far.
 #[derive(Debug, Default)]
 pub(super) struct TargetWatch {
     reporters: Reporters,
     /// The lowest rank that reports the metric, and the step of its first report.
     first: Option<(Rank, StepId)>,
-    /// True if that rank has reached the target, while a lower rank may still start to report.
+    /// True if the rank in `first` has reached the target, while a lower rank may still start to report.
     is_held: bool,
 }
 
 impl Leader {
-    /// True if an event of a foreign program reaches its target. dtrain's own models detect that themselves.
+    /// Returns `true` if an event of a foreign program reaches its target. dtrain's own models detect that
+    /// themselves.
     ///
     /// A rank above 0 counts only at its second step, or once all lower ranks have ended: a lower rank may be
     /// slower to start.
@@ -43,13 +44,13 @@ impl Leader {
         watch.is_held && (is_second || self.has_held_target())
     }
 
-    /// True if the target is reached by a rank below which no other can start to report.
+    /// Returns `true` if the target was reached by a rank below which no other can start to report.
     pub(super) fn has_held_target(&self) -> bool {
         let Some((rank, _)) = self.target.first.filter(|_| self.target.is_held) else { return false };
         self.ranks[..rank.0 as usize].iter().all(RankState::is_over)
     }
 
-    /// Asks the ranks to stop, and records it once: they may take long.
+    /// Asks the ranks to stop because the target was reached. Asks only once, as stopping may take long.
     pub(super) fn stop_at_target(&mut self) {
         let was_stopping = self.stopping.is_some();
         self.stop(StopReason::Target);

@@ -1,7 +1,7 @@
 //! Parallel fetch of checkpoint chunks from all hosts that have them; each chunk is verified.
 
 use super::fetch_file::{BUSY_RETRY_INTERVAL, BUSY_TIMEOUT, FetchError, has_length};
-use super::link::LoopCounters;
+use super::heartbeat::LoopCounters;
 use super::listener::PeerListener;
 use super::{ChunkRequest, Greeting, connect};
 use crate::control_protocol::{LaunchError, PeerAddress};
@@ -19,28 +19,28 @@ const PARALLEL_HOSTS: usize = 16;
 /// Number of chunks in one request, to hide the round trip.
 const CHUNKS_PER_REQUEST: usize = 8;
 
-/// A file with wanted chunks.
+/// A file of which chunks are wanted.
 pub(in crate::agent) struct WantedFile<'a> {
     pub(in crate::agent) entry: &'a FileEntry,
-    /// The hosts that have it.
+    /// The hosts that have the file.
     pub(in crate::agent) holders: &'a [PeerAddress],
     /// The file that receives the chunks, each at its own offset.
     pub(in crate::agent) to: File,
 }
 
-/// A chunk: index of its file in the targets, and its index in the file.
+/// Identifies a chunk by the index of its file among the targets and its index within the file.
 pub(in crate::agent) type ChunkId = (usize, u64);
 
-/// The bytes received, and their hosts.
+/// The number of bytes received, and the hosts that sent them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::agent) struct ReceivedChunks {
     /// Number of bytes, rejected ones included.
     pub(in crate::agent) bytes: u64,
-    /// The hosts that sent them.
+    /// Indices of the hosts that sent chunks.
     pub(in crate::agent) hosts: BTreeSet<u32>,
 }
 
-/// A fetcher of chunks of the checkpoint `folder`.
+/// Fetcher of chunks of the checkpoint in `folder`.
 pub(in crate::agent) struct ChunkFetcher<'a> {
     pub(in crate::agent) listener: &'a PeerListener,
     /// Index of this host. Each host starts with another peer, to spread the load.
@@ -49,7 +49,8 @@ pub(in crate::agent) struct ChunkFetcher<'a> {
     pub(in crate::agent) loop_counters: &'a LoopCounters,
 }
 
-/// The result of one host: bytes and chunks received, and the error that stopped it with its file.
+/// The contribution of one host: bytes and chunks received, and the error that stopped it, with the file
+/// concerned.
 struct HostContribution {
     bytes: u64,
     chunks: usize,
@@ -57,7 +58,7 @@ struct HostContribution {
 }
 
 impl ChunkFetcher<'_> {
-    /// Fetches chunks. A host that fails is left out, and the others replace it.
+    /// Fetches the wanted chunks. A host that fails is left out, and the others replace it.
     ///
     /// `Err` tells why no host gives a chunk, and if the checkpoint is damaged.
     pub(in crate::agent) fn fetch_chunks(
@@ -160,7 +161,7 @@ impl ChunkFetcher<'_> {
         })
     }
 
-    /// Asks one host for chunks.
+    /// Asks one host for chunks of the targets.
     fn ask(&self, targets: &[WantedFile<'_>], peer: &PeerAddress, chunks: &[ChunkId]) -> HostContribution {
         let mut given = HostContribution { bytes: 0, chunks: 0, missed: None };
         let greeting = Greeting::ReadChunks { host: self.own, folder: self.folder.into() };

@@ -1,6 +1,6 @@
 //! Fetch of whole checkpoint files from other hosts, with verification.
 
-use super::link::LoopCounters;
+use super::heartbeat::LoopCounters;
 use super::listener::{BUSY, PeerListener, file_path};
 use super::{Greeting, connect};
 use crate::control_protocol::{LaunchError, PeerAddress};
@@ -23,19 +23,19 @@ pub(super) const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The reason why a file was not fetched.
 pub(super) enum FetchError {
-    /// The other host has too many clients.
+    /// The other host serves too many clients.
     Busy,
-    /// It cannot be written here.
+    /// The file cannot be written on this host.
     Here(io::Error),
     /// The other host cannot be reached, or its answer ended early.
     There(io::Error),
-    /// Its hash or length is wrong.
+    /// The received file has a wrong hash or length.
     Damaged(String),
 }
 
-/// Fetches a file of the checkpoint `folder` from one of `from` and verifies it, unless the file is here in
-/// full length. Each host starts with another peer, to spread the load. Returns the host that sent it, if
-/// any.
+/// Fetches a file of the checkpoint `folder` from one of the hosts `from` and verifies it, unless the file is
+/// here in full length. Each host starts with a different peer, to spread the load. Returns the host that
+/// sent it, if any.
 ///
 /// `Err` has the reason of every host, and tells if the checkpoint is damaged.
 pub(in crate::agent) fn fetch_file(
@@ -99,7 +99,7 @@ pub(in crate::agent) fn fetch_file(
     Err(LaunchError::because(words(&reasons), is_of_checkpoint))
 }
 
-/// Reads the length of the remote file: `Err` if it is wrong, or the host is busy.
+/// Reads the length of the remote file, and checks it. `Err` if it is wrong, or the host is busy.
 pub(super) fn has_length(from: &mut impl Read, entry: &FileEntry) -> Result<(), FetchError> {
     let mut length = [0; 8];
     from.read_exact(&mut length).map_err(FetchError::There)?;

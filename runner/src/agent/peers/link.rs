@@ -1,11 +1,9 @@
-//! The connection of the leader and a follower: frames both ways, with heartbeats.
+//! The connection of the leader and a follower: frames in both directions, with heartbeats.
 //!
-//! A side that receives nothing for [`HEARTBEAT_TIMEOUT`] counts the other as lost. TCP does not report a
-//! frozen peer or dropped packets; heartbeats do. Each is a [`Heartbeat`], so that a peer with a stuck loop
-//! is noticed even if its thread still sends.
+//! A side that misses the other's heartbeats counts it as lost (`heartbeat`).
 
-use super::super::messages::Heartbeat;
 use super::MutualTlsStream;
+use super::heartbeat::{Heartbeat, HeartbeatClock, LoopCounters};
 use dtrain_protocol::frame::{self, FrameError, MAX_IN_PIECES};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -15,19 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
-
-/// Longest time between two frames.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Silence after which a peer counts as lost.
-pub(in crate::agent) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Delay of a wake-up after which this process suspects itself and not the peer.
-const MAX_SCHEDULING_DELAY: Duration = Duration::from_millis(250);
+use std::time::Instant;
 
 /// Number of bytes read from the socket at once.
 const READ: usize = 64 << 10;
@@ -39,7 +27,7 @@ pub(in crate::agent) struct PeerLink {
     waker: Arc<OwnedFd>,
 }
 
-/// A frame on the connection.
+/// A frame on the connection of two agents.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Frame<T> {
@@ -47,43 +35,19 @@ enum Frame<T> {
     Message(T),
 }
 
-/// Progress counters of this agent, sent in its heartbeats.
-#[derive(Debug, Default)]
-pub(in crate::agent) struct LoopCounters {
-    turns: AtomicU64,
-    work: AtomicU64,
-}
-
-impl LoopCounters {
-    /// Counts a turn of the agent's loop.
-    pub(in crate::agent) fn turn(&self) {
-        self.turns.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a unit of checkpoint work.
-    pub(in crate::agent) fn work(&self) {
-        self.work.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the current counters.
-    pub(in crate::agent) fn now(&self) -> Heartbeat {
-        Heartbeat { turns: self.turns.load(Ordering::Relaxed), work: self.work.load(Ordering::Relaxed) }
-    }
-}
-
-/// An event of the remote end.
+/// An event of the connection, received from the peer or about it.
 #[derive(Debug)]
 pub(in crate::agent) enum LinkEvent<T> {
-    /// A message of the peer.
+    /// A message from the peer.
     Message(T),
-    /// A heartbeat of the peer, with its progress.
+    /// A heartbeat of the peer, with the progress of its loop.
     Beat(Heartbeat),
     /// The connection is lost, for the reason given.
     Lost(String),
 }
 
 impl PeerLink {
-    /// Serves `stream` in a thread; `hear` gets every message, and finally the loss of the connection.
+    /// Serves `stream` in a thread; `hear` gets every event, and finally the loss of the connection.
     pub(in crate::agent) fn start<T: DeserializeOwned>(
         stream: MutualTlsStream,
         loop_counters: &Arc<LoopCounters>,
@@ -97,7 +61,7 @@ impl PeerLink {
         Ok(Self { outgoing: Some(outgoing), waker })
     }
 
-    /// Sends a message; a lost peer does not get it.
+    /// Sends a message to the peer; a lost peer does not get it.
     pub(in crate::agent) fn send(&self, message: &impl Serialize) {
         if let Some(outgoing) = &self.outgoing {
             drop(outgoing.send(frame::encode(&Frame::Message(message))));
@@ -124,10 +88,9 @@ struct LinkThread {
     socket: TcpStream,
     queue: Receiver<Vec<u8>>,
     waker: Arc<OwnedFd>,
-    /// Received bytes of an incomplete frame.
+    /// Received bytes that are not a complete frame yet.
     inbox: Vec<u8>,
-    heard_at: Instant,
-    beat_at: Instant,
+    heartbeats: HeartbeatClock,
     loop_counters: Arc<LoopCounters>,
     /// True once nothing more will be sent.
     is_closing: bool,
@@ -142,15 +105,13 @@ impl LinkThread {
     ) -> Self {
         let MutualTlsStream { mut tls, socket } = stream;
         tls.set_buffer_limit(None);
-        let now = Instant::now();
         Self {
             tls,
             socket,
             queue,
             waker,
             inbox: Vec::new(),
-            beat_at: now,
-            heard_at: now,
+            heartbeats: HeartbeatClock::start(),
             loop_counters,
             is_closing: false,
         }
@@ -167,8 +128,7 @@ impl LinkThread {
             if self.is_closing && !self.tls.wants_write() {
                 break "this end closed the connection".to_owned();
             }
-            let silent = self.heard_at.elapsed();
-            if silent > HEARTBEAT_TIMEOUT {
+            if let Some(silent) = self.heartbeats.missed() {
                 break format!("no heartbeat for {:.1} s", silent.as_secs_f64());
             }
             if let Err(error) = self.wait_for_io() {
@@ -194,8 +154,7 @@ impl LinkThread {
             }
         }
         // Sent even between messages, which say nothing about the loop that does the work.
-        if !self.is_closing && self.beat_at.elapsed() >= HEARTBEAT_INTERVAL {
-            self.beat_at = Instant::now();
+        if !self.is_closing && self.heartbeats.take_due() {
             let beat = frame::encode(&Frame::<()>::Beat(self.loop_counters.now()));
             self.tls.writer().write_all(&beat)?;
         }
@@ -209,7 +168,7 @@ impl LinkThread {
         Ok(())
     }
 
-    /// Reads all available bytes, those that came with the handshake first.
+    /// Reads all available bytes, beginning with those that came with the handshake.
     fn receive_available(&mut self) -> io::Result<()> {
         self.take_plaintext()?;
         loop {
@@ -219,7 +178,7 @@ impl LinkThread {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
-            self.heard_at = Instant::now();
+            self.heartbeats.heard();
             self.tls.process_new_packets().map_err(io::Error::other)?;
             self.take_plaintext()?;
         }
@@ -237,7 +196,7 @@ impl LinkThread {
         }
     }
 
-    /// Delivers every complete frame. `Err` describes an invalid one.
+    /// Passes every complete frame on to `hear`. `Err` describes an invalid one.
     fn deliver_frames<T: DeserializeOwned>(
         &mut self,
         hear: &mut impl FnMut(LinkEvent<T>),
@@ -258,7 +217,7 @@ impl LinkThread {
 
     /// Polls until bytes can move or the next heartbeat is due.
     fn wait_for_io(&mut self) -> io::Result<()> {
-        let limit = HEARTBEAT_INTERVAL.saturating_sub(self.beat_at.elapsed());
+        let limit = self.heartbeats.until_due();
         let mut wanted = PollFlags::IN;
         wanted.set(PollFlags::OUT, self.tls.wants_write());
         let mut waited = [PollFd::new(&self.socket, wanted), PollFd::new(&self.waker, PollFlags::IN)];
@@ -268,10 +227,7 @@ impl LinkThread {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let late = began.elapsed().saturating_sub(limit);
-        if late > MAX_SCHEDULING_DELAY {
-            self.heard_at += late;
-        }
+        self.heartbeats.excuse(began.elapsed().saturating_sub(limit));
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.waker, &mut count);
         Ok(())

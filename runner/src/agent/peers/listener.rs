@@ -20,25 +20,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Maximum number of open connections of agents beside the leader's.
+/// Maximum number of open connections of agents, besides the leader's.
 const MAX_CLIENTS: usize = 64;
 
-/// Sent in place of a file's length when there are too many clients.
+/// Value sent in place of a file's length when there are too many clients.
 pub(super) const BUSY: u64 = u64::MAX;
 
 /// Maximum number of connections before authentication.
 const MAX_UNAUTHENTICATED: usize = 64;
 
-/// Maximum bytes of a greeting: until then it is unknown which agent of the attempt connects.
+/// Maximum size of a greeting in bytes: until it is read, it is unknown which agent of the attempt connects.
 const MAX_GREETING_BYTES: usize = 4 << 10;
 
 /// Time without reading after which a client is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A bound listener.
+/// The bound listener of an agent.
 pub(in crate::agent) struct PeerListener {
     listener: TcpListener,
-    /// Its address and port.
+    /// Address and port of the listener.
     pub(in crate::agent) address: String,
     pub(in crate::agent) tls: Tls,
     pub(in crate::agent) names: TrialAttempt,
@@ -47,7 +47,7 @@ pub(in crate::agent) struct PeerListener {
 }
 
 impl PeerListener {
-    /// Binds a free port of this agent's address.
+    /// Binds a listener to a free port of this agent's address.
     pub(in crate::agent) fn bind(
         seat: &AgentIdentity,
         names: TrialAttempt,
@@ -60,7 +60,7 @@ impl PeerListener {
         Ok(Self { listener, address, tls, names, folder: folder.clone(), clients })
     }
 
-    /// Serves in threads as long as the process runs; `lead` gets every connection of the leader.
+    /// Serves clients in threads as long as the process runs; `lead` gets every connection of the leader.
     pub(in crate::agent) fn open(self, lead: impl Fn(MutualTlsStream) + Send + Sync + 'static) -> Arc<Self> {
         let listener = Arc::new(self);
         let (opened, lead) = (Arc::clone(&listener), Arc::new(lead));
@@ -107,7 +107,7 @@ impl PeerListener {
         Ok(())
     }
 
-    /// Serves a client, unless there are too many.
+    /// Serves one client, unless there are too many.
     fn serve(
         &self,
         stream: &mut MutualTlsStream,

@@ -6,6 +6,7 @@
 
 pub(super) mod fetch_chunks;
 pub(super) mod fetch_file;
+pub(super) mod heartbeat;
 pub(super) mod link;
 pub(super) mod listener;
 
@@ -19,10 +20,10 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Time for a connection, and for a peer to authenticate.
+/// Time limit for a connection to be established, and for a peer to authenticate.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// A mutual TLS connection of two agents.
+/// A mutual TLS connection between two agents.
 pub(super) struct MutualTlsStream {
     tls: Connection,
     socket: TcpStream,
@@ -62,7 +63,7 @@ impl Write for MutualTlsStream {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Greeting {
-    /// The leader; the connection stays open.
+    /// The leader connects; the connection stays open.
     Lead,
     /// A request for one checkpoint file; the answer is its length, 8 bytes little-endian, and its bytes.
     Read {
@@ -70,7 +71,7 @@ pub(super) enum Greeting {
         host: u32,
         /// Name of the checkpoint folder, committed or not.
         folder: String,
-        /// Name of the file in it.
+        /// Name of the requested file in the checkpoint folder.
         file: String,
     },
     /// A request for chunks of checkpoint files, named in the [`ChunkRequest`] frames that follow.
@@ -82,7 +83,7 @@ pub(super) enum Greeting {
     },
 }
 
-/// A request for chunks of a file; the answer is the file's length, as to [`Greeting::Read`], and the bytes
+/// A request for chunks of a file; the answer is the file's length, as for [`Greeting::Read`], and the bytes
 /// of each chunk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ChunkRequest {
@@ -92,7 +93,7 @@ pub(super) struct ChunkRequest {
     chunks: Vec<u64>,
 }
 
-/// A trial and attempt, which name its agents.
+/// The trial and the attempt, which appear in the names of its agents.
 #[derive(Clone, Debug)]
 pub(super) struct TrialAttempt {
     pub(super) trial: TrialId,
@@ -100,7 +101,7 @@ pub(super) struct TrialAttempt {
 }
 
 impl TrialAttempt {
-    /// Returns the name in the certificate of the agent of `host`.
+    /// Returns the name that the certificate of the agent of `host` must have.
     pub(super) fn of(&self, host: u32) -> String {
         TlsIdentity::agent_name(&self.trial, self.attempt, host)
     }
@@ -129,7 +130,7 @@ fn with_handshake_deadline(socket: TcpStream) -> io::Result<DeadlineStream> {
     Ok(DeadlineStream::new(socket, HANDSHAKE))
 }
 
-/// Replaces the deadline by time-outs of each read and write.
+/// Replaces the deadline by a timeout of each read and write.
 fn with_io_timeouts(socket: DeadlineStream) -> io::Result<TcpStream> {
     let socket = socket.into_inner();
     socket.set_read_timeout(Some(HANDSHAKE))?;

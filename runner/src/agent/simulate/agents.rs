@@ -1,4 +1,4 @@
-//! The simulated agents: the real state machines, with modelled disks and processes.
+//! The simulated agents: the real state machines of leader and follower, with modeled disks and processes.
 
 use super::bugs::{follower_effects, leader_effects};
 use super::disk::State;
@@ -8,7 +8,8 @@ use super::ranks::{RankActor, assignment};
 use super::{KEEP, World};
 use crate::agent::follower::{self, Follower, HostTask};
 use crate::agent::leader::{self, AttemptEffect, ClockReading, HostState, LEADER_HOST, Leader};
-use crate::agent::messages::{FetchRefusal, FetchSummary, Heartbeat, HostMessage, RankExit};
+use crate::agent::messages::{FetchRefusal, FetchSummary, HostMessage, RankExit};
+use crate::agent::peers::heartbeat::Heartbeat;
 use crate::checkpoints::retention;
 use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
@@ -19,27 +20,27 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Milliseconds of work on a disk that is not slow.
+/// Milliseconds that a unit of work takes on a disk that is not slow.
 const WORK: u64 = 100;
 
-/// A simulated agent.
+/// The simulated agent of an attempt on one machine.
 pub(super) struct Agent {
     began: u64,
     pub(super) follower: Follower,
     leader: Option<Leader>,
     /// The machine of each host of the attempt, if this agent leads.
     machines: BTreeMap<u32, usize>,
-    /// True if its spool must be on disk before anything else happens.
+    /// True if the agent's spool must be on disk before any later effect is carried out.
     pub(super) must_sync: bool,
-    /// Records not yet sent to the machine that mirrors the spool.
+    /// Records not yet sent to the machine that mirrors the agent's spool.
     pub(super) unmirrored: Vec<SpoolRecord>,
     pub(super) ranks: BTreeMap<u32, RankActor>,
     pub(super) heartbeat: Heartbeat,
-    /// The checkpoint that its ranks resume from.
+    /// The name of the checkpoint that the agent's ranks resume from, if any.
     pub(super) resume: Option<String>,
     work: VecDeque<HostTask>,
     busy_until: u64,
-    /// True if it ends once its work is done.
+    /// True if the agent ends once its work is done.
     ended: bool,
 }
 
@@ -54,7 +55,7 @@ impl Agent {
         self.leader.is_some()
     }
 
-    /// True if it only waits for inputs.
+    /// Returns `true` if the agent only waits for inputs.
     pub(super) fn is_idle(&self) -> bool {
         self.work.is_empty() && !self.ended
     }
@@ -203,7 +204,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends a host's message to its leader.
+    /// Delivers a host's message to the leader of its attempt.
     fn told(&mut self, attempt: AttemptId, machine: usize, message: HostMessage) {
         let leads = self.agents.get(&(attempt, machine)).is_some_and(Agent::leads);
         if leads {
@@ -336,13 +337,13 @@ impl World<'_> {
         }
     }
 
-    /// Reports a failed launch to its controller, if it is reachable.
+    /// Reports a failed launch to its controller, if the controller is reachable.
     fn refused(&mut self, attempt: AttemptId, machine: usize, reason: LaunchError) {
         self.reached.note("launch refused");
         self.controller.answers.push((attempt, machine, Err(reason)));
     }
 
-    /// Describes the state of the agents, for messages.
+    /// Describes the state of all agents, for messages of a failed test.
     pub(super) fn agents_in_words(&self) -> String {
         let words = |((attempt, machine), agent): (AttemptOnMachine, &Agent)| {
             let Agent { ranks, work, ended, leader, .. } = agent;
@@ -353,7 +354,7 @@ impl World<'_> {
         self.agents.iter().map(words).collect()
     }
 
-    /// Kills an agent and its ranks.
+    /// Kills a random agent and its ranks.
     pub(super) fn kill_an_agent(&mut self) {
         let all: Vec<(AttemptId, usize)> = self.agents.keys().collect();
         if let Some(key) = (!all.is_empty()).then(|| all[self.draw(all.len() as u64) as usize]) {

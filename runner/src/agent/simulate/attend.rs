@@ -9,11 +9,11 @@ use crate::spool::SpoolRecord;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure};
 
-/// Records read in one tick, for each machine, and at least.
+/// Number of records that the controller reads in one tick for each machine; at least `READ_LEAST` in all.
 const READ: usize = 16;
 const READ_LEAST: usize = 64;
 
-/// Milliseconds for a leader to answer while a follower reports the attempt as over.
+/// Milliseconds that a leader has to answer while a follower reports the attempt as over.
 const TO_ANSWER: u64 = 3_000;
 
 impl World<'_> {
@@ -33,7 +33,7 @@ impl World<'_> {
         }
     }
 
-    /// Lets the controller do what is due, and read what it can reach.
+    /// Carries out the controller's pending work, and reads the spools that it can reach.
     pub(super) fn attend(&mut self) {
         if self.now < self.controller.away_until {
             return;

@@ -6,7 +6,7 @@ use crate::agent::messages::{HostMessage, LeaderMessage};
 use crate::spool::SpoolRecord;
 use dtrain_protocol::Event;
 
-/// A deliberate bug.
+/// A deliberate bug in the agents, to prove that the simulation notices it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bug {
     // Bugs of the leader.
@@ -52,7 +52,7 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    /// All bugs.
+    /// All deliberate bugs.
     pub(super) const ALL: [Self; 37] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
@@ -94,7 +94,7 @@ impl Bug {
     ];
 }
 
-/// Returns the effects of a leader with this bug.
+/// Returns the effects of a leader that has the bug `bug`.
 pub(super) fn leader_effects(bug: Option<Bug>, effects: Vec<AttemptEffect>) -> Vec<AttemptEffect> {
     let Some(bug) = bug else { return effects };
     effects.into_iter().flat_map(|effect| leader_effect(bug, effect)).collect()
@@ -167,7 +167,7 @@ fn leader_effect(bug: Bug, effect: AttemptEffect) -> Vec<AttemptEffect> {
     }
 }
 
-/// Returns the effects of a follower with this bug.
+/// Returns the effects of a follower that has the bug `bug`.
 pub(super) fn follower_effects(
     bug: Option<Bug>,
     effects: Vec<follower::HostEffect>,

@@ -18,10 +18,10 @@ use std::ops::Range;
 /// Maximum delay of a request that is not lost, in milliseconds.
 const LATE: u64 = 20_000;
 
-/// Ranks of each machine.
+/// Number of ranks on each machine.
 pub(super) const RANKS: u32 = 2;
 
-/// A delayed request, with the time of its arrival.
+/// A delayed request of the controller, with the time of its arrival.
 pub(super) struct Late {
     due: u64,
     attempt: AttemptId,
@@ -33,15 +33,15 @@ enum Request {
     Stop,
 }
 
-/// The controller, as the user started it.
+/// The simulated controller, as the user started it.
 pub(super) struct Controller {
     pub(super) machine: TrialMachine,
     pub(super) ledger: Vec<Fact>,
     /// The machines of each attempt, the leader first; stored on the controller's disk.
     pub(super) launched: BTreeMap<AttemptId, Vec<usize>>,
-    /// Number of records of the open attempt that the state machine got.
+    /// Number of records of the open attempt that the state machine has received.
     pub(super) read: usize,
-    /// The highest number of records of each attempt in the history.
+    /// The highest number of records that the history has had of each attempt.
     pub(super) kept: BTreeMap<AttemptId, usize>,
     pub(super) owed: VecDeque<TrialInput>,
     /// Answers of agents to launches, with their machines.
@@ -49,11 +49,11 @@ pub(super) struct Controller {
     pub(super) away_until: u64,
     /// Attempts whose leader's host was lost, so that its spool could not be read.
     pub(super) unread: BTreeSet<AttemptId>,
-    /// Those that were given up after their leader was unreachable for too long: it may be alive.
+    /// Attempts that were given up after their leader was unreachable for too long: the leader may be alive.
     pub(super) given_up: BTreeSet<AttemptId>,
     pub(super) fenced_at: u64,
     pub(super) unreachable_since: Option<u64>,
-    /// Start of the controller's clock.
+    /// Time at which the controller's clock began.
     began: u64,
 }
 
@@ -77,25 +77,25 @@ impl Controller {
         }
     }
 
-    /// True if it only waits for records.
+    /// Returns `true` if the controller only waits for records.
     pub(super) fn is_idle(&self, now: u64) -> bool {
         let reads = self.machine.open_attempt().is_some() && self.unreachable_since.is_none();
         now >= self.away_until && self.owed.is_empty() && self.answers.is_empty() && reads
     }
 
-    /// Returns the newest checkpoint that counts.
+    /// Returns the newest checkpoint that the controller counts.
     pub(super) fn newest(&self) -> Option<&ResumePoint> {
         self.machine.newest_checkpoint()
     }
 }
 
 impl World<'_> {
-    /// Feeds a request of the user to the state machine.
+    /// Feeds a request of the user to the controller's state machine.
     pub(super) fn user(&mut self, input: TrialInput) {
         self.tell(input);
     }
 
-    /// Resumes an idle trial that no controller would resume.
+    /// Resumes a trial that has ended, as a user would, since no controller resumes it by itself.
     pub(super) fn resume_what_stands_still(&mut self) {
         if self.controller.machine.open_attempt().is_none() && self.controller.machine.verdict().is_some() {
             self.tell(TrialInput::Resume);
@@ -125,7 +125,7 @@ impl World<'_> {
         }
     }
 
-    /// Kills the controller and restarts it at once.
+    /// Kills the controller and restarts it immediately.
     pub(super) fn crash(&mut self) {
         let effects = self.replay();
         for effect in effects {

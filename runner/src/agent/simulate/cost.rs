@@ -1,31 +1,32 @@
-//! The real cost of a simulated run: bytes of the real frames, connections, threads, and flushes to disk.
+//! The real cost of a simulated run: bytes of the real frames, connections, threads and flushes to disk.
 
 use crate::agent::follower::HostTask;
 use crate::agent::messages::{HostMessage, LeaderMessage};
 use crate::spool::SpoolRecord;
 use dtrain_protocol::frame;
 
-/// Threads of an agent: its loop, one for checkpoint work, and one each to accept hosts and controllers.
+/// Number of threads of an agent: its loop, one for checkpoint work, and one each to accept hosts and
+/// controllers.
 pub(super) const THREADS_OF_AN_AGENT: u64 = 4;
 
-/// Threads for each rank of a host: one reads its events, one writes its orders.
+/// Number of threads for each rank of a host: one reads the rank's events, one writes its orders.
 pub(super) const THREADS_OF_A_RANK: u64 = 2;
 
-/// Threads at each end of a connection between leader and follower.
+/// Number of threads at each end of a connection between leader and follower.
 pub(super) const THREADS_OF_A_LINK: u64 = 1;
 
-/// Totals of what was sent and flushed.
+/// Totals of the data sent and flushed during a simulated run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResourceUsage {
-    /// Messages and bytes from the leader to all others.
+    /// Number and bytes of the messages from the leader to all other hosts.
     pub(super) asked: (u64, u64),
-    /// Messages and bytes from all others to the leader.
+    /// Number and bytes of the messages from all other hosts to the leader.
     pub(super) told: (u64, u64),
-    /// Records and bytes in the leader's spool.
+    /// Number and bytes of the records in the leader's spool.
     pub(super) spooled: (u64, u64),
-    /// Flushes of the spool.
+    /// Number of flushes of the spool.
     pub(super) spool_fsyncs: u64,
-    /// Flushes of files and folders of checkpoints, on all hosts.
+    /// Number of flushes of files and folders of checkpoints, on all hosts.
     pub(super) disk_fsyncs: u64,
 }
 

@@ -7,26 +7,26 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-/// A checkpoint, by attempt and step, which also order checkpoints by age.
+/// Identifies a checkpoint by attempt and step, which also order checkpoints by age.
 pub(super) type CheckpointId = (AttemptId, StepId);
 
-/// State of a checkpoint on a disk.
+/// State of a checkpoint on a simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Ranks are writing it.
+    /// Ranks are writing the checkpoint.
     Partial,
-    /// It has its manifest and is durable.
+    /// The checkpoint has its manifest and is durable.
     Prepared,
-    /// It has its final name.
+    /// The checkpoint has its final name.
     Committed,
 }
 
-/// A set of checkpoint files, by the rank that wrote each; a bit set.
+/// A set of checkpoint files, as a bit set of the ranks that wrote them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RankFileSet(Vec<u64>);
 
 impl RankFileSet {
-    /// Returns the file name of a rank.
+    /// Returns the name of the file that `rank` writes.
     pub(super) fn name(rank: u32) -> String {
         format!("rank-{rank:05}.safetensors")
     }
@@ -53,18 +53,18 @@ impl RankFileSet {
         ranks.filter(|rank| self.contains(*rank)).map(Self::name).collect()
     }
 
-    /// Adds all files of another set.
+    /// Adds all files of another set to this one.
     pub(super) fn extend(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0);
         self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
     }
 
-    /// Returns the intersection.
+    /// Returns the files that are in both sets.
     pub(super) fn and(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(one, other)| one & other).collect())
     }
 
-    /// Returns the difference.
+    /// Returns the files of this set that are not in the other.
     pub(super) fn without(&self, other: &Self) -> Self {
         let others = other.0.iter().chain(std::iter::repeat(&0));
         Self(self.0.iter().zip(others).map(|(one, other)| one & !other).collect())
@@ -79,44 +79,44 @@ impl RankFileSet {
 #[derive(Clone, Debug)]
 pub(super) struct CheckpointCopy {
     pub(super) state: State,
-    /// Its files that are present.
+    /// Files of the checkpoint that are present on the disk.
     pub(super) files: RankFileSet,
-    /// Its manifest; empty until it is prepared.
+    /// Manifest of the checkpoint; empty until the checkpoint is prepared.
     pub(super) manifest: Arc<str>,
 }
 
-/// The spool of an attempt.
+/// The spool of an attempt on a simulated disk; a power failure loses unflushed records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CrashableSpool {
     pub(super) records: Vec<SpoolRecord>,
-    /// Number of records that are flushed.
+    /// Number of flushed records.
     pub(super) flushed: usize,
     flushed_at: u64,
 }
 
 impl CrashableSpool {
-    /// Flushes all records.
+    /// Flushes all records to the disk.
     pub(super) fn flush(&mut self, now: u64) {
         (self.flushed, self.flushed_at) = (self.records.len(), now);
     }
 
-    /// True if a record has waited longer for its flush than allowed.
+    /// Returns `true` if a record has waited longer for its flush than allowed.
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.flushed < self.records.len() && now >= self.flushed_at + 1000
     }
 }
 
-/// The disk of a machine.
+/// The simulated disk of a machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CrashableDisk {
-    /// Checkpoints, oldest first.
+    /// Checkpoints on the disk, oldest first.
     checkpoints: BTreeMap<CheckpointId, CheckpointCopy>,
     /// Number of changes to checkpoints so far.
     changes: u64,
     pub(super) spools: BTreeMap<AttemptId, CrashableSpool>,
     /// Mirrors of the spools of other machines.
     pub(super) mirrors: BTreeMap<AttemptId, CrashableSpool>,
-    /// Files of each checkpoint of which parts were fetched for ranks alone.
+    /// For each checkpoint of which only parts were fetched for ranks, the files concerned.
     pub(super) parts: BTreeMap<CheckpointId, RankFileSet>,
     pub(super) full_until: u64,
     pub(super) slow_until: u64,
@@ -145,7 +145,7 @@ impl CrashableDisk {
         self.checkpoints.entry(name)
     }
 
-    /// Writes the file of a rank.
+    /// Writes the file of a rank into a checkpoint.
     pub(super) fn write(&mut self, name: CheckpointId, rank: u32) {
         let empty =
             || CheckpointCopy { state: State::Partial, files: RankFileSet::default(), manifest: "".into() };
@@ -164,13 +164,13 @@ impl CrashableDisk {
         self.changes += u64::from(self.checkpoints.remove(&name).is_some());
     }
 
-    /// Returns a checkpoint by the name of its folder.
+    /// Returns the copy of a checkpoint by the name of its folder.
     pub(super) fn named(&self, folder: &str) -> Option<&CheckpointCopy> {
         let (step, attempt) = parse_folder_name(folder)?;
         self.checkpoints.get(&(attempt, step))
     }
 
-    /// Returns the committed checkpoints, oldest first.
+    /// Returns the committed checkpoints on the disk, oldest first.
     pub(super) fn committed(&self) -> impl Iterator<Item = CheckpointId> {
         let all = self.checkpoints.iter().filter(|(_, copy)| copy.state == State::Committed);
         all.map(|(name, _)| *name)

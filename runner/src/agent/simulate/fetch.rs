@@ -9,7 +9,7 @@ use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, FileEntry};
 
 impl World<'_> {
-    /// Fetches missing files from machines that have them.
+    /// Fetches missing files of a checkpoint from machines that have them.
     pub(super) fn fetch(
         &mut self,
         machine: usize,
@@ -27,7 +27,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Fetches the parts that a machine's ranks read, which are in every file.
+    /// Fetches the parts of a checkpoint that a machine's ranks read, which are in every file.
     pub(super) fn fetch_parts(
         &mut self,
         machine: usize,
@@ -48,13 +48,13 @@ impl World<'_> {
         Ok(())
     }
 
-    /// True if a machine has the whole file of a rank.
+    /// Returns `true` if a machine has the whole file of a rank.
     fn has_file(&self, machine: usize, name: CheckpointId, rank: u32) -> bool {
         let copy = self.places[machine].disk.checkpoints().get(&name);
         copy.is_some_and(|copy| copy.files.contains(rank))
     }
 
-    /// Checks that a reachable machine has the file of a rank.
+    /// Checks that a reachable machine has the file of a rank, so that it can be fetched.
     fn get(
         &self,
         machine: usize,
@@ -96,7 +96,7 @@ fn name_of(folder: &str) -> Result<CheckpointId, FetchRefusal> {
     parse_folder_name(folder).map(|(step, attempt)| (attempt, step)).ok_or_else(refusal)
 }
 
-/// Returns the rank that wrote a file.
+/// Returns the rank that wrote a checkpoint file.
 fn rank_of(file: &FileEntry) -> Result<u32, FetchRefusal> {
     let refusal = || FetchRefusal { reason: format!("no file {}", file.name), is_of_checkpoint: true };
     RankFileSet::rank(&file.name).ok_or_else(refusal)

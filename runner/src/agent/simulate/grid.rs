@@ -4,7 +4,7 @@ use dtrain_protocol::AttemptId;
 use std::collections::BTreeMap;
 use std::ops::Index;
 
-/// An attempt on a machine.
+/// Identifies an attempt on a machine.
 pub(super) type AttemptOnMachine = (AttemptId, usize);
 
 /// A value for some machines of some attempts.
@@ -36,7 +36,7 @@ impl<T> Grid<T> {
         self.get(cell).is_some()
     }
 
-    /// True if the attempt has a value on any machine.
+    /// Returns `true` if the attempt has a value on any machine.
     pub(super) fn has_attempt(&self, attempt: AttemptId) -> bool {
         self.rows.contains_key(&attempt)
     }

@@ -28,8 +28,8 @@ impl World<'_> {
         self.places[machine].disk.spools.entry(attempt).or_default().records.push(record);
     }
 
-    /// Flushes the spool if needed, and sends new records to its mirror. One flush and one message cover many
-    /// records.
+    /// Flushes a leader's spool if needed, and sends new records to its mirror. One flush and one message
+    /// cover many records.
     pub(super) fn sync(&mut self, attempt: AttemptId, machine: usize) {
         let Some(agent) = self.agents.get_mut(&(attempt, machine)).filter(|agent| agent.leads()) else {
             return;
@@ -50,7 +50,7 @@ impl World<'_> {
         }
     }
 
-    /// Appends records to a mirror, unless earlier ones are missing. Offsets count records here.
+    /// Appends records to a mirror, unless earlier ones are missing. Offsets count records here, not bytes.
     pub(super) fn mirrored(&mut self, attempt: AttemptId, machine: usize, from: u64, records: &str) {
         let bytes = BASE64_STANDARD.decode(records).expect("as it was sent");
         let mut bytes = bytes.as_slice();
@@ -68,7 +68,7 @@ impl World<'_> {
         self.talk(Endpoint::Controller, Endpoint::Machine(mirror)).then_some(mirror)
     }
 
-    /// Reads on in the mirror of a spool whose leader is gone or lost.
+    /// Reads on in the mirror of an attempt's spool whose leader is gone or lost.
     pub(super) fn read_mirror(&mut self, attempt: AttemptId) {
         let Some(machine) = self.mirror_of(attempt).filter(|_| !self.has(Bug::MirrorNotRead)) else { return };
         while let Some(mirror) = self.places[machine].disk.mirrors.get(&attempt)

@@ -39,52 +39,52 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Silence in milliseconds after which a connection counts as lost, as in the real code.
 const SILENCE: u64 = 2_000;
 
-/// Number of checkpoints that are kept.
+/// Number of checkpoints to keep.
 const KEEP: u32 = 2;
 
-/// Maximum milliseconds of one tick, when only training is going on.
+/// Maximum length of one tick in milliseconds, when only training is going on.
 const LONGEST_BEAT: u64 = 5_000;
 
-/// State of a machine.
+/// State of a simulated machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum MachineHealth {
     Up,
-    /// Its processes are gone; it is up again at this time.
+    /// The machine's processes are gone; it is up again at this time.
     Dead(u64),
-    /// It does nothing until this time.
+    /// The machine does nothing until this time.
     Frozen(u64),
 }
 
-/// A machine of the cluster.
+/// A machine of the simulated cluster.
 struct MachineState {
     health: MachineHealth,
     disk: CrashableDisk,
 }
 
-/// Settings of a run.
+/// Settings of a simulated run.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     machines: usize,
-    /// Maximum number of machines of one attempt.
+    /// Maximum number of machines in one attempt.
     most: usize,
-    /// Simulated seconds with faults, before they stop.
+    /// Number of simulated seconds with faults, before the faults stop.
     seconds: u64,
     /// Mean seconds between two faults.
     every: u64,
-    /// Milliseconds of a tick, while anything but training is going on.
+    /// Milliseconds of a tick while more than training is going on.
     beat: u64,
-    /// Milliseconds of a step.
+    /// Milliseconds of a training step.
     step: u64,
-    /// Steps between two checkpoints.
+    /// Number of steps between two checkpoints.
     save_every: u64,
     /// Milliseconds after which the controller gives up an unreachable host.
     lost_after: u64,
-    /// The controller crashes at one effect of this many.
+    /// Number of effects, at one of which on average the controller crashes.
     crash: u64,
     bug: Option<Bug>,
 }
 
-/// Number of times that each event of the chaos happened.
+/// Number of times that each kind of event happened during a simulated run.
 #[derive(Default)]
 struct Coverage(BTreeMap<&'static str, u64>);
 
@@ -100,11 +100,11 @@ struct World<'a> {
     draws: u64,
     now: u64,
     places: Vec<MachineState>,
-    /// Agents, by attempt and machine.
+    /// Agents by attempt and machine.
     agents: Grid<Agent>,
-    /// Connections, by attempt and machine of the follower.
+    /// Connections by attempt and machine of the follower.
     connections: Grid<FollowerConnection>,
-    /// Cut directions, from the first to the second endpoint, each until a time.
+    /// Directions that are cut, from the first to the second endpoint, each until a time.
     cuts: BTreeMap<(Endpoint, Endpoint), u64>,
     /// Endpoints that are cut off, each until a time.
     cut_off: BTreeMap<Endpoint, u64>,
@@ -114,24 +114,24 @@ struct World<'a> {
     late: Vec<Late>,
     controller: Controller,
     training: BTreeMap<AttemptId, AttemptTraining>,
-    /// The last step of the training; set after the faults stop.
+    /// The last step of the training; set after the faults have stopped.
     last: u64,
     strike_at: u64,
-    /// State of the checks of the promises.
+    /// State of the checks of all promises.
     held: promises::PromiseTracker,
     /// True while faults happen.
     is_chaos: bool,
     /// Checkpoints committed by the leaders of all attempts, reported to a controller or not.
     committed: BTreeSet<(AttemptId, StepId)>,
-    /// The first promise that was broken.
+    /// Description of the first promise that was broken, if any.
     broken: Option<String>,
     messages: u64,
-    /// The real cost; `None` if it is not measured.
+    /// Real cost of the run; `None` if it is not measured.
     cost: Option<ResourceUsage>,
     reached: &'a mut Coverage,
 }
 
-/// Cost of a run.
+/// Cost of a simulated run.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunCost {
     messages: u64,
@@ -139,7 +139,7 @@ struct RunCost {
     milliseconds: u64,
 }
 
-/// Runs one seed. `Err` names the promise that was broken.
+/// Simulates one seed. `Err` names the promise that was broken.
 fn run(seed: u64, setup: Setup, reached: &mut Coverage) -> Result<RunCost, String> {
     let mut world = World::new(seed, setup, reached);
     world.user(TrialInput::Resume);
@@ -232,7 +232,7 @@ impl<'a> World<'a> {
         self.setup.bug == Some(bug)
     }
 
-    /// Records a broken promise.
+    /// Records a broken promise, unless one was recorded before.
     fn breaks(&mut self, words: impl FnOnce() -> String) {
         if self.broken.is_none() {
             self.broken = Some(words());
@@ -270,7 +270,7 @@ impl<'a> World<'a> {
         is_quiet.then_some(only.1.next_at.min(self.strike_at))
     }
 
-    /// Brings machines back whose outage is over, and heals cuts.
+    /// Brings machines back whose outage is over, and heals cut connections.
     fn recover(&mut self) {
         let now = self.now;
         self.cuts.retain(|_, until| now < *until);
@@ -289,7 +289,7 @@ impl<'a> World<'a> {
         self.places[machine].health == MachineHealth::Up
     }
 
-    /// Injects one fault.
+    /// Injects one random fault.
     fn strike(&mut self) {
         let machine = self.draw(self.setup.machines as u64) as usize;
         // One in twelve outlasts the time after which the controller gives up.

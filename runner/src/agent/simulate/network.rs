@@ -2,7 +2,8 @@
 //! direction is cut.
 
 use super::{MachineHealth, SILENCE, World};
-use crate::agent::messages::{Heartbeat, HostMessage, LeaderMessage};
+use crate::agent::messages::{HostMessage, LeaderMessage};
+use crate::agent::peers::heartbeat::Heartbeat;
 use crate::agent::{follower, leader};
 use dtrain_protocol::AttemptId;
 use std::collections::VecDeque;
@@ -10,29 +11,29 @@ use std::collections::VecDeque;
 /// Milliseconds between two heartbeats.
 const HEARTBEAT: u64 = 250;
 
-/// Milliseconds until the peer of a dead process gets a reset.
+/// Milliseconds until the peer of a dead process receives a reset of the connection.
 const RESET: u64 = 100;
 
-/// A sender or receiver of messages.
+/// A sender or receiver of messages in the simulated network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Endpoint {
     Controller,
     Machine(usize),
 }
 
-/// A frame on a connection.
+/// A frame on a simulated connection.
 #[derive(Clone, Debug)]
 pub(super) enum LinkFrame<T> {
     Beat(Heartbeat),
     Message(T),
 }
 
-/// One direction of a connection.
+/// One direction of a simulated connection.
 #[derive(Debug)]
 struct OneWayQueue<T> {
-    /// Frames with their times of arrival, unless the direction is cut then.
+    /// Frames with their times of arrival, unless the direction is cut at that time.
     queue: VecDeque<(u64, LinkFrame<T>)>,
-    /// Time of the last arrival.
+    /// Time at which a frame last arrived.
     heard_at: u64,
     beat_at: u64,
     /// True if the receiver was told that the connection is lost.
@@ -45,7 +46,7 @@ impl<T> OneWayQueue<T> {
     }
 }
 
-/// The connection of a leader and a follower.
+/// The simulated connection of a leader and a follower.
 #[derive(Debug)]
 pub(super) struct FollowerConnection {
     leader: usize,
@@ -60,7 +61,7 @@ impl FollowerConnection {
         Self { leader, host, to_follower: OneWayQueue::new(now), to_leader: OneWayQueue::new(now) }
     }
 
-    /// True if no frame is in transit.
+    /// Returns `true` if no frame is in transit on the connection.
     pub(super) fn is_idle(&self) -> bool {
         let (one, other) = (&self.to_follower, &self.to_leader);
         one.queue.is_empty() && other.queue.is_empty() && !one.is_lost && !other.is_lost
@@ -68,7 +69,7 @@ impl FollowerConnection {
 }
 
 impl World<'_> {
-    /// True if a message sent now would arrive.
+    /// Returns `true` if a message sent now would arrive.
     pub(super) fn gets_to(&self, from: Endpoint, to: Endpoint) -> bool {
         let is_cut = || {
             [from, to].iter().any(|node| self.cut_off.contains_key(node))
@@ -77,7 +78,7 @@ impl World<'_> {
         from == to || (self.cuts.is_empty() && self.cut_off.is_empty()) || !is_cut()
     }
 
-    /// True if both endpoints are up and reach each other.
+    /// Returns `true` if both endpoints are up and reach each other.
     pub(super) fn talk(&self, one: Endpoint, other: Endpoint) -> bool {
         let is_up = |node| match node {
             Endpoint::Controller => true,
@@ -86,7 +87,7 @@ impl World<'_> {
         is_up(one) && is_up(other) && self.gets_to(one, other) && self.gets_to(other, one)
     }
 
-    /// True if all machines are up and reach each other.
+    /// Returns `true` if all machines are up and reach each other.
     pub(super) fn all_talk(&self, machines: &[(usize, std::ops::Range<u32>)]) -> bool {
         let has = |node: &Endpoint| machines.iter().any(|(machine, _)| *node == Endpoint::Machine(*machine));
         machines.iter().all(|(machine, _)| self.is_up(*machine))
@@ -94,7 +95,7 @@ impl World<'_> {
             && !self.cuts.keys().any(|(from, to)| has(from) && has(to))
     }
 
-    /// Returns the time of arrival of a message sent to a machine now.
+    /// Returns the time at which a message sent to a machine now would arrive.
     fn due(&mut self, machine: usize) -> u64 {
         let most = if self.slow.contains_key(&Endpoint::Machine(machine)) { 1_500 } else { 100 };
         self.now + self.draw(most)
@@ -120,7 +121,7 @@ impl World<'_> {
         }
     }
 
-    /// Delivers all messages that are due.
+    /// Delivers all messages of all connections that are due.
     pub(super) fn deliver(&mut self) {
         let all: Vec<(AttemptId, usize)> = self.connections.keys().collect();
         for key in all {
@@ -135,7 +136,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends a heartbeat from both ends, unless they are frozen.
+    /// Sends a heartbeat from both ends of a connection, unless they are frozen.
     fn beat_over(&mut self, key: (AttemptId, usize)) {
         let now = self.now;
         let leader = self.connections[&key].leader;

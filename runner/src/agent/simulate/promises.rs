@@ -22,15 +22,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Milliseconds that a reachable agent of an older attempt may be alive.
+/// Milliseconds that a reachable agent of an older attempt may stay alive.
 const TO_FENCE: u64 = 5_000;
 
-/// The state of a trained model, in two numbers.
+/// The state of a trained model, represented by two numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TrainingDigest {
-    /// Depends on every step and their order, like weights.
+    /// Number that depends on every step and their order, like weights.
     weights: u64,
-    /// Depends on every step but not on their order, like a multiset of samples.
+    /// Number that depends on every step but not on their order, like a multiset of samples.
     samples: u64,
 }
 
@@ -43,17 +43,17 @@ impl TrainingDigest {
     }
 }
 
-/// State kept between two checks.
+/// State that the checks of the promises keep between two rounds.
 #[derive(Default)]
 pub(super) struct PromiseTracker {
     at: u64,
     changes: u64,
     newest: Option<CheckpointId>,
-    /// The files of each checkpoint, with its manifest.
+    /// The files of each checkpoint, with the checkpoint's manifest.
     files: BTreeMap<CheckpointId, (Arc<str>, RankFileSet)>,
-    /// Time since which each agent of an older attempt is reachable.
+    /// Time since which each agent of an older attempt has been reachable.
     returned: BTreeMap<AttemptOnMachine, u64>,
-    /// The digest of each attempt's training at its saves.
+    /// The digest of each attempt's training at the time of each save.
     pub(super) learned: BTreeMap<CheckpointId, TrainingDigest>,
     /// The newest checkpoint that the last search found complete.
     pub(super) looked: Option<CheckpointId>,
@@ -66,7 +66,7 @@ pub(super) fn name_of(folder: &Path) -> Option<CheckpointId> {
 }
 
 impl World<'_> {
-    /// Checks the invariants, once a second.
+    /// Checks the invariants of all promises, once a second.
     pub(super) fn holds(&mut self) {
         if self.now < self.held.at + 1000 {
             return;
@@ -106,7 +106,8 @@ impl World<'_> {
         }
     }
 
-    /// NL-1: checks that this checkpoint, or a newer one on the disks, survives the loss of any one machine.
+    /// NL-1: checks that the checkpoint `name`, or a newer one on the disks, survives the loss of any one
+    /// machine.
     pub(super) fn outlives(&mut self, name: CheckpointId) {
         let committed = self.places.iter().flat_map(|place| place.disk.committed());
         let newer: std::collections::BTreeSet<_> = committed.filter(|other| *other >= name).collect();
@@ -143,7 +144,8 @@ impl World<'_> {
         self.breaks(|| words);
     }
 
-    /// Returns the machines that a checkpoint needs to be complete; `None` if it is incomplete even with all.
+    /// Returns the machines that a checkpoint needs to be complete; `None` if it is incomplete even with all
+    /// machines.
     fn needed(&mut self, name: CheckpointId) -> Option<Vec<usize>> {
         let wanted = self.files_of(name)?;
         let copies: Vec<_> = (0..self.places.len())
@@ -190,7 +192,7 @@ impl World<'_> {
         Some(files)
     }
 
-    /// True if these machines together have the whole prepared checkpoint.
+    /// Returns `true` if the machines that match `of` together have the whole prepared checkpoint.
     pub(super) fn is_whole(&mut self, name: CheckpointId, of: &dyn Fn(usize) -> bool) -> bool {
         let Some(wanted) = self.files_of(name) else { return false };
         let mut there = RankFileSet::default();
@@ -262,7 +264,7 @@ impl World<'_> {
         self.held.learned.get(&name).copied().unwrap_or_default()
     }
 
-    /// Checks the promises fifteen seconds after the end.
+    /// Checks the promises fifteen seconds after the end of the trial.
     pub(super) fn holds_at_the_end(&mut self) {
         let left = self.agents.keys().next();
         if let Some((attempt, machine)) = left {

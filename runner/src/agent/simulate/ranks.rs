@@ -20,42 +20,42 @@ use std::path::PathBuf;
 /// Milliseconds that a rank takes to load.
 const TO_LOAD: u64 = 300;
 
-/// Milliseconds that ranks wait for a silent rank, and for one with a closed connection.
+/// Milliseconds that ranks wait for a silent rank, and for a rank with a closed connection.
 const SILENT: u64 = 5_000;
 const CLOSED: u64 = 150;
 
-/// State of a rank.
+/// State of a simulated rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum RankStage {
-    /// It waits for the addresses of the others.
+    /// The rank waits for the addresses of the others.
     Connecting,
     Loading(u64),
     Ready,
-    /// It does nothing and does not end by itself.
+    /// The rank does nothing and does not end by itself.
     Hung,
-    /// It ends at this time.
+    /// The rank ends at this time, with this exit.
     Ending(u64, RankExit),
     Gone,
 }
 
-/// The process of a rank.
+/// The simulated process of a rank.
 #[derive(Clone, Debug)]
 pub(super) struct RankActor {
     stage: RankStage,
     is_stopping: bool,
 }
 
-/// The training of an attempt.
+/// The training of one attempt by its ranks.
 #[derive(Clone, Debug)]
 pub(super) struct AttemptTraining {
-    /// Machines with their ranks.
+    /// Machines of the attempt, each with its ranks.
     machines: Vec<(usize, std::ops::Range<u32>)>,
     pub(super) step: u64,
     learned: TrainingDigest,
     pub(super) next_at: u64,
-    /// True if all ranks train.
+    /// True if all ranks are training.
     pub(super) is_ready: bool,
-    /// Time since which a rank is missing.
+    /// Time since which a rank has been missing, if one is.
     missed_since: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl World<'_> {
         self.tell_follower(attempt, machine, closed);
     }
 
-    /// Kills a rank, or lets it hang.
+    /// Kills a random rank, or lets it hang.
     pub(super) fn kill_a_rank(&mut self) {
         let of = |((attempt, machine), agent): (AttemptOnMachine, &super::Agent)| {
             let lives = agent.ranks.iter().filter(|(_, rank)| rank.stage == RankStage::Ready);
@@ -143,7 +143,7 @@ impl World<'_> {
         }
     }
 
-    /// Lets all ranks do what is due.
+    /// Carries out the pending work of all ranks.
     pub(super) fn train(&mut self) {
         let attempts: Vec<AttemptId> = self.training.keys().copied().collect();
         for attempt in attempts {
@@ -185,7 +185,7 @@ impl World<'_> {
         }
     }
 
-    /// Trains one step, which needs all ranks.
+    /// Trains one step of an attempt, which needs all ranks.
     fn step_together(&mut self, attempt: AttemptId, machines: &[(usize, std::ops::Range<u32>)]) {
         let stage = |world: &Self, machine: usize, rank: u32| {
             let agent = world.agents.get(&(attempt, machine));

@@ -1,4 +1,4 @@
-//! One attempt: its launch, and the records that it sends.
+//! One attempt: its launch, and the processing of its records.
 
 use super::fault_attribution::FailureReports;
 use super::{BEAT, TrialController};
@@ -17,7 +17,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Silence after which the controller asks whether the agent still works.
+/// Silence after which the controller asks if the agent still works.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl TrialController<'_> {

@@ -14,18 +14,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) struct FailureReports {
     /// Host of each rank; empty on one machine, or if another controller launched the attempt.
     hosts: Vec<String>,
-    /// Gravest failure, with the first rank that reported it.
+    /// The most severe failure, with the first rank that reported it.
     gravest: Option<(Rank, Failure)>,
 }
 
 impl FailureReports {
-    /// Returns empty reports of an attempt that is about to be launched on the hosts `names`.
+    /// Creates empty reports for an attempt that is about to be launched on the hosts `names`.
     pub(super) fn of(assignments: &[Assignment], names: &[String]) -> Self {
         let host = |assignment: &Assignment| names.get(assignment.placement.host as usize).cloned();
         Self { hosts: assignments.iter().filter_map(host).collect(), gravest: None }
     }
 
-    /// Processes an event.
+    /// Records the failure in an event, if it is more severe than the known one.
     pub(super) fn observe(&mut self, stamped: &StampedEvent) {
         let Event::Failed(failure) = &stamped.event else { return };
         let known = self.gravest.take();
@@ -40,7 +40,7 @@ impl FailureReports {
         self.hosts.get(rank.0 as usize).cloned()
     }
 
-    /// Returns the strike for an attempt lost to `failure`, if it is a host's fault.
+    /// Returns the strike for an attempt lost to `failure`; `None` if it is no host's fault.
     fn strike_for(&self, failure: &Failure, at_ms: u64) -> Option<Strike> {
         let said_by = self.gravest.as_ref().filter(|(_, gravest)| gravest == failure).map(|(rank, _)| *rank);
         let there = said_by.and_then(|rank| self.host(rank));
@@ -84,8 +84,8 @@ impl TrialController<'_> {
         self.news.hosts.strikes.extend(strike);
     }
 
-    /// Returns the host names in the order in which the next attempt uses them, and those at the end that it
-    /// leaves out if it can, the worst first.
+    /// Returns the host names in the order in which the next attempt uses them, and the hosts at the end that
+    /// it leaves out if possible, worst first.
     pub(super) fn choose_hosts(
         &mut self,
         usable: &AvailableHosts,

@@ -1,5 +1,5 @@
-//! Stops a trial whose history is gone, as its progress could not be recorded and no later controller would
-//! know of it.
+//! The stop of a trial whose history is gone: its progress could not be recorded, and no later controller
+//! would know of it.
 
 use super::{BEAT, TrialController};
 use crate::control_protocol::STOP_GRACE_PERIOD;

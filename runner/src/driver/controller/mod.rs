@@ -31,22 +31,23 @@ const BEAT: Duration = Duration::from_millis(50);
 /// Silence after which a living agent is killed.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Controller of one trial.
+/// The controller of one trial.
 pub(super) struct TrialController<'a> {
     drive: Drive<'a>,
     folder: TrialFolder,
-    /// `None` only while [`TrialController::with_launcher`] runs it in another thread.
+    /// Launcher of the agents; `None` only while [`TrialController::with_launcher`] runs it in another
+    /// thread.
     launcher: Option<Box<dyn Launcher>>,
     machine: TrialMachine,
     started: Instant,
     wakes: BTreeSet<Millis>,
     inputs: VecDeque<TrialInput>,
-    /// Update that is stored next; events are shown after it is stored.
+    /// The update that is stored next; its events are shown after it is stored.
     news: TrialUpdate,
     unseen: Vec<TrialEvent>,
     news_since: Option<Instant>,
     link: Option<AgentConnection>,
-    /// Time of the last message of the attempt.
+    /// Time of the last message from the open attempt.
     heard_at: Instant,
     /// Hosts that answered when their disks were searched.
     usable: Option<AvailableHosts>,
@@ -56,7 +57,8 @@ pub(super) struct TrialController<'a> {
     followed: Option<AttemptId>,
     /// True if an unreachable host may be given up so that the trial continues.
     may_give_up: bool,
-    /// Bytes read of the open attempt's spool, and bytes that the ledger had when this controller started.
+    /// Number of bytes read of the open attempt's spool, and of bytes that the ledger had when this
+    /// controller started.
     read: u64,
     kept: u64,
     /// Attempt and offset from which a spool cannot be read.
@@ -136,7 +138,7 @@ impl<'a> TrialController<'a> {
         self.link.is_some() || self.done.is_some()
     }
 
-    /// Recovers an open attempt: reads what it left behind, or reconnects to it.
+    /// Recovers an open attempt: reads the records that it left behind, or reconnects to it.
     ///
     /// With `may_give_up`, records on an unreachable host are given up after a while; otherwise that is an
     /// `Err`.
@@ -193,7 +195,7 @@ impl<'a> TrialController<'a> {
         }
     }
 
-    /// Fences hosts that were lost and came back: ends what they still run of older attempts.
+    /// Fences hosts that were lost and came back: ends their processes of older attempts.
     fn fence_returned(&mut self) -> Result<(), DriveError> {
         let (Some(launcher), Some(link)) = (&mut self.launcher, &self.link) else { return Ok(()) };
         let Some(pool) = launcher.pool() else { return Ok(()) };
@@ -238,7 +240,7 @@ impl<'a> TrialController<'a> {
         Millis(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Records the load of the host.
+    /// Records the load of the agent's host.
     fn record_load(&mut self) {
         let points = self.link.as_ref().map_or_else(Vec::new, AgentConnection::take_load);
         if !points.is_empty() {
@@ -355,7 +357,7 @@ impl<'a> TrialController<'a> {
         self.unseen.push(seen);
     }
 
-    /// Stores all pending updates in one transaction, then shows them.
+    /// Stores all pending updates in one transaction, then shows their events.
     fn flush(&mut self) -> Result<(), DriveError> {
         if self.news_since.take().is_some() {
             if self.news != TrialUpdate::default() {
@@ -370,7 +372,7 @@ impl<'a> TrialController<'a> {
     }
 }
 
-/// Returns the failure by which an attempt was lost.
+/// Returns the failure by which an attempt was lost, if `fact` records such a loss.
 fn lost_by(fact: &Fact) -> Option<Failure> {
     match fact {
         Fact::AttemptEnded {

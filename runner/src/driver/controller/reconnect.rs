@@ -1,4 +1,4 @@
-//! Reconnects to an attempt: finds its agent, waits for it, or reads the spool that it left behind.
+//! Reconnection to an attempt: finds its agent, waits for it, or reads the spool that it left behind.
 
 use super::attempt::launch_failure;
 use super::{SILENCE, TrialController};
@@ -22,18 +22,19 @@ const AWAY: Duration = Duration::from_millis(500);
 /// Interval between checks for interrupts while a record is read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Records that may queue between the thread that reads a left-behind spool and the loop.
+/// Maximum number of records that queue between the thread that reads a spool left behind and the
+/// controller's loop.
 const QUEUE: usize = 256;
 
 /// State of the search for an attempt without a connection.
 struct ReconnectState {
-    /// Deadline for a silent living agent, and whether it was killed for it.
+    /// Deadline for a living agent that is silent, and whether the agent was killed for it.
     silent_until: Instant,
     is_killed: bool,
-    /// Time since which no host of the attempt was reachable or confirmed that it runs.
+    /// Time since which no host of the attempt has been reachable or has confirmed that the attempt runs.
     away_since: Option<Instant>,
     is_away_told: bool,
-    /// Spool offset at which reading got stuck, and since when.
+    /// Spool offset at which reading got stuck, and the time since when.
     unread: Option<(u64, Instant)>,
 }
 
@@ -117,9 +118,9 @@ impl TrialController<'_> {
         Ok(())
     }
 
-    /// Reads the spool of an attempt that is gone, then tells the state machine; returns `true` if it did.
-    /// While the rest of the spool is unreadable the machine is not told, until the spool's host is given up.
-    /// `lost` is the failure if that host is already gone.
+    /// Reads the spool of an attempt that is gone, then tells the state machine; returns `true` if it did so.
+    /// As long as the rest of the spool is unreadable, the machine is not told, until the spool's host is
+    /// given up. `lost` is the failure if that host is already gone.
     fn finish_lost_attempt(
         &mut self,
         attempt: AttemptId,
@@ -172,7 +173,7 @@ impl TrialController<'_> {
         Ok(false)
     }
 
-    /// Reads what is left of an attempt's spool. The inner `Err` says why the rest cannot be read now.
+    /// Reads the rest of an attempt's spool. The inner `Err` says why it cannot be read now.
     fn read_leftover(
         &mut self,
         attempt: AttemptId,

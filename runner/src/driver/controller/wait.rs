@@ -1,4 +1,4 @@
-//! Runs the launcher in a thread of its own, so that the controller sees interrupts while it waits for hosts.
+//! Runs the launcher in its own thread, so that the controller sees interrupts while it waits for hosts.
 
 use super::TrialController;
 use crate::driver::{DriveError, OnInterrupt};
@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl TrialController<'_> {
     /// Runs a slow operation of the launcher. An interrupt ends it as soon as the launcher can; the caller
-    /// then finds out how far it came.
+    /// then finds out how far the operation came.
     pub(super) fn with_launcher<T: Send>(
         &mut self,
         work: impl FnOnce(&mut dyn Launcher) -> T + Send,

@@ -1,8 +1,10 @@
-//! Checkpoints of a trial on several hosts: where they are, and the copy of an adopted one to the leader's host.
+//! The checkpoints of a trial on several hosts: their locations, and the copy of an adopted one to the
+//! leader's host.
 
 use super::super::relay::{RemoteHost, RemoteStore};
+use super::super::timeouts::{ANSWER_TIMEOUT, LAUNCH_TIMEOUT, MANIFEST_TIMEOUT};
 use super::super::{CheckpointPlacement, LocalLauncher};
-use super::{ANSWER_TIMEOUT, ClusterLauncher, LAUNCH_TIMEOUT, MANIFEST_TIMEOUT};
+use super::ClusterLauncher;
 use crate::checkpoints::{self, CheckpointStore, FolderListing, Inventory, read_manifest};
 use crate::control_protocol::{AgentOrder, LaunchError};
 use dtrain_protocol::checkpoint::parse_folder_name;
@@ -51,12 +53,13 @@ impl CheckpointPlacement for ClusterLauncher {
         found.collect()
     }
 
-    /// The folder may be on a host that does not answer.
+    /// Always `false`: the folder may be on a host that does not answer.
     fn is_missing(&self, _folder: &Path) -> bool {
         false
     }
 
-    /// Hosts with their own folders verify the checkpoint when they fetch its parts.
+    /// Verifies the checkpoint if all hosts share it. Hosts with their own folders verify it when they fetch
+    /// its parts.
     fn verify(&mut self, folder: &Path) -> Result<(), String> {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
     }

@@ -1,7 +1,8 @@
 //! The client of the relay: the controller's side of the connection to a host.
 
+use super::super::timeouts::{LAUNCH_SILENCE_TIMEOUT, STALL_TIMEOUT};
 use super::super::{AgentContact, ConnectedAgent};
-use super::spool_remainder::{STALL_TIMEOUT, SpoolRemainder};
+use super::spool_remainder::SpoolRemainder;
 use super::{Reply, Request};
 use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder, LaunchError};
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
@@ -10,13 +11,9 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-/// Maximum size of a reply, in bytes; the rest is not read.
+/// Maximum size in bytes of a reply; a larger one is an error.
 const MAX_REPLY_BYTES: u64 = 1 << 30;
-
-/// Maximum silence of a host that launches an agent; it reports progress every few seconds.
-const LAUNCH_SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A way to start the relay's server on a host.
 pub trait Connector: Send {
@@ -29,7 +26,7 @@ pub trait Connector: Send {
     }
 }
 
-/// A host that the controller works on through a relay.
+/// A host on which the controller acts through a relay.
 pub struct RemoteHost {
     /// Name of the host in messages.
     pub name: String,
@@ -39,7 +36,7 @@ pub struct RemoteHost {
     network: Option<Subnet>,
 }
 
-/// Closes the connection to a host, from another thread.
+/// A handle that closes the connection to a host from another thread.
 #[derive(Clone, Default)]
 pub(in crate::launch) struct Disconnect(Arc<Mutex<Option<UnixStream>>>);
 
@@ -57,18 +54,19 @@ impl Disconnect {
 }
 
 impl RemoteHost {
-    /// Creates a host that `dial` reaches.
+    /// Creates a host that is reached through `dial`.
     pub fn new(name: impl Into<String>, dial: Box<dyn Connector>) -> Self {
         Self { name: name.into(), dial, stream: None, disconnect: Disconnect::default(), network: None }
     }
 
-    /// Sets the network for its communication with other hosts.
+    /// Sets the network for the host's communication with other hosts.
     #[must_use]
     pub fn on(self, network: Option<Subnet>) -> Self {
         Self { network, ..self }
     }
 
-    /// Returns the network for its communication with other hosts; `None` for the one it was reached over.
+    /// Returns the network for the host's communication with other hosts; `None` for the one over which it
+    /// was reached.
     pub fn network(&self) -> Option<Subnet> {
         self.network
     }
@@ -83,7 +81,7 @@ impl RemoteHost {
         Ok(stream)
     }
 
-    /// Asks for the address under which other hosts reach it.
+    /// Asks for the address under which other hosts reach this host.
     pub(crate) fn address(&mut self) -> Result<String, String> {
         match self.ask(&Request::Address { network: self.network })? {
             Reply::Address(address) => Ok(address),
@@ -91,7 +89,7 @@ impl RemoteHost {
         }
     }
 
-    /// Asks for the facts that the planner needs.
+    /// Asks for the facts about the host that the planner needs.
     pub fn facts(&mut self) -> Result<HostFacts, String> {
         match self.ask(&Request::Facts)? {
             Reply::Facts(facts) => Ok(facts),
@@ -99,7 +97,7 @@ impl RemoteHost {
         }
     }
 
-    /// Starts a measuring rank there; returns its standard input and output.
+    /// Starts a measuring rank on the host; returns the rank's standard input and output.
     pub(crate) fn measure(&mut self, placement: &Placement) -> Result<UnixStream, String> {
         let stream = self.dial.dial().map_err(|error| error.to_string())?;
         match exchange(&stream, &Request::Measure { placement: placement.clone() })? {
@@ -128,7 +126,7 @@ impl RemoteHost {
         }
     }
 
-    /// Reaches the agent of `attempt` there. `Err` if the host cannot be asked.
+    /// Reaches the agent of `attempt` on the host. `Err` if the host cannot be asked.
     pub(in crate::launch) fn reach(
         &mut self,
         trial: &TrialId,
@@ -162,7 +160,8 @@ impl RemoteHost {
         })
     }
 
-    /// Reads the spool or the mirror of a dead agent. `Err` if the host cannot be asked or cannot read it.
+    /// Reads the spool of a dead agent, or the mirror of one. `Err` if the host cannot be asked or cannot
+    /// read it.
     pub(in crate::launch) fn spool_remainder(
         &mut self,
         trial: &TrialId,
@@ -183,7 +182,7 @@ impl RemoteHost {
         }
     }
 
-    /// Lists a trial's logs there: of a rank in an attempt, or (`None`) of the agents.
+    /// Lists a trial's logs on the host: each of a rank in an attempt, or (`None`) of the agents.
     pub fn logs(&mut self, trial: &TrialId) -> Result<Vec<Option<(AttemptId, Rank)>>, String> {
         match self.ask(&Request::Logs { trial: trial.clone() })? {
             Reply::Logs(logs) => Ok(logs),
@@ -191,7 +190,7 @@ impl RemoteHost {
         }
     }
 
-    /// Reads a piece of a log from byte `from`.
+    /// Reads a piece of a log on the host from byte `from`.
     pub fn log(
         &mut self,
         trial: &TrialId,
@@ -216,7 +215,7 @@ impl RemoteHost {
         }
     }
 
-    /// Removes the state of a trial that is not running; returns the bytes freed.
+    /// Removes the state of a trial that is not running from the host; returns the number of bytes freed.
     pub fn remove(&mut self, trial: &TrialId) -> Result<u64, String> {
         match self.ask(&Request::Remove { trial: trial.clone() })? {
             Reply::Removed { bytes } => Ok(bytes),
@@ -235,7 +234,7 @@ impl RemoteHost {
         }
     }
 
-    /// Kills attempts before `attempt` for good; returns the one that was alive.
+    /// Kills attempts before `attempt` for good; returns the one that was alive, if any.
     pub fn fence(&mut self, trial: &TrialId, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
         match self.ask(&Request::Fence { trial: trial.clone(), attempt })? {
             Reply::Fenced { ended } => Ok(ended),
@@ -250,7 +249,7 @@ impl RemoteHost {
         }
     }
 
-    /// Asks over the open stream; over a new one if there is none or the host closed it.
+    /// Sends a request over the open stream, or over a new one if there is none or the host closed it.
     pub(super) fn ask(&mut self, request: &Request) -> Result<Reply, String> {
         if let Some(stream) = self.stream.take()
             && let Ok(reply) = exchange(&stream, request)
@@ -264,7 +263,7 @@ impl RemoteHost {
         Ok(reply)
     }
 
-    /// Asks a question that must not be repeated if the connection breaks, since the host may act twice.
+    /// Sends a request that must not be repeated if the connection breaks, since the host may act twice.
     fn ask_once(&mut self, request: &Request) -> Result<Reply, RequestError> {
         // A stream that the host closed would lose the request; this question may be repeated.
         self.address().map_err(RequestError::NotSent)?;
@@ -295,11 +294,11 @@ impl RemoteHost {
     }
 }
 
-/// The reason why a request without retry has no answer.
+/// The reason why a request that is not retried has no answer.
 enum RequestError {
-    /// The host was not reached.
+    /// The request did not reach the host.
     NotSent(String),
-    /// The host may have got the request and may act on it.
+    /// The host may have received the request and may act on it.
     MaybeSent(String),
 }
 

@@ -1,5 +1,5 @@
-//! The relay: the controller's program on a host, which does there what the controller cannot do remotely.
-//! Its server is [`crate::relay_server`].
+//! The relay: the controller's program on a host, which does there the things that the controller cannot do
+//! remotely. Its server is [`crate::relay_server`].
 //!
 //! The stream carries requests and replies in turn, as frames. After `Reply::Connected` it belongs to the
 //! agent.
@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Report the address under which others reach the host, on `network` if given.
+    /// Report the address under which other hosts reach this one, on `network` if given.
     Address { network: Option<Subnet> },
-    /// Start the leader. Folders and programs of the order are those of the host.
+    /// Start the leader. The server replaces folders and programs of the order by its host's own.
     Lead(Box<AgentOrder>),
     /// Start a follower.
     Follow(Box<FollowerOrder>),
@@ -37,7 +37,7 @@ pub(crate) enum Request {
         trial: TrialId,
         attempt: AttemptId,
         from: u64,
-        /// True for the mirror of another host's spool.
+        /// True to send this host's mirror of another host's spool.
         #[serde(default)]
         is_mirror: bool,
     },
@@ -47,21 +47,21 @@ pub(crate) enum Request {
     Measure { placement: Placement },
     /// List a trial's logs: of a rank in an attempt, or of the agents.
     Logs { trial: TrialId },
-    /// Send a piece of a log.
+    /// Send a piece of a log, from byte `from`.
     Log { trial: TrialId, of: Option<(AttemptId, Rank)>, from: u64 },
     /// List the folders of a trial's checkpoints.
     Checkpoints { trial: TrialId },
-    /// Send bytes of a checkpoint file.
+    /// Send the bytes of a checkpoint file from byte `from`.
     Piece { trial: TrialId, folder: String, file: String, from: u64 },
     /// Send the hashes of chunks of a checkpoint file.
     Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
     /// Write base64 bytes into a file of a checkpoint that is not committed yet.
     Put { trial: TrialId, folder: String, file: String, from: u64, bytes: String },
-    /// Verify an uploaded checkpoint and commit it with this manifest.
+    /// Verify an uploaded checkpoint and commit it with the content of its manifest.
     CommitPut { trial: TrialId, folder: String, manifest: String },
     /// Report if the agent of an attempt is alive.
     IsAlive { trial: TrialId, attempt: AttemptId },
-    /// Kill attempts before this one for good.
+    /// Kill all attempts before `attempt` for good.
     Fence { trial: TrialId, attempt: AttemptId },
     /// Remove the state of a trial that is not running.
     Remove { trial: TrialId },
@@ -74,37 +74,37 @@ pub(crate) enum Request {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
     Address(String),
-    /// The launch continues; its answer follows.
+    /// The launch is in progress; its answer follows.
     Launching,
     Leading(AgentCard),
     Following {
         address: String,
     },
-    /// From here on the stream belongs to the agent.
+    /// The agent was reached. From here on the stream belongs to the agent.
     Connected(AgentCard),
     Silent,
     Gone,
-    /// The number of bytes that follow.
+    /// The number of bytes that follow this reply.
     Bytes {
         bytes: u64,
     },
     Logs(Vec<Option<(AttemptId, Rank)>>),
     Checkpoints(Vec<FolderListing>),
     Hashes(Vec<Result<String, String>>),
-    /// The bytes of a `Put` are on disk.
+    /// The bytes of a [`Request::Put`] are on disk.
     Stored,
     Killed {
         is_gone: bool,
     },
     Fenced {
-        /// The attempt whose agent was killed.
+        /// The attempt whose agent was killed, if one was alive.
         ended: Option<AttemptId>,
     },
     Facts(HostFacts),
-    /// From here on the stream belongs to the rank.
+    /// The measuring rank was started. From here on the stream belongs to the rank.
     Measuring,
     Alive(bool),
-    /// Number of bytes freed.
+    /// The state of a trial was removed; the number of bytes freed.
     Removed {
         bytes: u64,
     },
@@ -115,7 +115,7 @@ pub(crate) enum Reply {
     Failed {
         reason: String,
     },
-    /// An attempt was not launched because of another host than the one asked.
+    /// An attempt was not launched because of a host other than the one asked.
     FailedOn {
         host: String,
         reason: String,

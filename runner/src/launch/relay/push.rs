@@ -1,4 +1,4 @@
-//! Copies a committed checkpoint of this machine to a host.
+//! Copies a committed checkpoint from this machine to a host.
 
 use super::client::unexpected_reply;
 use super::{RemoteHost, Reply, Request};
@@ -12,8 +12,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 impl RemoteHost {
-    /// Copies the committed checkpoint in `folder` of this machine to the host, unless it has it. The host
-    /// verifies every chunk before it commits the copy.
+    /// Copies the committed checkpoint in `folder` from this machine to the host, unless the host has it. The
+    /// host verifies every chunk before it commits the copy.
     pub(in crate::launch) fn put_checkpoint(&mut self, trial: &TrialId, folder: &Path) -> Result<(), String> {
         let (manifest_text, manifest) = checkpoints::read_local_manifest(folder)?;
         let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();

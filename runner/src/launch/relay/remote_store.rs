@@ -1,4 +1,4 @@
-//! The checkpoints of a trial on another host.
+//! The checkpoints of a trial on another host, read through the relay.
 
 use super::client::unexpected_reply;
 use super::{RemoteHost, Reply, Request};

@@ -4,10 +4,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Silence after which the host counts as unreachable.
-pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A stream of a known number of bytes from a host. The total time is unlimited as long as bytes arrive.
+/// A stream of a known number of spool bytes from a host. The total time is unlimited as long as bytes
+/// arrive.
 ///
 /// Reading fails if they stop or end early, so the end of the stream is the end of the spool.
 pub(in crate::launch) struct SpoolRemainder {
@@ -17,7 +15,7 @@ pub(in crate::launch) struct SpoolRemainder {
 }
 
 impl SpoolRemainder {
-    /// Reads the next `bytes` of `from`, which has no other reader.
+    /// Creates the stream of the next `bytes` bytes of `from`, which has no other reader.
     pub(super) fn new(from: UnixStream, bytes: u64, patience: Duration) -> io::Result<Self> {
         from.set_read_timeout(Some(patience))?;
         Ok(Self { from, left: bytes, patience })
@@ -50,6 +48,7 @@ impl Read for SpoolRemainder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::timeouts::STALL_TIMEOUT;
     use super::*;
     use std::io::Write;
 

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Maximum number of bytes kept of the error output of `srun`.
+/// Maximum number of bytes to keep of the error output of `srun`.
 const LAST_WORDS: usize = 2048;
 
 /// The Slurm job that this process runs in.
@@ -22,13 +22,13 @@ const LAST_WORDS: usize = 2048;
 pub struct Allocation {
     /// Id of the job.
     pub job: JobId,
-    /// True if the job ran before and was requeued.
+    /// True if the job has run before and was requeued.
     pub is_restarted: bool,
     nodes: String,
 }
 
 impl Allocation {
-    /// Reads the job from the environment; `None` outside of a job.
+    /// Reads the job from the environment variables of Slurm; `None` outside of a job.
     pub fn of_environment() -> Option<Self> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Some(Self {
@@ -38,7 +38,7 @@ impl Allocation {
         })
     }
 
-    /// Returns the job's nodes as hosts. A step of its own runs `program` on each; its state is in a folder
+    /// Returns the job's nodes as hosts. Each runs `program` in its own job step, with its state in a folder
     /// of `home`.
     pub fn hosts(&self, program: &Path, home: &Home) -> Result<Vec<RemoteHost>, SlurmError> {
         let mut command = Command::new("scontrol");
@@ -58,7 +58,7 @@ impl Allocation {
         Some(text.trim().to_owned()).filter(|id| !id.is_empty())
     }
 
-    /// Stores the trial that this job trains.
+    /// Stores the trial that this job trains, for the case that the job is requeued.
     pub fn remember(&self, home: &Home, trial: &TrialId) -> Result<(), SlurmError> {
         write_file(self.trial_file(home), &trial.0)?;
         remember(home, trial, &self.job)
@@ -74,7 +74,7 @@ impl Allocation {
     }
 }
 
-/// A step of the job on one node.
+/// A step of the Slurm job on one node, started with `srun`.
 struct SrunStep {
     node: String,
     job: JobId,
@@ -113,7 +113,7 @@ impl Connector for SrunStep {
     }
 }
 
-/// Keeps the last bytes of the error output.
+/// Keeps the last bytes of the error output of `srun`.
 fn keep_stderr_tail(from: &mut impl Read, said: &Mutex<String>) {
     let mut room = [0; 512];
     while let Ok(length) = from.read(&mut room)

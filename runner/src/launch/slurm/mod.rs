@@ -5,16 +5,16 @@
 //!
 //! Two facts differ from SSH. All nodes share one state folder: a node's state is in its `hosts/NODE`, whose
 //! `checkpoints` links to the trial's, so each node saves its part there and the leader alone commits. And
-//! the scheduler owns the processes: an agent ends with its relay, and ranks leave SIGTERM to the agent,
-//! which saves. The script of a job is `exec "$@"`, with the arguments of the command. `slurm/JOB.trial`
-//! names the trial that a requeued job continues; `trials/ID/job` names the job that `attach` and `stop` on
-//! the login node follow.
+//! the scheduler owns the processes: an agent ends with its relay, and ranks leave the signals of a
+//! preemption to the agent, which saves. The script of a job is `exec "$@"`, with the arguments of the
+//! command. `slurm/JOB.trial` names the trial that a requeued job continues; `trials/ID/job` names the job
+//! that `attach` and `stop` on the login node follow.
 
 mod allocation;
-mod submission;
+mod sbatch;
 
 pub use allocation::Allocation;
-pub use submission::Submission;
+pub use sbatch::Submission;
 
 use crate::files;
 use crate::{Home, durable};
@@ -25,7 +25,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A Slurm job id.
+/// The id of a Slurm job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobId(pub String);
 
@@ -35,7 +35,7 @@ impl std::fmt::Display for JobId {
     }
 }
 
-/// An error of a Slurm program or of the job's files.
+/// An error from a Slurm program or from a job's files.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
     /// A Slurm program cannot be started.
@@ -43,16 +43,16 @@ pub enum SlurmError {
     NoProgram {
         /// Name of the program.
         program: &'static str,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
-    /// The program failed.
+    /// A Slurm program failed.
     #[error("{program}: {reason}")]
     Refused {
         /// Name of the program.
         program: &'static str,
-        /// Its output.
+        /// Output of the program, as the reason.
         reason: String,
     },
     /// A file of the state folder cannot be used.
@@ -60,20 +60,20 @@ pub enum SlurmError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
 }
 
-/// State of a job.
+/// State of a Slurm job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
     /// The job waits in the queue.
     Waiting {
-        /// The reason, as Slurm prints it.
+        /// The reason for the wait, as Slurm prints it.
         reason: String,
-        /// Number of earlier runs.
+        /// Number of times that the job was restarted.
         restarts: u32,
     },
     /// The job is running.
@@ -82,17 +82,17 @@ pub enum JobState {
     Over {
         /// The final state, as Slurm prints it.
         word: String,
-        /// Exit code of its script, and the signal that ended it, or 0.
+        /// Exit code of the job's script, and the signal that ended it, or 0.
         exit: (u8, u8),
     },
 }
 
-/// Returns the folder with the jobs' output.
+/// Returns the folder with the output files of jobs.
 fn jobs_folder(home: &Home) -> PathBuf {
     home.path().join("slurm")
 }
 
-/// Returns the files with a job's standard output and standard error.
+/// Returns the paths of a job's standard output and standard error.
 pub fn outputs(home: &Home, job: &JobId) -> [PathBuf; 2] {
     ["out", "err"].map(|end| jobs_folder(home).join(format!("{job}.{end}")))
 }
@@ -108,14 +108,14 @@ pub fn state(job: &JobId) -> Result<Option<JobState>, SlurmError> {
     }
 }
 
-/// True if this user has waiting or running jobs.
+/// Returns `true` if this user has waiting or running jobs.
 pub(crate) fn has_jobs() -> Result<bool, SlurmError> {
     let mut command = Command::new("squeue");
     command.args(["--noheader", "--me", "--format=%i"]);
     Ok(!run_command("squeue", &mut command)?.trim().is_empty())
 }
 
-/// Parses a line of `scontrol --oneliner show job`.
+/// Parses the state of a job in a line of `scontrol --oneliner show job`.
 fn parse_state(line: &str) -> Option<JobState> {
     let field = |name: &str| {
         line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
@@ -137,7 +137,7 @@ fn parse_state(line: &str) -> Option<JobState> {
     })
 }
 
-/// Lets a requeued job start in three seconds; otherwise Slurm delays it by two minutes.
+/// Makes a requeued job start in three seconds; otherwise Slurm delays it by two minutes.
 ///
 /// Not at once: a node refuses a job that it killed within the same second.
 pub fn release(job: &JobId) -> Result<(), SlurmError> {
@@ -164,7 +164,7 @@ pub fn cancel(job: &JobId) -> Result<(), SlurmError> {
     run_command("scancel", Command::new("scancel").arg(&job.0)).map(drop)
 }
 
-/// Stores the job that trains a trial, or will.
+/// Stores the id of the job that trains a trial, or will train it.
 pub fn remember(home: &Home, trial: &TrialId, job: &JobId) -> Result<(), SlurmError> {
     write_file(home.trial(trial).job(), &job.0)
 }
@@ -181,7 +181,7 @@ pub fn job_of(home: &Home, trial: &TrialId) -> Option<JobId> {
     Some(JobId(text.trim().to_owned())).filter(|job| !job.0.is_empty())
 }
 
-/// Returns the nodes with a state folder in `home`, by name.
+/// Returns the nodes that have a state folder in `home`, sorted by name.
 pub fn nodes(home: &Home) -> Vec<(String, Home)> {
     let Ok(folders) = fs::read_dir(home.hosts()) else { return Vec::new() };
     let names = folders.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -190,7 +190,7 @@ pub fn nodes(home: &Home) -> Vec<(String, Home)> {
     nodes
 }
 
-/// Runs a Slurm program and returns its output: standard error if standard output is empty.
+/// Runs a Slurm program and returns its standard output, or its standard error if that is empty.
 fn run_command(program: &'static str, command: &mut Command) -> Result<String, SlurmError> {
     run_command_with_input(program, command, b"")
 }

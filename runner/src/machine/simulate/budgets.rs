@@ -3,12 +3,12 @@
 use super::begun;
 use super::ranks::figures;
 use crate::fact::{AttemptEnd, Fact, Verdict};
-use crate::machine::restart_policy::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
+use crate::machine::backoff::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
 use crate::machine::{Blame, Millis, TrialInput, TrialMachine};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent};
 
-/// Loses attempts to `failure` every `seconds` until the trial fails; returns the attempts and milliseconds
-/// it took.
+/// Loses an attempt to `failure` every `seconds` until the trial fails; returns the number of attempts and
+/// the milliseconds that it took.
 fn lose(machine: &mut TrialMachine, failure: &Failure, seconds: u64) -> (u64, u64) {
     let begun = machine.attempt().0;
     let mut now = 0;

@@ -1,4 +1,5 @@
-//! The simulated controller: it feeds the machine and carries out its effects, and may crash between any two.
+//! The simulated controller: it feeds the trial's state machine and carries out its effects, and may crash
+//! between any two of them.
 
 use super::ranks::folder;
 use super::truth::{Broke, promise};
@@ -9,7 +10,7 @@ use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::path::PathBuf;
 
 impl World<'_> {
-    /// Feeds the machine and carries out its effects; the controller may crash between any two.
+    /// Feeds the state machine and carries out its effects; the controller may crash between any two of them.
     pub(super) fn tell(&mut self, input: TrialInput) -> Result<(), String> {
         let effects = self.machine.step(Millis(self.now), input);
         self.carry_out(effects)
@@ -164,7 +165,8 @@ impl World<'_> {
         }
     }
 
-    /// Delivers one input: an owed answer, else the next message of the open attempt, else that it is gone.
+    /// Delivers one input: a pending answer, else the next message of the open attempt, else that the attempt
+    /// is gone.
     pub(super) fn deliver(&mut self) -> Result<(), String> {
         if let Some(input) = self.owed.pop_front() {
             return self.tell(input);
@@ -200,7 +202,7 @@ impl World<'_> {
         Err(format!("a message of an older attempt changes nothing: {input:?} led to {effects:?}"))
     }
 
-    /// Delivers a message again that was already read; checks that nothing follows.
+    /// Delivers a message again that was already read; checks that it has no effect.
     pub(super) fn repeat(&mut self) -> Result<(), String> {
         let Some(spool) = self.machine.open_attempt().and_then(|open| self.spools.get(&open)) else {
             return Ok(());

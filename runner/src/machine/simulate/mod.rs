@@ -14,21 +14,21 @@ use dtrain_protocol::{AttemptId, Failure, Rank, ResumePoint, StepId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
-/// The step after which training is complete.
+/// Number of the step after which training is complete.
 const LAST: u64 = 12;
 
-/// A fault injected on purpose.
+/// A fault that is injected on purpose, to prove that the simulation notices it.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
     Machine(Promise),
-    /// The newest fact is missing after a crash.
+    /// The newest fact is missing from the ledger after a crash.
     LedgerForgets,
     /// A launch is carried out although its attempt was reported gone.
     LateLaunch,
 }
 
-/// Number of times that each event of the chaos happened.
+/// Number of times that each kind of event happened in a simulation.
 #[derive(Default)]
 struct Reached(BTreeMap<&'static str, u64>);
 
@@ -38,7 +38,7 @@ impl Reached {
     }
 }
 
-/// The processes of one attempt.
+/// The living processes of one attempt.
 struct Live {
     attempt: AttemptId,
     ranks: u32,
@@ -59,7 +59,7 @@ struct World<'a> {
     /// Messages that each attempt spooled; those of the open one are read from the start after a crash.
     spools: BTreeMap<AttemptId, Vec<TrialInput>>,
     read: usize,
-    /// Answers that the driver owes the machine.
+    /// Answers that the driver has yet to give to the state machine.
     owed: VecDeque<TrialInput>,
     saved: BTreeSet<(AttemptId, StepId, Rank)>,
     committed: BTreeSet<(AttemptId, StepId)>,
@@ -68,23 +68,23 @@ struct World<'a> {
     finished: BTreeSet<AttemptId>,
     /// Checkpoints that the ledger counts, oldest first.
     counted: Vec<ResumePoint>,
-    /// Folders of refused checkpoints.
+    /// Paths of the folders of refused checkpoints.
     refused: BTreeSet<PathBuf>,
     /// The newest checkpoint that the last search of the disks found.
     shown: Option<PathBuf>,
-    /// Attempts reported gone: none of their processes will live again.
+    /// Attempts that were reported gone: none of their processes will live again.
     buried: BTreeSet<AttemptId>,
     /// A launch whose order is still in transit.
     late: Option<Live>,
     chaos: bool,
     /// Factor by which chance events are rarer than in a small world.
     calm: u64,
-    /// Number of ranks of the next launch; `None` draws it.
+    /// Number of ranks of the next launch; `None` to draw it at random.
     crew: Option<u32>,
     reached: &'a mut Reached,
 }
 
-/// Runs one seed. `Err` names the promise that was broken.
+/// Simulates one seed. `Err` names the promise that was broken.
 fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
     let mut world = World::new(seed, fault, reached);
     world.tell(TrialInput::Resume)?;
@@ -178,7 +178,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// True if the machine launches the next attempt by itself; the user resumes only what is idle.
+    /// Returns `true` if the state machine launches the next attempt by itself; the user resumes only a trial
+    /// that is idle.
     fn waits_for_a_launch(&mut self) -> bool {
         matches!(self.machine.phase, Phase::Waiting(_)) && !self.chance(10)
     }
@@ -225,7 +226,7 @@ fn all_promises_hold_in_twenty_thousand_worlds() {
     }
 }
 
-/// Asserts that the simulator notices a fault and blames it on the promise.
+/// Asserts that the simulation notices a fault and blames it on the promise in `words`.
 fn is_caught(fault: Fault, words: &str) {
     let blamed = (0..5_000).find_map(|seed| run(seed, fault, &mut Reached::default()).err());
     let blamed = blamed.unwrap_or_else(|| panic!("no check noticed that this is broken: {words}"));

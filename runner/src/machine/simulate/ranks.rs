@@ -9,7 +9,7 @@ use dtrain_protocol::{
 use std::path::PathBuf;
 
 impl World<'_> {
-    /// Lets the ranks and the agent do a piece of work.
+    /// Advances the work of the ranks and the agent by one piece.
     pub(super) fn train(&mut self) {
         let Some(mut live) = self.live.take() else { return };
         let attempt = live.attempt;
@@ -76,7 +76,7 @@ impl World<'_> {
         }
     }
 
-    /// Claims, as a faulty agent, a checkpoint that not all ranks saved.
+    /// Claims, as a faulty agent would, a checkpoint that not all ranks saved.
     fn claim(&mut self, live: &Live) {
         let (attempt, step) = (live.attempt, StepId(live.step));
         let all = (0..live.ranks).all(|rank| self.saved.contains(&(attempt, step, Rank(rank))));
@@ -86,7 +86,7 @@ impl World<'_> {
         }
     }
 
-    /// Fails a rank; the other ranks report a lost peer.
+    /// Fails a random rank; the other ranks report a lost peer.
     pub(super) fn fail(&mut self) {
         let Some(mut live) = self.live.take() else { return };
         let lost = Failure::PeerLost { peer: None, detail: "closed".into() };

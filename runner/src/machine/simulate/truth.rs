@@ -15,7 +15,7 @@ pub(super) fn promise(holds: bool, words: impl FnOnce() -> String) -> Result<(),
     if holds { Ok(()) } else { Err(Broke::Promise(words())) }
 }
 
-/// Returns the step of a durable checkpoint.
+/// Returns the step of the durable checkpoint in a fact, if it has one.
 pub(super) fn step_of(fact: &Fact) -> Option<u64> {
     match fact {
         Fact::CheckpointCommitted { step, .. } => Some(step.0),

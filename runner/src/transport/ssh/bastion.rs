@@ -1,4 +1,4 @@
-//! Bastions (jump hosts): one session each, for any number of hosts behind it.
+//! Bastions (jump hosts): each has one session, for any number of hosts behind it.
 //!
 //! A bastion's sshd refuses most of many simultaneous connections (`MaxStartups`), but takes any number of
 //! tunnels over one.
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Sessions with bastions, each opened on first use.
+/// The sessions with all bastions, each opened on first use.
 #[derive(Default)]
 pub struct Bastions {
     slots: Mutex<BTreeMap<String, Arc<Mutex<BastionSession>>>>,
@@ -25,7 +25,8 @@ enum BastionSession {
     #[default]
     Unknown,
     Open(Arc<SharedSession>),
-    /// Not retried at once: other hosts wait for the same answer.
+    /// The session could not be opened at this time. Not retried immediately: other hosts wait for the same
+    /// answer.
     Failed(Instant, Arc<TransportError>),
 }
 
@@ -54,7 +55,7 @@ impl Bastions {
         }
     }
 
-    /// Returns the session with a bastion, and `true` if it was opened just now.
+    /// Returns the session with a bastion, and `true` if it was opened by this call.
     fn session(
         &self,
         bastion: &SshTarget,
@@ -83,7 +84,7 @@ impl Bastions {
     }
 }
 
-/// Drops this session, so that the next caller opens a new one.
+/// Drops a broken session, so that the next caller opens a new one.
 fn forget(slot: &Mutex<BastionSession>, session: &Arc<SharedSession>) {
     let mut slot = lock(slot);
     if matches!(&*slot, BastionSession::Open(held) if Arc::ptr_eq(held, session)) {
@@ -95,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connected host with the time that it took to connect.
+/// A connected host and the time that the connection took, or the error.
 pub type ConnectResult = Result<(Box<dyn Transport>, Duration), TransportError>;
 
 /// Connects to all hosts at the same time, with one thread each; returns results in the order of `targets`.

@@ -9,54 +9,55 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// One channel and this end of its stream.
+/// A pump: one SSH channel and this end of the stream of its user.
 pub(super) struct ChannelPump {
     channel: Channel,
     is_tunnel: bool,
     pipe: UnixStream,
     exit_slot: Arc<ExitSlot>,
-    /// Bytes from the stream to the channel.
+    /// Bytes on the way from the stream to the channel.
     up: PendingBytes,
-    /// Bytes from the channel to the stream.
+    /// Bytes on the way from the channel to the stream.
     down: PendingBytes,
     stderr: StderrTail,
-    /// libssh2 started a write and requires the same call again.
+    /// True if libssh2 has started a write and requires the same call again.
     is_writing: bool,
-    /// The user closed its output.
+    /// True if the user of the stream has closed the input of the program.
     has_input_ended: bool,
-    /// The user closed the stream.
+    /// True if the user has closed the stream.
     is_abandoned: bool,
     is_eof_sent: bool,
-    /// The host closed its output.
+    /// True if the host has closed its output.
     has_output_ended: bool,
-    /// The host closed the channel.
+    /// True if the host has closed the channel.
     is_over: bool,
     is_closing: bool,
-    /// The channel is closed on both sides, or the session is gone.
+    /// True if the channel is closed on both sides, or the session is gone.
     is_closed: bool,
 }
 
-/// State shared by the pumps of a session during a round.
+/// State shared by all pumps of a session during one round of work.
 pub(super) struct PumpRound<'a> {
     pub(super) session: &'a Session,
-    /// The pump that may send the end of input.
+    /// Id of the pump that may send the end of input, if one has begun to.
     ///
     /// libssh2 keeps that packet on its stack, so two half-sent ones cannot be told apart.
     pub(super) eof_turn: &'a mut Option<u64>,
-    /// A packet is half-sent.
+    /// True if a packet is half-sent.
     pub(super) is_half_sent: bool,
-    /// The error that ended the session.
+    /// The error that ended the session, if it has ended.
     pub(super) broken: Option<String>,
 }
 
 impl PumpRound<'_> {
-    /// Notes a half-sent packet; call it before another libssh2 call resets the state.
+    /// Records if a packet is half-sent; call it before another libssh2 call resets the state.
     pub(super) fn look(&mut self) {
         let directions = self.session.block_directions();
         self.is_half_sent |= matches!(directions, BlockDirections::Outbound | BlockDirections::Both);
     }
 
-    /// Records a failure of the session and returns `true`, unless the call must only be repeated later.
+    /// Records a failure of the session and returns `true`, unless the error only means that the call must be
+    /// repeated later.
     fn failed(&mut self, error: &io::Error) -> bool {
         let is_final = !is_for_later(error);
         if is_final {
@@ -93,7 +94,7 @@ impl ChannelPump {
         Ok((pump, stream))
     }
 
-    /// Returns this end of the stream.
+    /// Returns this end of the stream, to be polled.
     pub(super) fn pipe(&self) -> &UnixStream {
         &self.pipe
     }
@@ -112,22 +113,22 @@ impl ChannelPump {
         self.is_abandoned = true;
     }
 
-    /// True while the channel may still carry data.
+    /// Returns `true` while the channel may still carry data.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closed
     }
 
-    /// True if no work is left.
+    /// Returns `true` if the pump has no work left.
     pub(super) fn is_finished(&self) -> bool {
         self.is_closed && (self.down.is_empty() || self.is_abandoned)
     }
 
-    /// True if only the host's close is outstanding, and the user is gone.
+    /// Returns `true` if only the host's close is outstanding, and the user is gone.
     pub(super) fn is_idle(&self) -> bool {
         self.is_closing && self.is_abandoned
     }
 
-    /// Moves all bytes that can move; returns `true` if any did.
+    /// Moves all bytes of the channel that can move; returns `true` if any did.
     pub(super) fn turn(&mut self, round: &mut PumpRound<'_>, id: u64) -> bool {
         if self.is_closed {
             return self.deliver();
@@ -143,14 +144,14 @@ impl ChannelPump {
         has_moved
     }
 
-    /// Closes the pump because the session is gone.
+    /// Closes the pump with `reason`, because the session is gone.
     pub(super) fn break_off(&mut self, reason: &str) {
         let (stderr, broken) = (self.stderr.text(), Some(reason.to_owned()));
         self.exit_slot.set(ProgramExit { stderr, broken, ..ProgramExit::default() });
         (self.is_over, self.is_closed) = (true, true);
     }
 
-    /// Reads the user's bytes, unless earlier ones are still pending.
+    /// Reads bytes from the user, unless earlier ones are still pending.
     fn take_input(&mut self) -> bool {
         if !self.up.is_empty() || self.has_input_ended {
             return false;
@@ -182,8 +183,8 @@ impl ChannelPump {
         }
     }
 
-    /// Reads standard error. A tunnel has none, but the call also takes bytes of other channels from the
-    /// socket, so that no poll waits on bytes already taken.
+    /// Reads the program's standard error. A tunnel has none, but the call also takes bytes of other channels
+    /// from the socket, so that no poll waits for bytes already taken.
     fn hear_stderr(&mut self, round: &mut PumpRound<'_>) -> bool {
         if self.has_output_ended {
             return false;
@@ -199,7 +200,7 @@ impl ChannelPump {
         }
     }
 
-    /// Reads the host's bytes, unless earlier ones are still pending.
+    /// Reads bytes from the host, unless earlier ones are still pending.
     fn fetch(&mut self, round: &mut PumpRound<'_>) -> bool {
         if !self.down.is_empty() || self.has_output_ended {
             return false;
@@ -229,7 +230,7 @@ impl ChannelPump {
         }
     }
 
-    /// Reads the exit of the program. A tunnel ends with its output.
+    /// Reads the exit of the program at the end of its output. A tunnel ends with its output.
     fn hear_end(&mut self, round: &mut PumpRound<'_>) -> bool {
         if !self.has_output_ended || self.is_over {
             return false;
@@ -246,7 +247,7 @@ impl ChannelPump {
         true
     }
 
-    /// True if the window update that the last read started is still half-sent.
+    /// Returns `true` if the window update that the last read started is still half-sent.
     ///
     /// Called only when reading is over: libssh2 would count the window wrongly.
     fn is_reading(&mut self) -> bool {
@@ -288,12 +289,12 @@ impl Drop for ChannelPump {
     }
 }
 
-/// True if the call must be repeated later.
+/// Returns `true` if the call with this result must be repeated later.
 fn would_block(result: Result<(), Error>) -> bool {
     result.is_err_and(|error| is_for_later(&error.into()))
 }
 
-/// True if the error means "not yet".
+/// Returns `true` if the error means that the call must be repeated later.
 fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

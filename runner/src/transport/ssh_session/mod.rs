@@ -26,17 +26,17 @@ use std::thread;
 /// The error code of libssh2 for a channel that the host refused to open.
 const REFUSED: ssh2::ErrorCode = ssh2::ErrorCode::Session(-21);
 
-/// A session served by its thread, which ends when this is dropped and the last stream has ended.
+/// A session served by its own thread, which ends when this value is dropped and the last stream has ended.
 pub(super) struct SharedSession {
     requests: Mutex<Sender<OpenRequest>>,
-    /// Wakes the thread; its end of file means that no more requests follow.
+    /// Socket that wakes the thread; its end of file means that no more requests follow.
     waker: UnixStream,
     is_stuck: Arc<AtomicBool>,
 }
 
 /// The kind of channel to open.
 pub(super) enum ChannelKind {
-    /// A program, by its command line.
+    /// A program on the host, started by its command line.
     Program(CommandLine),
     /// A TCP connection to another host.
     Tunnel { host: String, port: u16 },
@@ -45,7 +45,7 @@ pub(super) enum ChannelKind {
 /// The reason why a channel was not opened.
 #[derive(Debug)]
 pub(super) enum OpenError {
-    /// The host refused, for the reason given.
+    /// The host refused to open the channel, for the reason given.
     Refused(ssh2::Error),
     /// The host did not answer in time.
     TimedOut,
@@ -74,7 +74,7 @@ impl SharedSession {
         Ok(Self { requests: Mutex::new(requests), waker, is_stuck })
     }
 
-    /// Opens a channel; blocks until it is open.
+    /// Opens a channel of the session; blocks until it is open.
     pub(super) fn open(&self, kind: ChannelKind) -> Result<ProgramStream, OpenError> {
         let gone = || OpenError::Gone(io::Error::new(io::ErrorKind::NotConnected, "the session has ended"));
         let (reply, answer) = channel();
@@ -86,19 +86,19 @@ impl SharedSession {
         answer.recv().unwrap_or_else(|_| Err(gone()))
     }
 
-    /// True if a slow request blocks the session, so that others should not wait.
+    /// Returns `true` if a slow request blocks the session, so that others should not wait.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Acquire)
     }
 }
 
 impl OpenError {
-    /// Converts an error of libssh2.
+    /// Converts an error from libssh2.
     fn of(error: ssh2::Error) -> Self {
         if error.code() == REFUSED { Self::Refused(error) } else { Self::Gone(error.into()) }
     }
 
-    /// Converts to an [`io::Error`].
+    /// Converts the error to an [`io::Error`].
     pub(super) fn into_io(self) -> io::Error {
         match self {
             Self::Refused(error) => error.into(),

@@ -2,10 +2,10 @@
 
 use std::io::{self, Read, Write};
 
-/// Maximum number of bytes moved at once.
+/// Maximum number of bytes that are moved at once.
 pub(super) const MOST: usize = 32 << 10;
 
-/// Bytes read but not yet written.
+/// Buffer of bytes that were read but not yet written.
 #[derive(Default)]
 pub(super) struct PendingBytes {
     bytes: Vec<u8>,
@@ -22,7 +22,7 @@ impl PendingBytes {
         self.start = 0;
     }
 
-    /// Reads once; the buffer must be empty.
+    /// Reads from `from` once; the buffer must be empty.
     pub(super) fn fill(&mut self, from: &mut impl Read) -> io::Result<usize> {
         self.start = 0;
         self.bytes.resize(MOST, 0);
@@ -31,7 +31,7 @@ impl PendingBytes {
         count
     }
 
-    /// Writes once. After "would block" it offers the same bytes again, as libssh2 requires.
+    /// Writes to `into` once. After "would block" it offers the same bytes again, as libssh2 requires.
     pub(super) fn pour(&mut self, into: &mut impl Write) -> io::Result<usize> {
         let count = into.write(&self.bytes[self.start..])?;
         self.start += count;

@@ -13,7 +13,7 @@ const WOULD_BLOCK: ErrorCode = ErrorCode::Session(-37);
 /// Time after which a pending request should not delay others, which can use another session.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
-/// The one pending request.
+/// The one pending request of a session to open a channel.
 pub(super) struct PendingOpen {
     pub(super) kind: ChannelKind,
     /// A channel that is open, with its program not started yet.
@@ -28,7 +28,7 @@ impl PendingOpen {
         Self { kind: order.kind, channel: None, reply: Some(order.reply), since: Instant::now() }
     }
 
-    /// Continues opening; returns the channel once its program is started, `None` if the call must be
+    /// Continues to open the channel; returns it once its program is started, `None` if the call must be
     /// repeated.
     pub(super) fn go_on(&mut self, session: &Session) -> Result<Option<Channel>, Error> {
         match self.step(session) {
@@ -53,19 +53,19 @@ impl PendingOpen {
         }
     }
 
-    /// Returns the time left until the next deadline; `None` after the last one.
+    /// Returns the time left until the next deadline of the request; `None` after the last one.
     pub(super) fn patience(&self) -> Option<Duration> {
         let limit = if self.is_slow() { PATIENCE } else { SLOW_AFTER };
         self.reply.is_some().then(|| limit.saturating_sub(self.since.elapsed()))
     }
 
-    /// True if others should not wait behind it.
+    /// Returns `true` if other requests should not wait behind this one.
     pub(super) fn is_slow(&self) -> bool {
         self.since.elapsed() >= SLOW_AFTER
     }
 
-    /// Fails the waiting caller after the timeout, and returns `true` if so. The request itself cannot be
-    /// cancelled.
+    /// Fails the waiting caller after the timeout, and returns `true` if it did so. The request itself cannot
+    /// be cancelled.
     pub(super) fn give_up(&mut self) -> bool {
         if self.since.elapsed() < PATIENCE {
             return false;
@@ -80,7 +80,7 @@ impl PendingOpen {
         self.reply.is_none()
     }
 
-    /// Sends the stream to the caller; if the caller is gone the stream is dropped, which ends its pump.
+    /// Sends the stream to the caller; if the caller is gone, the stream is dropped, which ends its pump.
     pub(super) fn succeed(mut self, stream: ProgramStream) {
         self.answer(Ok(stream));
     }

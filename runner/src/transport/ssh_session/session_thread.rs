@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-/// Longest poll of a session with open channels: a call for one channel may take bytes of another from the
-/// socket.
+/// Longest poll of a session with open channels: a call for one channel may take bytes of another one from
+/// the socket.
 const MAX_POLL_WAIT: Duration = Duration::from_millis(50);
 
-/// State of the session's thread.
+/// State of the thread that serves a session.
 pub(super) struct SessionThread {
     // Channels are dropped before their session.
     pumps: BTreeMap<u64, ChannelPump>,
@@ -29,7 +29,7 @@ pub(super) struct SessionThread {
     requests: Receiver<OpenRequest>,
     waiting: VecDeque<OpenRequest>,
     waker: UnixStream,
-    /// All senders of requests are gone.
+    /// True if all senders of requests are gone.
     is_left: bool,
     is_stuck: Arc<AtomicBool>,
     eof_turn: Option<u64>,
@@ -90,7 +90,7 @@ impl SessionThread {
         }
     }
 
-    /// Moves all bytes that can move; returns `true` if any did.
+    /// Moves all bytes of all channels that can move; returns `true` if any did.
     fn turn(&mut self) -> bool {
         let mut has_moved = self.open();
         let (session, eof_turn) = (&self.session, &mut self.eof_turn);
@@ -112,7 +112,7 @@ impl SessionThread {
         self.is_left && self.waiting.is_empty() && is_said && self.pumps.values().all(ChannelPump::is_idle)
     }
 
-    /// Continues the pending request, or starts the next.
+    /// Continues the pending request to open a channel, or starts the next.
     fn open(&mut self) -> bool {
         if let Some(reason) = self.broken.clone() {
             let gone = || OpenError::Gone(io::Error::other(reason.clone()));

@@ -1,9 +1,10 @@
 //! Two ends of a connection, with a cable that is cut, slow, unsteady or corrupting.
 
 use super::super::super::messages::{HostMessage, LeaderMessage};
+use super::super::heartbeat::{HEARTBEAT_TIMEOUT, LoopCounters};
 use super::super::listener::PeerListener;
 use super::super::{Greeting, TrialAttempt, connect};
-use super::{HEARTBEAT_TIMEOUT, LinkEvent, LoopCounters, PeerLink};
+use super::{LinkEvent, PeerLink};
 use crate::certificates::agent_certificates;
 use crate::control_protocol::{AgentIdentity, PeerAddress};
 use crate::home::TrialFolder;

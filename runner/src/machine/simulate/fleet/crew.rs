@@ -9,17 +9,17 @@ use dtrain_protocol::{Event, Failure, Rank, StepId, StopReason};
 /// Milliseconds that ranks take to start and load.
 const TO_LOAD: u64 = 200;
 
-/// Milliseconds of a step.
+/// Milliseconds of a training step.
 const STEP: u64 = 100;
 
-/// Steps between two checkpoints.
+/// Number of steps between two checkpoints.
 const SAVE_EVERY: u64 = 2;
 
-/// Milliseconds the leader waits for other reports after it lost a host or a rank.
+/// Milliseconds that the leader waits for other reports after it lost a host or a rank.
 const LAST_WORDS: u64 = 200;
 
 impl Fleet<'_> {
-    /// True if the host of a rank is up.
+    /// Returns `true` if the host of a rank is up.
     pub(super) fn is_up(&self, rank: usize) -> bool {
         self.members.get(rank).is_some_and(|host| self.hosts[*host] == Health::Up)
     }
@@ -40,7 +40,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Lets the ranks and their leader do what is due.
+    /// Carries out the pending work of the ranks and their leader.
     pub(super) fn work(&mut self) {
         if self.world.live.is_none() {
             return;
@@ -137,8 +137,8 @@ impl Fleet<'_> {
         }
     }
 
-    /// Saves on every rank, or on all but one with a full disk; then commits the checkpoint or reports the
-    /// failure.
+    /// Saves a checkpoint on every rank, or on all but one with a full disk; then commits the checkpoint or
+    /// reports the failure.
     fn save(&mut self, step: StepId) {
         let (attempt, at) = (self.attempt, folder(self.attempt, step));
         let full = self.full.take();

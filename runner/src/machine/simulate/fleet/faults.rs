@@ -1,11 +1,11 @@
-//! The faults of a simulated fleet, one every second.
+//! The faults of a simulated fleet of hosts, one every second.
 
 use super::{Fleet, Health, Stage};
 use crate::machine::TrialInput;
 use dtrain_protocol::{Failure, StepId};
 
 impl Fleet<'_> {
-    /// Injects one fault.
+    /// Injects one random fault.
     pub(super) fn strike(&mut self) -> Result<(), String> {
         let kind = self.world.draw(20);
         match kind {
@@ -65,7 +65,7 @@ impl Fleet<'_> {
         self.hosts[host] = health;
     }
 
-    /// Ends a rank: by itself, or because of a corrupt checkpoint.
+    /// Ends a rank, either by itself or because of a corrupt checkpoint.
     fn rank_fails(&mut self) {
         let Some(live) = &self.world.live else { return };
         if matches!(self.stage, Stage::Ending(..)) || live.attempt != self.attempt || !self.is_up(0) {

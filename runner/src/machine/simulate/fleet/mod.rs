@@ -11,33 +11,33 @@ use crate::machine::{Phase, Promise, TrialInput};
 use dtrain_protocol::{AttemptId, Failure, StopReason};
 use std::time::{Duration, Instant};
 
-/// Simulated milliseconds of one tick.
+/// Milliseconds of simulated time in one tick.
 const BEAT: u64 = 50;
 
-/// Milliseconds of silence after which a host counts as lost, and for which followers live without a leader.
+/// Milliseconds of silence after which a host counts as lost, and after which followers without a leader end.
 const SILENCE: u64 = 2_000;
 
-/// Messages that the controller reads in one tick.
+/// Maximum number of messages that the controller reads in one tick.
 const READ: usize = 4_096;
 
-/// State of a host.
+/// State of a simulated host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Health {
     Up,
-    /// Its processes are gone; it is up again at this time.
+    /// The host's processes are gone; it is up again at this time.
     Dead(u64),
-    /// The network does not reach it until this time.
+    /// The network does not reach the host until this time.
     Cut(u64),
-    /// It does nothing until this time.
+    /// The host does nothing until this time.
     Frozen(u64),
 }
 
 /// State of the ranks of the live attempt.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// They start and load until this time.
+    /// The ranks start and load until this time.
     Loading(u64),
-    /// They complete their next step at this time.
+    /// The ranks complete their next step at this time.
     Training(u64),
     /// The agent saw a failure or the end and reports it at this time; `None` if it hangs.
     Ending(Option<u64>, Result<StopReason, Failure>),
@@ -52,25 +52,25 @@ struct Fleet<'a> {
     members: Vec<usize>,
     attempt: AttemptId,
     stage: Stage,
-    /// Time since which a member has not been up.
+    /// Time since which a host of the attempt has not been up, if one is not.
     sick_since: Option<u64>,
-    /// Time until which the controller reaches no host.
+    /// Time until which the controller can reach no host.
     away_until: u64,
-    /// Time until which no host is reachable at all.
+    /// Time until which no host can be reached from anywhere.
     outage_until: u64,
-    /// A host whose disk is full.
+    /// Index of the host whose disk is full, if any.
     full: Option<usize>,
-    /// The step after which training is complete.
+    /// Number of the step after which training is complete.
     last: u64,
     spent: Spent,
 }
 
-/// Cost of the machine in a simulation.
+/// Cost of the trial's state machine in a simulation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     messages: u64,
     time: Duration,
-    /// The most ranks it stored at once, over all incomplete checkpoints.
+    /// The largest number of ranks that the state machine stored at once, over all incomplete checkpoints.
     remembered: usize,
 }
 
@@ -141,7 +141,7 @@ impl Fleet<'_> {
         Ok(())
     }
 
-    /// Brings hosts back whose outage is over.
+    /// Brings back the hosts whose outage is over.
     fn recover(&mut self) {
         if self.clock < self.outage_until {
             self.hosts.fill(Health::Cut(self.outage_until));
@@ -187,7 +187,7 @@ impl Fleet<'_> {
         })
     }
 
-    /// Runs `work` on the machine and adds to its cost.
+    /// Runs `work` on the state machine and adds the time it takes to the cost.
     fn measured(&mut self, work: impl FnOnce(&mut World<'_>) -> Result<(), String>) -> Result<(), String> {
         let (read, began) = (self.world.read, Instant::now());
         let done = work(&mut self.world);
@@ -199,7 +199,7 @@ impl Fleet<'_> {
 }
 
 impl World<'_> {
-    /// True if the trial waits for the user.
+    /// Returns `true` if the trial waits for the user.
     fn idles(&self) -> bool {
         self.machine.open_attempt().is_none() && !matches!(self.machine.phase, Phase::Waiting(_))
     }

@@ -1,23 +1,38 @@
-//! Reader of foreign programs' output: lines that match templates, and the last lines.
+//! Capture of the output (stdout and stderr) of a rank that runs a foreign program: a copy in its log, the
+//! figures in lines that match templates, and the last lines.
 
+use super::super::InboxMessage;
+use super::json_lines;
 use super::step_tracker::{ReportedLine, StepTracker};
 use crate::files;
-use dtrain_protocol::Event;
+use dtrain_protocol::{Event, Rank};
 use dtrain_recipes::line_template::{LineSplitter, LineTemplate, plain};
 use dtrain_recipes::model;
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::thread;
 
-/// Number of last lines kept of a failed program.
+/// Number of last lines of a failed program's log that its failure quotes.
 const LAST_LINES: usize = 40;
 
-/// Number of bytes at the end of its log that are searched for them.
+/// Number of bytes at the end of a failed program's log in which its last lines are searched.
 const LAST_BYTES: u64 = 16 << 10;
 
-/// Number of bytes read at once.
+/// Number of bytes of output read at once.
 const CHUNK: usize = 64 << 10;
 
-/// The templates for a program's output.
+/// The streams from which a foreign rank's reports are read.
+pub(in crate::agent) struct RankOutput {
+    /// Pipe on which the program writes JSON lines.
+    pub(super) events: PipeReader,
+    /// Pipe with the program's output, which is also copied to the log; `None` if no templates apply to it.
+    pub(super) output: Option<PipeReader>,
+    pub(super) log: PathBuf,
+    pub(super) progress: OutputTemplates,
+}
+
+/// The recipe's templates for the lines of a program's output.
 pub(super) struct OutputTemplates(Vec<LineTemplate>);
 
 impl OutputTemplates {
@@ -62,6 +77,24 @@ impl OutputTemplates {
     }
 }
 
+/// Reads a rank's reports in threads until the program and its child processes have closed their files.
+pub(in crate::agent) fn spawn_readers(rank_output: RankOutput, rank: Rank, inbox: &Sender<InboxMessage>) {
+    let inbox = inbox.clone();
+    thread::spawn(move || {
+        let RankOutput { events: reports, output, log, progress } = rank_output;
+        let say = |event| drop(inbox.send(InboxMessage::Event(rank, event)));
+        // An error of a pipe or a log is not the rank's fault.
+        thread::scope(|scope| {
+            if let Some(output) = output {
+                scope.spawn(|| drop(progress.read_output(output, &log, &say)));
+            }
+            drop(json_lines::read_events(reports, &say));
+        });
+        let last = last_lines(&log);
+        drop(inbox.send(InboxMessage::OutputClosed { rank, garbled: None, last }));
+    });
+}
+
 /// Passes on bytes as they arrive and lines as they end, until end of file; bytes need not be UTF-8.
 pub(super) fn each_line(
     mut from: impl Read,
@@ -85,7 +118,7 @@ pub(super) fn each_line(
     Ok(())
 }
 
-/// Returns the last lines of a log.
+/// Returns the last lines of a program's log.
 pub(super) fn last_lines(log: &Path) -> Vec<String> {
     let tail = || -> io::Result<Vec<u8>> {
         let mut file = files::open(log)?;

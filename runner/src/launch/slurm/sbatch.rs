@@ -1,4 +1,4 @@
-//! Submission of a job to the queue.
+//! Submission of a Slurm job to the queue with `sbatch`.
 
 use super::{JobId, SlurmError, jobs_folder, run_command, run_command_with_input};
 use crate::files;
@@ -11,10 +11,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The script of every job: it executes its arguments.
+/// The script of every job: it executes its arguments as a command.
 const SCRIPT: &str = "#!/bin/sh\nexec \"$@\"\n";
 
-/// Seconds before the time limit at which Slurm signals the job.
+/// Seconds before the time limit at which Slurm sends its signal to the job.
 const BEFORE_THE_END: u32 = 120;
 
 /// Environment variables that a job gets from the submitting shell, besides those that configure training.
@@ -35,10 +35,10 @@ const VARIABLES: [&str; 13] = [
     "XDG_STATE_HOME",
 ];
 
-/// Prefixes of names of such variables.
+/// Prefixes of the names of further environment variables that a job gets.
 const FAMILIES: [&str; 2] = ["DTRAIN_", "LC_"];
 
-/// A job to submit.
+/// A Slurm job to submit.
 #[derive(Clone, Debug)]
 pub struct Submission<'a> {
     /// Name of the job in the queue.
@@ -47,7 +47,7 @@ pub struct Submission<'a> {
     pub slurm: &'a Slurm,
     /// The state folder, at the same path on all nodes.
     pub home: &'a Home,
-    /// The program; the job runs a copy of it from the state folder.
+    /// Path of the program; the job runs a copy of it from the state folder.
     pub program: &'a Path,
     /// Arguments of the program.
     pub arguments: &'a [OsString],
@@ -56,7 +56,7 @@ pub struct Submission<'a> {
 }
 
 impl Submission<'_> {
-    /// Asks Slurm when and where the job would start; submits nothing.
+    /// Asks Slurm when and where the job would start, without submitting it.
     pub fn expected(&self) -> Result<String, SlurmError> {
         let mut command = self.sbatch();
         command.arg("--test-only").arg("--wrap=true");
@@ -111,7 +111,7 @@ impl Submission<'_> {
         command
     }
 
-    /// Returns the option that lists the environment variables for the job. Slurm adds its own.
+    /// Returns the sbatch option that lists the environment variables for the job. Slurm adds its own.
     fn export(&self, present: impl Iterator<Item = OsString>) -> String {
         let is_named = |name: &str| {
             VARIABLES.contains(&name)
@@ -129,7 +129,7 @@ impl Submission<'_> {
         format!("--export={}", if names.is_empty() { "PATH".to_owned() } else { names.join(",") })
     }
 
-    /// Copies the program to a name with its hash, so that a waiting job starts this version.
+    /// Copies the program to a path that contains its hash, so that a waiting job starts this version.
     fn copy_program(&self) -> Result<PathBuf, SlurmError> {
         let wrong = |path: &Path| {
             let path = path.to_owned();
@@ -150,7 +150,7 @@ impl Submission<'_> {
     }
 }
 
-/// True if an sbatch option limits the job's CPUs or memory on a node.
+/// Returns `true` if an sbatch option limits the job's CPUs or memory on a node.
 fn is_of_cpus_or_memory(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or(option);
     matches!(name, "--mem" | "--mem-per-cpu" | "--mem-per-gpu" | "--exclusive" | "--oversubscribe" | "-s")
