@@ -1,6 +1,6 @@
 //! The text and JSON form of a failed command.
 
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::exit_code::{EXIT_CODES, ExitReason};
 use dtrain_recipes::problem::{Problem, render_all};
 use serde::Serialize;
@@ -93,7 +93,7 @@ impl CommandError {
     }
 
     /// Formats the failure as a one-line warning, for a program that continues.
-    pub(crate) fn warning(&self, paint: ColourMode) -> String {
+    pub(crate) fn warning(&self, paint: ColorMode) -> String {
         let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
         format!("{}: {}{hint}", paint.yellow("warning"), self.in_one_line())
     }
@@ -116,8 +116,8 @@ impl CommandError {
     }
 
     /// Renders the text for stderr; empty if there is no message.
-    pub(crate) fn render(&self, paint: ColourMode) -> String {
-        let mut text = paint.adopt(&render_all(&self.problems, paint.is_coloured()));
+    pub(crate) fn render(&self, paint: ColorMode) -> String {
+        let mut text = paint.adopt(&render_all(&self.problems, paint.is_colored()));
         if !self.message.is_empty() {
             _ = writeln!(text, "{}: {}", paint.red("error"), paint.bold(&self.message));
         }
@@ -228,10 +228,10 @@ mod tests {
         let inner = std::io::Error::other("disk is full");
         let failure =
             CommandError::of(ExitReason::Infrastructure, &WrappedIoError(inner)).hint("free some space");
-        let text = failure.render(ColourMode::plain());
+        let text = failure.render(ColorMode::plain());
         assert_eq!(text, "error: cannot open the history\n  = disk is full\nhint: free some space\n");
         assert_eq!(failure.exit().exit_code(), 6);
         let warning = "warning: cannot open the history: disk is full; free some space";
-        assert_eq!(failure.warning(ColourMode::plain()), warning);
+        assert_eq!(failure.warning(ColorMode::plain()), warning);
     }
 }

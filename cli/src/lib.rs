@@ -22,10 +22,10 @@ mod args;
 mod audit;
 mod begin_trial;
 mod checkpoint_sources;
-mod colour;
+mod color;
 mod command_error;
 mod commands;
-mod completion;
+mod completions;
 mod confirm;
 mod context;
 mod continue_trial;
@@ -124,8 +124,8 @@ impl Program {
 fn run() -> ExitCode {
     no_core_files();
     signals::outlive_the_file_size_limit();
-    if std::env::var_os(completion::VARIABLE).is_some() {
-        completion::answer(args::visible);
+    if std::env::var_os(completions::VARIABLE).is_some() {
+        completions::answer(args::visible);
     }
     let arguments = match args::Arguments::try_parse() {
         Ok(arguments) => arguments,

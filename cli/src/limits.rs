@@ -66,11 +66,11 @@ pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
 
     fn text(message: &str, limit: Option<u64>) -> String {
         with_file_size(CommandError::new(ExitReason::Infrastructure, message), limit.map(Bytes))
-            .render(ColourMode::plain())
+            .render(ColorMode::plain())
     }
 
     #[test]

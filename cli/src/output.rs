@@ -1,6 +1,6 @@
 //! Output of commands: data to stdout, messages for people to stderr.
 
-use crate::colour::{ColourMode, sanitize};
+use crate::color::{ColorMode, is_dumb, sanitize, wants_color};
 use crate::command_error::{CommandError, ErrorJson};
 use crate::exit_code::ExitReason;
 use dtrain_recipes::Problem;
@@ -20,16 +20,16 @@ pub(crate) struct Output {
     pub(crate) json: bool,
     /// Write only errors to stderr.
     pub(crate) quiet: bool,
-    /// Colours of stderr.
-    pub(crate) paint: ColourMode,
-    /// Colours of stdout.
-    pub(crate) paint_data: ColourMode,
+    /// Colors of stderr.
+    pub(crate) paint: ColorMode,
+    /// Colors of stdout.
+    pub(crate) paint_data: ColorMode,
 }
 
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        let paint = ColourMode::when(wants_colour() && io::stderr().is_terminal());
-        let paint_data = ColourMode::when(wants_colour() && io::stdout().is_terminal());
+        let paint = ColorMode::when(wants_color() && io::stderr().is_terminal());
+        let paint_data = ColorMode::when(wants_color() && io::stdout().is_terminal());
         Self { json, quiet, paint, paint_data }
     }
 
@@ -83,7 +83,7 @@ impl Output {
 
     /// Writes text of another program unchanged, without a line end. A closed pipe ends the program quietly.
     pub(crate) fn write_raw(&self, text: &str) -> Result<(), CommandError> {
-        self.bytes(sanitize(text, ColourMode::plain()).as_bytes())
+        self.bytes(sanitize(text, ColorMode::plain()).as_bytes())
     }
 
     fn line(&self, text: &str) -> Result<(), CommandError> {
@@ -149,8 +149,8 @@ impl Output {
 /// Style of a page, chosen by the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageStyle {
-    /// Colours or none.
-    pub(crate) paint: ColourMode,
+    /// Colors or none.
+    pub(crate) paint: ColorMode,
     /// Available columns.
     pub(crate) width: usize,
     /// Plain ASCII in place of block characters.
@@ -178,7 +178,7 @@ fn columns(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
 }
 
 /// Wraps long lines between words, indenting continuations below the value of a `  name   value` line. Lines
-/// with colours are left as they are.
+/// with colors are left as they are.
 fn wrap_text(text: &str, width: usize) -> String {
     text.lines().map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
 }
@@ -216,7 +216,7 @@ pub(crate) fn write_control_sequence(sequence: &str) {
 
 /// Writes to stderr without a line end; errors are ignored.
 pub(crate) fn write_stderr(text: &str) {
-    let paint = ColourMode::when(wants_colour() && io::stderr().is_terminal());
+    let paint = ColorMode::when(wants_color() && io::stderr().is_terminal());
     drop(io::stderr().lock().write_all(sanitize(text, paint).as_bytes()));
 }
 
@@ -273,14 +273,6 @@ fn is_ascii() -> bool {
     let Some(locale) = locale else { return false };
     let locale = locale.to_string_lossy().to_ascii_lowercase();
     !locale.contains("utf-8") && !locale.contains("utf8")
-}
-
-fn wants_colour() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && !is_dumb()
-}
-
-fn is_dumb() -> bool {
-    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 #[cfg(test)]

@@ -140,13 +140,13 @@ pub(crate) fn failure(error: &PretrainedError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
 
     #[test]
     fn a_folder_that_is_not_there_is_said_how_to_get() {
         let said = |path: &str| {
             let failure = WeightsFolder::open(Path::new(path)).expect_err("there is none");
-            failure.render(ColourMode::plain())
+            failure.render(ColorMode::plain())
         };
         let name = said("No-Such-Model-0.5B");
         assert!(name.starts_with("error: there is no folder No-Such-Model-0.5B, "), "{name}");

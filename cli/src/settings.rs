@@ -231,6 +231,6 @@ mod tests {
     #[test]
     fn an_assignment_without_a_value_is_refused_with_an_example() {
         let failure = assignment("train.seed", Path::new("")).expect_err("no equals sign");
-        assert!(failure.render(crate::colour::ColourMode::plain()).contains("--set train.seed=7"));
+        assert!(failure.render(crate::color::ColorMode::plain()).contains("--set train.seed=7"));
     }
 }

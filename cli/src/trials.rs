@@ -153,7 +153,7 @@ pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use crate::output::Output;
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let words = |state: std::path::PathBuf| {
             let context = Context::new(Output::new(false, true), Some(state)).expect("a context");
             let failure = read_history(&context).expect_err("there is none");
-            (failure.exit(), failure.render(ColourMode::plain()))
+            (failure.exit(), failure.render(ColorMode::plain()))
         };
         let (exit, text) = words(file.join("state"));
         assert_eq!(exit, ExitReason::Infrastructure, "{text}");
@@ -179,7 +179,7 @@ mod tests {
         let hint = |kind: std::io::ErrorKind| {
             let source = std::io::Error::from(kind).into();
             let error = LedgerError { doing: "open", path: "/nowhere/history.db".into(), source };
-            history_failure(&error).render(ColourMode::plain())
+            history_failure(&error).render(ColorMode::plain())
         };
         assert!(hint(std::io::ErrorKind::PermissionDenied).contains(OWN_FOLDER));
         assert!(hint(std::io::ErrorKind::Other).contains("dtrain doctor"));

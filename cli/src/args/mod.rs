@@ -26,7 +26,7 @@ pub(crate) use trial::{
     WatchArgs,
 };
 
-use crate::completion;
+use crate::completions;
 use crate::exit_code::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -332,7 +332,7 @@ pub(crate) enum HostsCommand {
     #[command(after_help = "Example:\n  dtrain hosts forgive gpu-02")]
     Forgive {
         /// The host, as `dtrain hosts` names it
-        #[arg(add = completion::host())]
+        #[arg(add = completions::host())]
         host: String,
     },
 }

@@ -1,7 +1,7 @@
 //! Arguments of commands that take a trained model.
 
 use super::TrialArgs;
-use crate::completion;
+use crate::completions;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ pub(crate) enum ModelFormat {
 #[derive(Args, Debug)]
 pub(crate) struct PredictArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: String,
 
     /// Files or glob patterns: CSV or Parquet with or without the target column, PNG, JPEG or IDX images

@@ -1,6 +1,6 @@
 //! Arguments of commands that take a recipe.
 
-use crate::completion;
+use crate::completions;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use dtrain_planner::emit::{ConfigFormat, EmitError};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecipeArgs {
     /// A recipe: a file, `library/NAME`, or `PACKAGE/RECIPE` of an added package
-    #[arg(value_name = "RECIPE", default_value = "recipe.toml", add = completion::recipe())]
+    #[arg(value_name = "RECIPE", default_value = "recipe.toml", add = completions::recipe())]
     pub(crate) recipe: String,
 
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) struct CheckArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LayerArgs {
     /// Set one key of the recipe; repeatable
-    #[arg(long = "set", value_name = "KEY=VALUE", add = completion::setting())]
+    #[arg(long = "set", value_name = "KEY=VALUE", add = completions::setting())]
     pub(crate) set: Vec<String>,
 
     /// File with the cluster section
@@ -201,7 +201,7 @@ pub(crate) struct TuneArgs {
     pub(crate) time: Option<String>,
 
     /// Begin a new study with what the trials of another one found
-    #[arg(long, value_name = "STUDY", add = completion::study())]
+    #[arg(long, value_name = "STUDY", add = completions::study())]
     pub(crate) from: Option<String>,
 
     /// Steps of each trial [default: of dtrain's models a ninth of the run, at least 20; of a command its
@@ -219,7 +219,7 @@ pub(crate) struct TuneArgs {
     pub(crate) range_test: bool,
 
     /// Name of the study; an existing study is resumed [default: RECIPE-tune-N]
-    #[arg(long, value_name = "NAME", add = completion::study())]
+    #[arg(long, value_name = "NAME", add = completions::study())]
     pub(crate) study: Option<String>,
 
     /// Save the best plan to this file [default: in the state folder]
@@ -234,7 +234,7 @@ pub(crate) struct TuneArgs {
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// A recipe (a file, `library/NAME`, or `PACKAGE/RECIPE`), or a plan saved by `dtrain plan --out`
-    #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml", add = completion::recipe())]
+    #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml", add = completions::recipe())]
     pub(crate) target: String,
 
     #[command(flatten)]
@@ -254,7 +254,7 @@ pub(crate) struct RunArgs {
 
     /// Begin with the weights of a trial (its newest checkpoint, or that of a step) or of a folder of Hugging
     /// Face transformers
-    #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completion::trial())]
+    #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completions::trial())]
     pub(crate) from: Option<String>,
 
     /// Length of the text sample after training, in tokens [default: 120]

@@ -1,7 +1,7 @@
 //! Arguments of commands that take trials.
 
 use super::LayerArgs;
-use crate::completion;
+use crate::completions;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueHint};
 use dtrain_protocol::bundle::LONGEST_NOTE;
@@ -14,7 +14,7 @@ const LONGEST_TAG_NAME: usize = 256;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TrialArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", default_value = "last", add = completion::trial())]
+    #[arg(value_name = "TRIAL", default_value = "last", add = completions::trial())]
     pub(crate) trial: String,
 }
 
@@ -22,14 +22,14 @@ pub(crate) struct TrialArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunningArgs {
     /// A trial: its name, the beginning of its id, or `last` [default: the one that runs]
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct WatchArgs {
     /// A trial or a study by name, the beginning of a trial's id, or `last`; without one, what runs is listed
-    #[arg(value_name = "TRIAL|STUDY", add = completion::trial_or_study())]
+    #[arg(value_name = "TRIAL|STUDY", add = completions::trial_or_study())]
     pub(crate) name: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct ResumeArgs {
 #[derive(Args, Debug)]
 pub(crate) struct FenceArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: String,
 
     /// The host, as the recipe names it
@@ -71,7 +71,7 @@ pub(crate) struct FenceArgs {
 #[derive(Args, Debug)]
 pub(crate) struct AuditArgs {
     /// Only this trial: its name, its id or the beginning of it, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: Option<String>,
 
     /// Only what was done within this time, such as 12h, 7d or 2w
@@ -83,7 +83,7 @@ pub(crate) struct AuditArgs {
 pub(crate) struct LogsArgs {
     /// A trial: its name, the beginning of its id, or `last` [default: with --follow the one that runs,
     /// otherwise `last`]
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: Option<String>,
 
     /// Only this rank
@@ -98,7 +98,7 @@ pub(crate) struct LogsArgs {
 #[derive(Args, Debug)]
 pub(crate) struct RmArgs {
     /// Trials: their names, the beginnings of their ids, or `last`
-    #[arg(value_name = "TRIAL", required = true, add = completion::trial())]
+    #[arg(value_name = "TRIAL", required = true, add = completions::trial())]
     pub(crate) trials: Vec<String>,
 
     /// Do not ask
@@ -186,7 +186,7 @@ pub(crate) struct HistoryExportArgs {
     pub(crate) to: PathBuf,
 
     /// Trials [default: all]
-    #[arg(value_name = "TRIAL", conflicts_with = "condition", add = completion::trial())]
+    #[arg(value_name = "TRIAL", conflicts_with = "condition", add = completions::trial())]
     pub(crate) trials: Vec<String>,
 
     /// Only trials that meet these conditions, as for `dtrain history`
@@ -204,7 +204,7 @@ pub(crate) struct HistoryImportArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// A trial: its name, the beginning of its id, or `last`; with --resolved a recipe
-    #[arg(value_name = "TRIAL|RECIPE", add = completion::trial_or_recipe())]
+    #[arg(value_name = "TRIAL|RECIPE", add = completions::trial_or_recipe())]
     pub(crate) what: Option<String>,
 
     /// Show every setting of a recipe and where it was set
@@ -229,7 +229,7 @@ pub(crate) struct ShowArgs {
 #[command(group = clap::ArgGroup::new("said").required(true).multiple(true))]
 pub(crate) struct NoteArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: String,
 
     /// Text of the note
@@ -279,11 +279,11 @@ fn parse_tag(text: &str) -> Result<(String, String), String> {
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
     /// A trial
-    #[arg(add = completion::trial())]
+    #[arg(add = completions::trial())]
     pub(crate) a: String,
 
     /// Trial to compare with
-    #[arg(add = completion::trial())]
+    #[arg(add = completions::trial())]
     pub(crate) b: String,
 
     /// Also show what is equal
@@ -302,11 +302,11 @@ pub(crate) struct CompareArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
     /// A trial, or several to compare: their names, the beginnings of their ids, or `last` [default: last]
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trials: Vec<String>,
 
     /// Report on this study
-    #[arg(long, value_name = "NAME", conflicts_with = "trials", add = completion::study())]
+    #[arg(long, value_name = "NAME", conflicts_with = "trials", add = completions::study())]
     pub(crate) study: Option<String>,
 
     /// Write to this file [default: named after the trial or the study, in this folder]

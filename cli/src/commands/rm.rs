@@ -189,13 +189,13 @@ fn removal_failed(label: &str, error: &RemoveError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use std::io;
 
     #[test]
     fn what_keeps_a_trial_from_being_removed_is_named() {
         let words =
-            |error: DriveError| removal_failed("a-1", &RemoveError::Drive(error)).render(ColourMode::plain());
+            |error: DriveError| removal_failed("a-1", &RemoveError::Drive(error)).render(ColorMode::plain());
         let source = io::Error::new(io::ErrorKind::PermissionDenied, "spool is a symbolic link to /etc");
         let said = words(DriveError::Folder { doing: "lock", path: "/s/lock".into(), source });
         assert!(said.contains("spool is a symbolic link") && !said.contains("dtrain stop"), "{said}");

@@ -64,7 +64,7 @@ fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: PageStyle) 
     ]
 }
 
-/// Formats a status as one coloured word.
+/// Formats a status as one colored word.
 pub(crate) fn status(status: TrialStatus) -> StyledText {
     let (word, tone) = match status {
         TrialStatus::Created => ("created", TextRole::Dim),

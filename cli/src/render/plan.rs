@@ -2,7 +2,7 @@
 
 use super::figures::PlannedTraining;
 use super::number::{count, counted, whole};
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::output::PageStyle;
 use dtrain_planner::planning::explain::{DetailLevel, explain, summary, validation};
 use dtrain_planner::text::{wrapped, wrapped_with_indent};
@@ -10,7 +10,7 @@ use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 
 /// Summarizes the choice and its reasons in a few lines.
-pub(crate) fn short(plan: &Plan, paint: ColourMode) -> String {
+pub(crate) fn short(plan: &Plan, paint: ColorMode) -> String {
     let best = plan.best();
     // Messages to stderr are wrapped when they are printed.
     let Some(estimate) = &best.estimate else { return explain(plan, DetailLevel::Short) };

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(125);
 /// Progress bar on stderr.
 pub(crate) struct TrainingBar {
     out: Output,
-    /// Wanted text of both lines, without colours.
+    /// Wanted text of both lines, without colors.
     lines: RefCell<[String; 2]>,
     /// Widths of the lines on the terminal; `None` while nothing is drawn.
     drawn: Cell<Option<[usize; 2]>>,

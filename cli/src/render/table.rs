@@ -1,10 +1,10 @@
 //! Text tables that fit a width in characters.
 
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::output::PageStyle;
 use std::borrow::Cow;
 
-/// Meaning of a text, which selects its colour.
+/// Meaning of a text, which selects its color.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TextRole {
     #[default]
@@ -78,8 +78,8 @@ pub(crate) fn truncate(text: &str, most: usize, style: PageStyle) -> String {
     short
 }
 
-/// Colours a text.
-pub(crate) fn painted(text: &str, tone: TextRole, paint: ColourMode) -> String {
+/// Colors a text.
+pub(crate) fn painted(text: &str, tone: TextRole, paint: ColorMode) -> String {
     match tone {
         TextRole::Plain => text.to_owned(),
         TextRole::Bold => paint.bold(text),
@@ -95,7 +95,7 @@ pub(crate) fn painted(text: &str, tone: TextRole, paint: ColourMode) -> String {
 pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: PageStyle) -> String {
     let mut page = String::new();
     for cells in layout_table(columns, rows, style) {
-        // Trailing blanks are not coloured, so that lines end with visible text.
+        // Trailing blanks are not colored, so that lines end with visible text.
         let paint = |cell: &StyledText| {
             let ink = cell.text.trim_matches(' ');
             let lead = cell.text.len() - cell.text.trim_start_matches(' ').len();
@@ -245,9 +245,9 @@ pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, st
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns a style of this width without colours.
+    /// Returns a style of this width without colors.
     pub(crate) fn plain(width: usize) -> PageStyle {
-        PageStyle { paint: ColourMode::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
+        PageStyle { paint: ColorMode::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
     }
 
     fn columns() -> Vec<TableColumn> {

@@ -121,7 +121,7 @@ fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Command
     let style = context.out.style();
     let is_console = std::env::var_os("TERM").is_some_and(|term| term == "linux");
     let ink = TerminalStyle {
-        is_coloured: style.paint.is_coloured(),
+        is_colored: style.paint.is_colored(),
         // The Linux console has no braille characters.
         is_ascii: style.is_ascii || is_console,
         now_ms: style.now_ms,

@@ -129,16 +129,16 @@ fn unknown(part: &str, odd: Option<&str>) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
 
     fn size(on: &str) -> Vec<(u32, u32)> {
         let groups = parse_host_groups(on, None)
-            .unwrap_or_else(|failure| panic!("{}", failure.render(ColourMode::plain())));
+            .unwrap_or_else(|failure| panic!("{}", failure.render(ColorMode::plain())));
         groups.iter().map(|group| (group.devices, group.per_host)).collect()
     }
 
     fn unknown_gpu_type(on: &str) -> String {
-        parse_host_groups(on, None).expect_err("it is wrong").render(ColourMode::plain())
+        parse_host_groups(on, None).expect_err("it is wrong").render(ColorMode::plain())
     }
 
     #[test]

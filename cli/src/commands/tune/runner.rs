@@ -212,7 +212,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure)
                     && self.lose_host_of(trial) =>
             {
-                self.show.print_host_failure(trial, &failure.render(crate::colour::ColourMode::plain()));
+                self.show.print_host_failure(trial, &failure.render(crate::color::ColorMode::plain()));
                 Some(lost)
             }
             Err(failure) => {

@@ -2,7 +2,7 @@
 
 use super::study_config::{StudyConfig, outcome_of_verdict};
 use crate::begin_trial::{new_trial, value_sources, write_plan_file};
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
@@ -155,7 +155,7 @@ impl TrialJob<'_> {
         let plan = match rates::plan_derived_recipe(self.context, history, self.loaded, &self.recipe) {
             Ok(plan) => plan,
             Err(failure) if failure.exit() == ExitReason::NothingFits => {
-                let refused = tried(None, Some(failure.render(ColourMode::plain())));
+                let refused = tried(None, Some(failure.render(ColorMode::plain())));
                 history.record_study_trial(self.name, &refused).map_err(|error| history_failure(&error))?;
                 return Ok(Err(TrialOutcome::Failed { reason: TrialFailure::Rejected }));
             }

@@ -111,7 +111,7 @@ pub(super) fn axis(svg: &mut Svg, scale: AxisScale, y: f64, words: fn(f64) -> St
     }
 }
 
-/// Formats the meaning of each colour, with its share.
+/// Formats the meaning of each color, with its share.
 fn legend(parts: &[StackPart], whole: f64) -> String {
     let mut text = "<ul class=\"legend\">\n".to_owned();
     for part in parts.iter().filter(|part| part.value > 0.0) {

@@ -15,7 +15,7 @@ const DOTS_MOST: usize = 40;
 /// Ratio of the largest to the smallest value from which the scale is logarithmic.
 const WIDE: f64 = 30.0;
 
-/// Number of line styles (colour and dashes); later lines reuse them.
+/// Number of line styles (color and dashes); later lines reuse them.
 pub(super) const LOOKS: usize = 6;
 
 /// A line of a chart.

@@ -69,7 +69,7 @@ struct StackPart {
     value: f64,
     /// Value with its unit.
     words: String,
-    /// Colour: suffix of a CSS class.
+    /// Color: suffix of a CSS class.
     tone: &'static str,
 }
 
@@ -158,7 +158,7 @@ fn causes(parts: &[(&str, f64)]) -> Vec<StackPart> {
     parts.iter().map(of).collect()
 }
 
-/// Returns the colour of a cause of time.
+/// Returns the color of a cause of time.
 fn tone(cause: &str) -> &'static str {
     match cause {
         "forward" | "computing" => "forward",
@@ -176,7 +176,7 @@ fn tone(cause: &str) -> &'static str {
     }
 }
 
-/// Converts categories of memory into parts, coloured by index.
+/// Converts categories of memory into parts, colored by index.
 fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<StackPart> {
     const TONES: [&str; 8] =
         ["forward", "gradients", "optimizer", "sent", "tensor", "weights", "experts", "overhead"];

@@ -86,7 +86,7 @@ pub(super) fn class(doing: Activity) -> &'static str {
     }
 }
 
-/// Formats the meaning of each colour, and its share of all stages' time.
+/// Formats the meaning of each color, and its share of all stages' time.
 fn legend(timeline: &Timeline) -> String {
     let all: f64 = timeline.lanes.iter().map(StageTrack::seconds).sum();
     let mut text = "<ul class=\"legend\">\n".to_owned();

@@ -1,6 +1,6 @@
-//! Drawing within an area of the screen: colours, characters, text.
+//! Drawing within an area of the screen: colors, characters, text.
 
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::output::PageStyle;
 use crate::render::table::{StyledText, TextRole, truncate};
 use ratatui::buffer::Buffer;
@@ -10,15 +10,15 @@ use ratatui::style::{Color, Modifier, Style};
 /// Capabilities of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TerminalStyle {
-    pub(crate) is_coloured: bool,
+    pub(crate) is_colored: bool,
     /// True if neither block nor braille characters can be shown.
     pub(crate) is_ascii: bool,
     /// Current time in milliseconds since the Unix epoch, for ages.
     pub(crate) now_ms: u64,
 }
 
-/// Colours of bar parts and curves, distinguishable with red-green colour blindness.
-const COLOURS: [Color; 6] =
+/// Colors of bar parts and curves, distinguishable with red-green color blindness.
+const COLORS: [Color; 6] =
     [Color::Gray, Color::Cyan, Color::Blue, Color::Yellow, Color::DarkGray, Color::Magenta];
 
 impl TerminalStyle {
@@ -30,16 +30,16 @@ impl TerminalStyle {
             TextRole::Plain => plain,
             TextRole::Bold => bold,
             TextRole::Dim => plain.add_modifier(Modifier::DIM),
-            _ if !self.is_coloured => bold,
+            _ if !self.is_colored => bold,
             TextRole::Good => bold.fg(Color::Green),
             TextRole::Bad => bold.fg(Color::Red),
             TextRole::Notice => plain.fg(Color::Yellow),
         }
     }
 
-    /// Returns one of six colours; plain without colour support.
-    pub(crate) fn colour(self, number: usize) -> Style {
-        if self.is_coloured { Style::new().fg(COLOURS[number % COLOURS.len()]) } else { Style::new() }
+    /// Returns one of six colors; plain without color support.
+    pub(crate) fn color(self, number: usize) -> Style {
+        if self.is_colored { Style::new().fg(COLORS[number % COLORS.len()]) } else { Style::new() }
     }
 
     /// Returns the style of the selection.
@@ -49,7 +49,7 @@ impl TerminalStyle {
 
     /// Returns the style of a page of text.
     pub(crate) fn page(self, width: u16) -> PageStyle {
-        let paint = ColourMode::plain();
+        let paint = ColorMode::plain();
         PageStyle { paint, width: usize::from(width), is_ascii: self.is_ascii, now_ms: self.now_ms }
     }
 

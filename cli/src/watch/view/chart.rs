@@ -86,7 +86,7 @@ pub(super) fn draw(
             cells[cell] |= DOTS[y % down][x % across];
         }
     }
-    let style = canvas.ink.colour(1);
+    let style = canvas.ink.color(1);
     for (place, bits) in cells.iter().enumerate().filter(|(_, bits)| **bits != 0) {
         let braille = char::from_u32(0x2800 + u32::from(*bits)).unwrap_or('*');
         let mark = canvas.ink.mark(braille, '*').to_string();
@@ -94,7 +94,7 @@ pub(super) fn draw(
     }
     let Some(over) = over else { return };
     let mark = canvas.ink.mark('●', 'o').to_string();
-    let style = canvas.ink.colour(3);
+    let style = canvas.ink.color(3);
     for (x, mean) in over.means(steps, usize::from(plot.width)).iter().enumerate() {
         if let Some(mean) = mean {
             canvas.write(

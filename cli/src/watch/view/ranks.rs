@@ -134,25 +134,25 @@ fn memory_parts(figures: &RankFigures) -> [f64; 4] {
     [weights, gradients, optimizer, (figures.memory - weights - gradients - optimizer).max(0.0)]
 }
 
-/// Draws the meaning of a bar's colours or letters.
+/// Draws the meaning of a bar's colors or letters.
 fn legend(canvas: &mut Canvas<'_>, area: Rect, (mut x, y): (u16, u16), parts: &[(char, &str)]) {
     for (index, (letter, name)) in parts.iter().enumerate() {
-        let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
-        x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.colour(index));
+        let mark = if canvas.ink.is_colored { canvas.ink.mark('█', *letter) } else { *letter };
+        x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.color(index));
         x = canvas.write(area, (x, y), &format!(" {name} "), canvas.ink.tone(TextRole::Dim));
     }
 }
 
-/// Draws parts of `whole` side by side: in colours, or as letters without colour support.
+/// Draws parts of `whole` side by side: in colors, or as letters without color support.
 fn stacked(canvas: &mut Canvas<'_>, area: Rect, y: u16, names: &[BarPart], parts: &[f64], whole: f64) {
     let (mut x, mut sum) = (0, 0.0);
     for (index, (part, (letter, ..))) in parts.iter().zip(names).enumerate() {
         sum += part;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the width")]
         let end = (sum / whole * f64::from(area.width)).round().clamp(0.0, f64::from(area.width)) as u16;
-        let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
+        let mark = if canvas.ink.is_colored { canvas.ink.mark('█', *letter) } else { *letter };
         while x < end {
-            x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.colour(index)).max(x + 1);
+            x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.color(index)).max(x + 1);
         }
     }
 }

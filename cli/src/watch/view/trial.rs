@@ -97,7 +97,7 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, lines: u16) {
         let full = (share.clamp(0.0, 1.0) * f64::from(room)) as usize;
         let done: String = std::iter::repeat_n(canvas.ink.mark('━', '='), full).collect();
         let left: String = std::iter::repeat_n(canvas.ink.mark('╌', '.'), usize::from(room) - full).collect();
-        x = canvas.write(area, (0, 1), &done, canvas.ink.colour(1));
+        x = canvas.write(area, (0, 1), &done, canvas.ink.color(1));
         x = canvas.write(area, (x, 1), &left, canvas.ink.tone(TextRole::Dim)) + 2;
     }
     canvas.write(area, (x, 1), &words, canvas.ink.tone(TextRole::Plain));

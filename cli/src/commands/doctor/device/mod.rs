@@ -225,7 +225,7 @@ fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use dtrain_protocol::device_check::{DeviceTest, MeasurementError, NcclCall, Parity};
     use dtrain_recipes::Precision;
 
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(findings_result(&found, file).map_err(|failure| failure.exit()), Ok(ExitReason::Done));
         let told = |found: &DeviceFindings| {
             let failure = findings_result(found, file).expect_err("it is refused");
-            (failure.exit(), failure.render(ColourMode::plain()))
+            (failure.exit(), failure.render(ColorMode::plain()))
         };
         let mut wrong = found.clone();
         wrong.parity[0] = Parity { gradient_difference: 0.5, ..wrong.parity[0].clone() };
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_told_with_what_to_do() {
-        let told = |error: &DeviceError| refusal(error).render(ColourMode::plain());
+        let told = |error: &DeviceError| refusal(error).render(ColorMode::plain());
         let built = told(&DeviceError::NotBuilt { device: "cuda" });
         assert!(built.contains("cargo build --release --features cuda"), "{built}");
         let none = told(&DeviceError::Absent { device: "cuda", wanted: 0, found: 0 });

@@ -244,7 +244,7 @@ fn copies(found: &DeviceFindings, style: PageStyle) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use dtrain_protocol::DeviceKind;
     use dtrain_protocol::device_check::{CopySpeed, DeviceTest, LinkSpeed};
 
@@ -303,7 +303,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_page_has_a_table_for_each_part_and_none_for_what_was_not_measured() {
-        let style = PageStyle { paint: ColourMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        let style = PageStyle { paint: ColorMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
         insta::assert_snapshot!(page(&findings(), style));
     }
 

@@ -62,13 +62,13 @@ pub(super) fn difference(call: &NcclCall) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use dtrain_protocol::device_check::StepsModel;
     use dtrain_recipes::{Decoder, Precision};
 
     #[test]
     fn steps_and_calls_have_a_row_each() {
-        let style = PageStyle { paint: ColourMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        let style = PageStyle { paint: ColorMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
         let decoder = Decoder {
             layers: 1,
             hidden: 8,
