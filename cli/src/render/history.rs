@@ -171,7 +171,7 @@ pub(crate) fn history_json(rows: &[TrialRow]) -> HistoryJson<'_> {
 pub(crate) mod tests {
     use super::*;
     use crate::render::table::tests::plain;
-    use crate::render::table::width;
+    use crate::render::truncate::width;
     use dtrain_protocol::TrialId;
 
     /// Returns a trial that ended well, `age` seconds ago.

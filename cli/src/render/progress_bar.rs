@@ -3,7 +3,7 @@
 //! A line that fills its row wraps when the terminal adds text, such as the `^C` of Ctrl-C, and indicatif
 //! fills every row. It also cannot tell how a terminal rewraps lines when it becomes narrower.
 
-use super::figures::TrainingProgress;
+use super::eta::TrainingProgress;
 use crate::output::{Output, write_control_sequence, write_stderr};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -86,7 +86,7 @@ fn lines(columns: usize, advance: &TrainingProgress, figures: &str) -> [String; 
     let room = columns.saturating_sub(MARGIN);
     let words = match advance.percent() {
         Some(percent) => {
-            format!(" {percent:>3}%   {}   {}", advance.steps(), advance.time_left().unwrap_or_default())
+            format!(" {percent:>3}%   {}   {}", advance.steps(), advance.eta_text().unwrap_or_default())
         }
         None => format!("   {}", advance.steps()),
     };
@@ -120,7 +120,7 @@ mod tests {
             step: 150,
             of: Some(300),
             share: Some(0.5),
-            left: Some(112.0),
+            eta_seconds: Some(112.0),
             ..TrainingProgress::default()
         };
         for columns in [20, 40, 66, 80, 200] {

@@ -1,7 +1,7 @@
 //! Curves drawn with text characters.
 
 use super::number::loss;
-use super::table::width;
+use super::truncate::width;
 use crate::output::PageStyle;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];

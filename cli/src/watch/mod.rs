@@ -1,8 +1,10 @@
-//! Full-screen view of running trials: a model folded from events, a view, and their event loop.
+//! Full-screen terminal view (TUI) of running trials: a model folded from events, a view, and their event
+//! loop.
 
 mod app;
 mod bounded_backend;
 mod feed;
+mod key_bindings;
 mod key_decoder;
 mod model;
 mod screen;

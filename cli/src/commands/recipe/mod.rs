@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::find;
 use crate::packages::{failure, store};
-use crate::render::table::one_line;
+use crate::render::truncate::one_line;
 use dtrain_recipes::keys::{Kind, Requirement, keys};
 use dtrain_recipes::{Document, Source, library, sharing};
 use serde::Serialize;

@@ -7,7 +7,7 @@ use crate::exit_code::ExitReason;
 use crate::load_recipe::matching_files;
 use crate::packages::{failure, store, trust, trust_file};
 use crate::render::number::counted;
-use crate::render::table::one_line;
+use crate::render::truncate::one_line;
 use dtrain_recipes::FilePattern;
 use dtrain_recipes::sharing::{self, CheckoutState, LockedPackage, PackageDetails, PublishRequest};
 use serde::Serialize;

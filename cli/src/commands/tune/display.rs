@@ -3,7 +3,7 @@
 use super::report;
 use super::study_config::{StudyConfig, dimension_title};
 use crate::output::Output;
-use crate::render::figures::TrainingProgress;
+use crate::render::eta::TrainingProgress;
 use crate::render::number::{counted, plain};
 use crate::render::progress_bar::TrainingBar;
 use crate::render::proposal::proposal_reason;
@@ -186,7 +186,7 @@ impl<'a> StudyDisplay<'a> {
             step: self.over,
             of: Some(self.budget),
             share: Some(share),
-            left: None,
+            eta_seconds: None,
             noun,
             validating: None,
         };

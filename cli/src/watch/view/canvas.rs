@@ -2,7 +2,8 @@
 
 use crate::color::ColorMode;
 use crate::output::PageStyle;
-use crate::render::table::{StyledText, TextRole, truncate};
+use crate::render::table::{StyledText, TextRole};
+use crate::render::truncate::truncate;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};

@@ -9,6 +9,7 @@ mod trial;
 pub(crate) use canvas::TerminalStyle;
 
 use super::app::{App, OpenPage};
+use super::key_bindings::HELP;
 use crate::render::table::TextRole;
 use canvas::Canvas;
 use dtrain_recipes::sanitize::printable;
@@ -18,20 +19,6 @@ use std::borrow::Cow;
 
 /// Smallest terminal: columns and lines.
 const LEAST: (u16, u16) = (40, 12);
-
-/// Keys of every page.
-const HELP: [(&str, &str); 10] = [
-    ("arrows, j k", "select a line, scroll"),
-    ("Enter", "open; enlarge a pane"),
-    ("Esc", "back"),
-    ("Tab", "next pane of a trial"),
-    ("m M", "next, previous metric"),
-    ("l", "log; left, right: of whom"),
-    ("s", "stop a trial; asks"),
-    ("Ctrl-L", "draw again"),
-    ("q d", "quit; trials go on"),
-    ("?", "this help"),
-];
 
 /// Draws the page on top. Control characters in untrusted text are removed.
 pub(crate) fn draw(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {

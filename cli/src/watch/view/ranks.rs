@@ -3,7 +3,8 @@
 use super::canvas::Canvas;
 use crate::render::number::seconds;
 use crate::render::phases::bytes;
-use crate::render::table::{StyledText, TextRole, width};
+use crate::render::table::{StyledText, TextRole};
+use crate::render::truncate::width;
 use crate::watch::model::rank::RankFigures;
 use crate::watch::model::trial::TrialModel;
 use dtrain_recipes::Bytes;

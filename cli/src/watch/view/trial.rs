@@ -86,7 +86,7 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, lines: u16) {
     let words = [
         advance.percent().map(|percent| format!("{percent:>3}%")),
         Some(advance.steps()),
-        advance.time_left().filter(|_| trial.verdict.is_none()),
+        advance.eta_text().filter(|_| trial.verdict.is_none()),
         trial.verdict.clone(),
     ];
     let words = words.into_iter().flatten().collect::<Vec<_>>().join("  ");

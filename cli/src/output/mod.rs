@@ -1,17 +1,17 @@
 //! Output of commands: data to stdout, messages for people to stderr.
 
+mod json_output;
+mod terminal_width;
+
+pub(crate) use json_output::{VERSION, document};
+
 use crate::color::{ColorMode, is_dumb, sanitize, wants_color};
-use crate::command_error::{CommandError, ErrorJson};
+use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
 use dtrain_recipes::Problem;
-use dtrain_recipes::sanitize::is_harmful;
-use serde::Serialize;
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write as _};
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// True once this program has written a JSON document (not JSON Lines) to stdout.
-static HAS_DOCUMENT: AtomicBool = AtomicBool::new(false);
+use terminal_width::{WIDTH, terminal_width, wrap_text};
 
 /// Output settings of a command.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +38,6 @@ impl Output {
         !self.quiet && !self.json && io::stderr().is_terminal() && !is_dumb()
     }
 
-    /// Returns the width of the terminal on stderr in columns; 80 if unknown.
-    pub(crate) fn terminal_width(&self) -> usize {
-        columns(&io::stderr()).unwrap_or(80)
-    }
-
     /// Returns the reason why no full-screen display is possible; `None` on a capable terminal.
     pub(crate) fn no_screen(&self) -> Option<&'static str> {
         if self.json {
@@ -59,14 +54,7 @@ impl Output {
     /// Returns the style of a page on stdout.
     pub(crate) fn style(&self) -> PageStyle {
         let stdout = io::stdout();
-        let columns = if stdout.is_terminal() {
-            rustix::termios::tcgetwinsize(&stdout)
-                .ok()
-                .map(|size| usize::from(size.ws_col))
-                .filter(|c| *c > 0)
-        } else {
-            None
-        };
+        let columns = if stdout.is_terminal() { terminal_width(&stdout) } else { None };
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         PageStyle {
             paint: self.paint_data,
@@ -106,34 +94,13 @@ impl Output {
         })
     }
 
-    /// Writes one JSON document: `{"format": "dtrain.<kind>/2", …}` and the fields of `value`.
-    pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), CommandError> {
-        HAS_DOCUMENT.store(true, Ordering::Relaxed);
-        self.line(&document(kind, value, true)?)
-    }
-
-    /// Writes a failure as JSON, as the last line of JSON Lines. A command that has already written its
-    /// document has reported the failure there: readers get exactly one document.
-    pub(crate) fn json_error(&self, error: &ErrorJson, is_lines: bool) {
-        if !self.json || (!is_lines && HAS_DOCUMENT.load(Ordering::Relaxed)) {
-            return;
-        }
-        // A reader that closed the pipe gets no error.
-        drop(document("error", error, !is_lines).and_then(|text| self.line(&text)));
-    }
-
-    /// Writes one JSON document on one line.
-    pub(crate) fn json_line(&self, kind: &str, value: &impl Serialize) -> Result<(), CommandError> {
-        self.line(&document(kind, value, false)?)
-    }
-
     /// Writes a message to stderr, unless quiet.
     pub(crate) fn say(&self, text: &str) {
         if self.quiet {
             return;
         }
         let stderr = io::stderr();
-        let columns = if stderr.is_terminal() { columns(&stderr) } else { None };
+        let columns = if stderr.is_terminal() { terminal_width(&stderr) } else { None };
         write_stderr(&format!(
             "{}\n",
             columns.map_or_else(|| text.to_owned(), |width| wrap_text(text, width))
@@ -169,46 +136,6 @@ pub(crate) fn shell_quoted(text: impl Display) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Returns the width of a terminal in columns; `None` if unknown.
-fn columns(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
-    rustix::termios::tcgetwinsize(terminal)
-        .ok()
-        .map(|size| usize::from(size.ws_col))
-        .filter(|columns| *columns > 0)
-}
-
-/// Wraps long lines between words, indenting continuations below the value of a `  name   value` line. Lines
-/// with colors are left as they are.
-fn wrap_text(text: &str, width: usize) -> String {
-    text.lines().map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
-}
-
-fn wrapped_line(line: &str, width: usize) -> String {
-    if line.chars().count() <= width || line.contains('\u{1b}') {
-        return line.to_owned();
-    }
-    let lead = line.len() - line.trim_start().len();
-    let gap = line[lead..].find("  ").map(|at| lead + at);
-    let value = gap.map(|at| at + line[at..].len() - line[at..].trim_start().len());
-    let indent = value.filter(|at| *at <= width / 3).unwrap_or((lead + 2).min(width));
-    let (head, rest) = line.split_at(value.filter(|at| *at <= width / 3).unwrap_or(lead));
-    let (mut out, mut column, mut is_first) = (head.to_owned(), head.chars().count(), true);
-    for word in rest.split(' ') {
-        let length = word.chars().count();
-        if !is_first && column + 1 + length > width {
-            out += &format!("\n{:indent$}", "");
-            column = indent;
-        } else if !is_first {
-            out.push(' ');
-            column += 1;
-        }
-        out += word;
-        column += length;
-        is_first = false;
-    }
-    out
-}
-
 /// Writes a terminal control sequence of dtrain's own to stderr, without sanitizing.
 pub(crate) fn write_control_sequence(sequence: &str) {
     drop(io::stderr().lock().write_all(sequence.as_bytes()));
@@ -228,44 +155,6 @@ pub(crate) fn problem_text(label: impl Display, problem: &Problem) -> String {
     format!("{label}: {}{place}{notes}{hint}", problem.message)
 }
 
-/// Version of all JSON documents; grows when a field changes its meaning or is removed.
-pub(crate) const VERSION: u32 = 2;
-
-pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, CommandError> {
-    #[derive(Serialize)]
-    struct JsonDocument<'a, T: Serialize> {
-        format: String,
-        #[serde(flatten)]
-        value: &'a T,
-    }
-    let document = JsonDocument { format: format!("dtrain.{kind}/{VERSION}"), value };
-    let text =
-        if is_pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) };
-    text.map(|text| escaped(&text)).map_err(|error| {
-        CommandError::new(ExitReason::Infrastructure, "cannot write JSON").cause(error.to_string())
-    })
-}
-
-/// Escapes control and invisible characters in JSON, so that it is safe on a terminal; the value stays the
-/// same.
-fn escaped(json: &str) -> String {
-    if !json.contains(is_harmful) {
-        return json.to_owned();
-    }
-    let mut out = String::with_capacity(json.len());
-    for letter in json.chars() {
-        if is_harmful(letter) {
-            letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(out, "\\u{unit:04x}"));
-        } else {
-            out.push(letter);
-        }
-    }
-    out
-}
-
-/// Page width in columns if the terminal's width is unknown.
-const WIDTH: usize = 120;
-
 /// Returns `true` if the user's locale allows only ASCII; an unset locale allows everything.
 fn is_ascii() -> bool {
     let locale =
@@ -278,27 +167,6 @@ fn is_ascii() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_document_names_its_format_and_version_first() {
-        #[derive(Serialize)]
-        struct ExampleStep {
-            step: u64,
-        }
-        let text = document("progress", &ExampleStep { step: 3 }, false).expect("plain data");
-        assert_eq!(text, r#"{"format":"dtrain.progress/2","step":3}"#);
-        assert_eq!(escaped("{\"a\":\"\u{9b}2J\u{7f}ä\"}"), r#"{"a":"\u009b2J\u007fä"}"#);
-        assert_eq!(escaped("\"\u{202e}\u{e0041}\""), r#""\u202e\udb40\udc41""#);
-    }
-
-    #[test]
-    fn long_lines_break_between_words_below_their_value() {
-        let shown = wrap_text("  rate    one two three four five six seven", 32);
-        assert_eq!(shown, "  rate    one two three four\n          five six seven");
-        assert_eq!(wrap_text("one two three", 8), "one two\n  three");
-        assert_eq!(wrap_text("short", 80), "short");
-        assert!(wrap_text(&format!("{}one two", " ".repeat(70_000)), 5).ends_with("one\n     two"));
-    }
 
     #[test]
     fn what_is_to_be_typed_is_what_was_meant() {
