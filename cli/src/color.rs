@@ -13,7 +13,7 @@ const ESCAPE: char = '\u{1b}';
 /// that text from other programs cannot imitate them.
 static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
 
-/// Colors of [`ColorMode`]; no other sequence reaches the terminal.
+/// Codes of all colors that [`ColorMode`] writes; no other sequence reaches the terminal.
 const CODES: [&str; 7] = [RED, GREEN, YELLOW, CYAN, BLUE, BOLD, DIM];
 const RED: &str = "1;31";
 const GREEN: &str = "1;32";
@@ -23,7 +23,7 @@ const BLUE: &str = "1;34";
 const BOLD: &str = "1";
 const DIM: &str = "2";
 
-/// Code that ends a color.
+/// Code that ends any color.
 const RESET: &str = "0";
 
 /// Returns `true` unless the environment turns colors off: with a `NO_COLOR` that is not empty, or with
@@ -37,17 +37,17 @@ pub(crate) fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// Switch for colors.
+/// Switch that turns colors on or off for one output stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ColorMode(bool);
 
 impl ColorMode {
-    /// Enables colors if `is_wanted`.
+    /// Creates a mode with colors if `is_wanted`, otherwise without.
     pub(crate) fn when(is_wanted: bool) -> Self {
         Self(is_wanted)
     }
 
-    /// Disables colors.
+    /// Creates a mode without colors.
     pub(crate) fn plain() -> Self {
         Self(false)
     }
@@ -92,7 +92,8 @@ impl ColorMode {
         }
     }
 
-    /// Marks the colors of a text as dtrain's own. Foreign parts of the text must be [`printable`] already.
+    /// Marks the color sequences in a text as dtrain's own. Foreign parts of the text must be [`printable`]
+    /// already.
     pub(crate) fn adopt(self, text: &str) -> String {
         let colors = CODES.iter().chain([&RESET]);
         colors
@@ -100,18 +101,18 @@ impl ColorMode {
     }
 }
 
-/// Returns the sequence as a terminal reads it.
+/// Returns the control sequence for a code, as a terminal reads it.
 fn escape_sequence(code: &str) -> String {
     format!("{ESCAPE}[{code}m")
 }
 
-/// Returns the marked sequence for text that is not written yet.
+/// Returns the control sequence for a code with this process's mark, for a text that [`sanitize`] will write.
 fn marked_sequence(code: &str) -> String {
     format!("{ESCAPE}[{};{code}m", *MARK)
 }
 
-/// Makes a text [`printable`], keeping the colors of `paint`. Names of files and the output of hosts and
-/// programs are untrusted, so all output for people passes through here.
+/// Makes a text [`printable`], and keeps the colors that `paint` added. All output for people passes through
+/// here, because file names and the output of hosts and programs are untrusted.
 pub(crate) fn sanitize(text: &str, paint: ColorMode) -> Cow<'_, str> {
     if !paint.0 || !text.contains(ESCAPE) {
         return printable(text);

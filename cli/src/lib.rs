@@ -1,4 +1,4 @@
-//! dtrain as a library: builds a program with all commands of `dtrain` that also trains your own networks.
+//! dtrain as a library: builds programs that have all commands of `dtrain` and also train your own networks.
 //!
 //! ```no_run
 //! use dtrain::burn::nn::{Linear, LinearConfig};
@@ -84,10 +84,10 @@ pub use dtrain_worker::stage::DeferredLossFigures;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Error of a function that builds a network: a text or any error type.
+/// Error from a function that builds a network: a text or any error type.
 pub type BuildError = Box<dyn Error + Send + Sync>;
 
-/// A program with the commands of `dtrain`.
+/// A program with the commands of `dtrain`, to which your own networks can be added.
 #[derive(Debug, Default)]
 #[must_use = "call `main`"]
 pub struct Program(());
@@ -114,13 +114,13 @@ impl Program {
         self
     }
 
-    /// Parses the command line and runs the command; return the value from `main`.
+    /// Parses the command line and runs the command; return its value from your `main`.
     pub fn main(self) -> ExitCode {
         run()
     }
 }
 
-/// Parses the command line and runs the command.
+/// Parses the command line, runs the command, and returns its exit code.
 fn run() -> ExitCode {
     no_core_files();
     signals::outlive_the_file_size_limit();
@@ -143,7 +143,7 @@ fn run() -> ExitCode {
     commands::run(arguments)
 }
 
-/// Prints a usage error as JSON for programs that asked for JSON.
+/// Prints a usage error as JSON if the arguments ask for JSON.
 fn tell_in_json(error: &clap::Error) {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let (is_asked, is_lines) = args::json_asked(words.iter().map(std::ffi::OsString::as_os_str));

@@ -18,11 +18,11 @@ use std::path::Path;
 #[derive(Default)]
 pub(crate) struct LayeredConfig {
     figment: Figment,
-    /// All values of all layers; the trees hold indices into this list.
+    /// Values of all layers; the trees hold indices into this list.
     leaves: Vec<Leaf>,
 }
 
-/// One layer as a figment provider: a tree of indices.
+/// One layer as a figment provider: a tree whose leaves are indices of values.
 struct LayerIndices {
     layer: ConfigLayer,
     tree: Dict,
@@ -39,7 +39,7 @@ impl Provider for LayerIndices {
 }
 
 impl LayeredConfig {
-    /// Adds a layer on top of the others.
+    /// Adds a layer that takes precedence over those added before.
     pub(crate) fn over(mut self, layer: ConfigLayer, document: Document) -> Result<Self, CommandError> {
         let below = self.merged()?;
         let known = self.document(&below);
@@ -131,7 +131,8 @@ fn indices(tree: &Dict, chosen: &mut Vec<usize>) {
     }
 }
 
-/// `DTRAIN_*` variables that configure the program or are set for a command, and are not recipe keys.
+/// Names of `DTRAIN_*` variables that configure the program, or that dtrain sets for a command: none is a
+/// recipe key.
 const NOT_KEYS: &[&str] = &[
     "DTRAIN_STATE",
     "DTRAIN_PARAMS",
@@ -141,7 +142,8 @@ const NOT_KEYS: &[&str] = &[
     dtrain_worker::comm::NCCL_SWITCH,
 ];
 
-/// Parses environment variables into keys: `DTRAIN_TRAIN__SEED=7` sets `train.seed = 7`. Sorted by name.
+/// Parses environment variables into keys and values, sorted by name: `DTRAIN_TRAIN__SEED=7` sets `train.seed
+/// = 7`.
 pub(crate) fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<String, (String, String)> {
@@ -157,7 +159,7 @@ pub(crate) fn environment(
         .collect()
 }
 
-/// Parses one `--set key=value` into a document.
+/// Parses one `KEY=VALUE` of `--set` into a document.
 pub(crate) fn assignment(text: &str, base: &Path) -> Result<Document, CommandError> {
     let Some((key, value)) = text.split_once('=') else {
         return Err(CommandError::new(ExitReason::Usage, format!("--set wants key=value, found {text:?}"))

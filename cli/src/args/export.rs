@@ -47,7 +47,7 @@ pub(crate) struct ExportArgs {
     pub(crate) listen: Option<SocketAddr>,
 }
 
-/// Values of `--to`.
+/// Format that `--to` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// Event files, with the settings for its table of hyperparameters
@@ -66,7 +66,7 @@ pub(crate) enum ExportFormat {
     Prometheus,
 }
 
-/// Values of `--attempt`.
+/// Attempts whose points `--attempt` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AttemptChoice {
     /// Every attempt

@@ -1,4 +1,4 @@
-//! Arguments of commands that take a trained model.
+//! Arguments of `dtrain model`.
 
 use super::TrialArgs;
 use crate::completions;
@@ -50,7 +50,7 @@ pub(crate) struct ModelExportArgs {
     pub(crate) force: bool,
 }
 
-/// Formats of weights.
+/// Format of weights that `--to` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelFormat {
     /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2), adapters
@@ -139,7 +139,7 @@ pub(crate) struct SampleArgs {
     pub(crate) seed: u64,
 }
 
-/// Parses a number above 0 and at most 1.
+/// Parses a number above 0 and at most 1, as for `--top-p`.
 fn parse_share(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1.0);
     number.ok_or_else(|| "expected a number above 0 and at most 1".to_owned())

@@ -1,4 +1,4 @@
-//! Arguments of commands that find and share recipes.
+//! Arguments of `dtrain recipe`.
 
 use crate::completions;
 use clap::{Args, Subcommand};

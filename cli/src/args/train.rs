@@ -7,7 +7,7 @@ use dtrain_planner::emit::{ConfigFormat, EmitError};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// A recipe and the layers over it.
+/// Arguments that name a recipe and override its values.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecipeArgs {
     /// A recipe: a file, `library/NAME`, or `PACKAGE/RECIPE` of an added package
@@ -28,7 +28,7 @@ pub(crate) struct CheckArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Layers over a recipe.
+/// Arguments that override values of a recipe.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LayerArgs {
     /// Set one key of the recipe; repeatable
@@ -40,7 +40,7 @@ pub(crate) struct LayerArgs {
     pub(crate) cluster: Option<PathBuf>,
 }
 
-/// Template of a new recipe.
+/// Template for a new recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RecipeTemplate {
     /// A small language model on text files
@@ -135,7 +135,7 @@ fn formats() -> impl TypedValueParser<Value = ConfigFormat> {
         .try_map(|name| -> Result<ConfigFormat, EmitError> { ConfigFormat::parse(&name) })
 }
 
-/// Engines that train.
+/// Engine that `--engine` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineName {
     /// dtrain's own worker, which was never measured on a GPU

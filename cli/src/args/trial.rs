@@ -7,10 +7,10 @@ use clap::{Args, Subcommand, ValueHint};
 use dtrain_protocol::bundle::LONGEST_NOTE;
 use std::path::PathBuf;
 
-/// Longest name of a tag, in bytes.
+/// Maximum length of a tag's name, in bytes.
 const LONGEST_TAG_NAME: usize = 256;
 
-/// A trial by name.
+/// Argument that names a trial.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TrialArgs {
     /// A trial: its name, the beginning of its id, or `last`
@@ -18,7 +18,7 @@ pub(crate) struct TrialArgs {
     pub(crate) trial: String,
 }
 
-/// A trial that runs.
+/// Argument that names a running trial.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunningArgs {
     /// A trial: its name, the beginning of its id, or `last` [default: the one that runs]
@@ -224,7 +224,7 @@ pub(crate) struct ShowArgs {
     pub(crate) layers: LayerArgs,
 }
 
-/// At least one of a text and tags.
+/// Arguments of `dtrain note`: a text, tags, or both.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("said").required(true).multiple(true))]
 pub(crate) struct NoteArgs {
@@ -245,7 +245,7 @@ pub(crate) struct NoteArgs {
     pub(crate) untag: Vec<String>,
 }
 
-/// Parses the text of a note: not empty, and short enough for a bundle.
+/// Parses the text of a note, which must not be empty, and short enough for a bundle.
 fn parse_note(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a note has at least one character".to_owned());
@@ -261,7 +261,7 @@ fn check_length(what: &str, text: &str, most: usize) -> Result<(), String> {
     Err(format!("{what} has at most {most} bytes, not {}", text.len()))
 }
 
-/// Parses a tag; one without a value gets the value `yes`.
+/// Parses a tag as name and value; one without a value gets the value `yes`.
 fn parse_tag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').unwrap_or((text, "yes"));
     let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);

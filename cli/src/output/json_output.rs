@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static HAS_DOCUMENT: AtomicBool = AtomicBool::new(false);
 
 impl Output {
-    /// Writes one JSON document: `{"format": "dtrain.<kind>/2", …}` and the fields of `value`.
+    /// Writes one JSON document: `{"format": "dtrain.<kind>/2", …}` with the fields of `value`.
     pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), CommandError> {
         HAS_DOCUMENT.store(true, Ordering::Relaxed);
         self.line(&document(kind, value, true)?)
     }
 
-    /// Writes a failure as JSON, as the last line of JSON Lines. A command that has already written its
-    /// document has reported the failure there: readers get exactly one document.
+    /// Writes an error as JSON, as the last line of JSON Lines. Does nothing if the command has written its
+    /// document, which reports the failure: readers get exactly one document.
     pub(crate) fn json_error(&self, error: &ErrorJson, is_lines: bool) {
         if !self.json || (!is_lines && HAS_DOCUMENT.load(Ordering::Relaxed)) {
             return;
@@ -34,7 +34,7 @@ impl Output {
     }
 }
 
-/// Version of all JSON documents; grows when a field changes its meaning or is removed.
+/// Version of all JSON documents; it grows when a field changes its meaning or is removed.
 pub(crate) const VERSION: u32 = 2;
 
 pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, CommandError> {

@@ -1,4 +1,4 @@
-//! Output of commands: data to stdout, messages for people to stderr.
+//! Output of commands: data on stdout, messages for people on stderr.
 
 mod json_output;
 mod terminal_width;
@@ -13,16 +13,16 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write as _};
 use terminal_width::{WIDTH, terminal_width, wrap_text};
 
-/// Output settings of a command.
+/// Settings of a command's output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
-    /// Write JSON to stdout.
+    /// True if data is written to stdout as JSON.
     pub(crate) json: bool,
-    /// Write only errors to stderr.
+    /// True if only errors are written to stderr.
     pub(crate) quiet: bool,
-    /// Colors of stderr.
+    /// Color mode of stderr.
     pub(crate) paint: ColorMode,
-    /// Colors of stdout.
+    /// Color mode of stdout.
     pub(crate) paint_data: ColorMode,
 }
 
@@ -33,7 +33,7 @@ impl Output {
         Self { json, quiet, paint, paint_data }
     }
 
-    /// Returns `true` if a progress bar may be drawn on stderr.
+    /// Returns `true` if progress bars may be drawn on stderr.
     pub(crate) fn draws(&self) -> bool {
         !self.quiet && !self.json && io::stderr().is_terminal() && !is_dumb()
     }
@@ -64,12 +64,13 @@ impl Output {
         }
     }
 
-    /// Writes a line of data to stdout.
+    /// Writes lines of data to stdout, with a line end.
     pub(crate) fn data(&self, text: &str) -> Result<(), CommandError> {
         self.line(&sanitize(text, self.paint_data))
     }
 
-    /// Writes text of another program unchanged, without a line end. A closed pipe ends the program quietly.
+    /// Writes text of another program, sanitized and without an added line end. A closed pipe ends the
+    /// program quietly.
     pub(crate) fn write_raw(&self, text: &str) -> Result<(), CommandError> {
         self.bytes(sanitize(text, ColorMode::plain()).as_bytes())
     }
@@ -79,12 +80,12 @@ impl Output {
         self.bytes(line.as_bytes())
     }
 
-    /// Writes the text of a file: unchanged, or sanitized for a terminal.
+    /// Writes the text of a file to stdout: unchanged, or sanitized for a terminal.
     pub(crate) fn file(&self, text: &str) -> Result<(), CommandError> {
         if io::stdout().is_terminal() { self.write_raw(text) } else { self.bytes(text.as_bytes()) }
     }
 
-    /// Writes bytes unchanged. A closed pipe ends the program quietly.
+    /// Writes bytes unchanged to stdout. A closed pipe ends the program quietly.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), CommandError> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
@@ -94,7 +95,7 @@ impl Output {
         })
     }
 
-    /// Writes a message to stderr, unless quiet.
+    /// Writes a message to stderr, wrapped to the terminal's width; nothing if quiet.
     pub(crate) fn say(&self, text: &str) {
         if self.quiet {
             return;
@@ -107,26 +108,26 @@ impl Output {
         ));
     }
 
-    /// Writes the suggested next command as the last line.
+    /// Writes the suggested next command to stderr, as the last line of a command.
     pub(crate) fn next(&self, command: &str) {
         self.say(&format!("{} {command}", self.paint.blue("next:")));
     }
 }
 
-/// Style of a page, chosen by the caller.
+/// Style in which a page of text is formatted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageStyle {
-    /// Colors or none.
+    /// Color mode of the page.
     pub(crate) paint: ColorMode,
-    /// Available columns.
+    /// Width of the page in columns.
     pub(crate) width: usize,
-    /// Plain ASCII in place of block characters.
+    /// True if plain ASCII replaces block characters and the like.
     pub(crate) is_ascii: bool,
-    /// Current time in milliseconds since the Unix epoch, for ages.
+    /// Current time in milliseconds since the Unix epoch, from which ages are formatted.
     pub(crate) now_ms: u64,
 }
 
-/// Quotes a word of a command for the shell if necessary.
+/// Quotes a word of a command for the shell if that is necessary.
 pub(crate) fn shell_quoted(text: impl Display) -> String {
     let text = text.to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "_./@%+=:,-".contains(c);
@@ -141,13 +142,14 @@ pub(crate) fn write_control_sequence(sequence: &str) {
     drop(io::stderr().lock().write_all(sequence.as_bytes()));
 }
 
-/// Writes to stderr without a line end; errors are ignored.
+/// Writes sanitized text to stderr without a line end; errors are ignored.
 pub(crate) fn write_stderr(text: &str) {
     let paint = ColorMode::when(wants_color() && io::stderr().is_terminal());
     drop(io::stderr().lock().write_all(sanitize(text, paint).as_bytes()));
 }
 
-/// Formats a problem that ends no command, such as a warning or a note: `label`, then what and where.
+/// Formats a problem that does not end the command, such as a warning or a note: `label`, message, place,
+/// notes and hint.
 pub(crate) fn problem_text(label: impl Display, problem: &Problem) -> String {
     let place = problem.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
     let notes: String = problem.notes.iter().map(|(note, _)| format!("; {note}")).collect();
@@ -155,7 +157,7 @@ pub(crate) fn problem_text(label: impl Display, problem: &Problem) -> String {
     format!("{label}: {}{place}{notes}{hint}", problem.message)
 }
 
-/// Returns `true` if the user's locale allows only ASCII; an unset locale allows everything.
+/// Returns `true` if the user's locale allows only ASCII; an unset locale allows all characters.
 fn is_ascii() -> bool {
     let locale =
         ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|text| !text.is_empty());

@@ -21,8 +21,8 @@ pub(super) fn terminal_width(terminal: &impl std::os::fd::AsFd) -> Option<usize>
         .filter(|columns| *columns > 0)
 }
 
-/// Wraps long lines between words, indenting continuations below the value of a `  name   value` line. Lines
-/// with colors are left as they are.
+/// Wraps long lines between words, and indents continuations below the value of a `  name   value` line.
+/// Lines with colors stay as they are.
 pub(super) fn wrap_text(text: &str, width: usize) -> String {
     text.lines().map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
 }

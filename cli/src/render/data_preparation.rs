@@ -1,4 +1,4 @@
-//! Progress line of downloading data and tokenizing text.
+//! Progress of downloading data and tokenizing text, on one line.
 
 use super::number::count;
 use crate::output::Output;
@@ -8,25 +8,25 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
-/// Progress line on stderr. Without a terminal, only the downloads are announced.
+/// Progress line on stderr. Where no bar is drawn, only downloads are announced.
 pub(crate) struct DataPreparationBar {
     out: Output,
     bar: ProgressBar,
-    /// Start of tokenization.
+    /// Time at which tokenization started.
     begun: Cell<Instant>,
-    /// URL of the current download.
+    /// URL of the current download, which is announced once.
     named: RefCell<String>,
 }
 
 impl DataPreparationBar {
-    /// Creates a line that is drawn with the first progress.
+    /// Creates a progress line, which is drawn with the first progress.
     pub(crate) fn new(out: Output) -> Self {
         let bar = if out.draws() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template of our own"));
         Self { out, bar, begun: Cell::new(Instant::now()), named: RefCell::default() }
     }
 
-    /// Shows the progress.
+    /// Shows the progress of a download or of tokenization.
     pub(crate) fn show(&self, work: PreparationStep<'_>) {
         let message = match work {
             PreparationStep::Fetching(fetched) => {

@@ -1,11 +1,12 @@
-//! Progress of a training run and its ETA: the time that remains, by steps or by a time limit.
+//! Progress of a training run and its ETA (estimated time of arrival): the remaining time by steps or a time
+//! limit.
 
 use super::figures::{Figures, PlannedTraining};
 use super::number::seconds;
 
 impl Figures {
-    /// Returns progress and remaining time, by steps at the current speed or by the time limit, whichever is
-    /// further.
+    /// Returns progress and remaining time: by steps at the current speed or by the time limit, whichever is
+    /// further along.
     pub(crate) fn advance(&self, expected: &PlannedTraining) -> TrainingProgress {
         TrainingProgress { validating: self.validating, ..self.advance_of_steps(expected) }
     }
@@ -48,20 +49,20 @@ impl Figures {
     }
 }
 
-/// Progress of a training run.
+/// Progress of a training run at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct TrainingProgress {
-    /// Completed steps.
+    /// Number of completed steps.
     pub(crate) step: u64,
-    /// Total steps, if they end the training.
+    /// Total number of steps; `None` if unknown or if a time limit ends the training.
     pub(crate) of: Option<u64>,
-    /// Completed share, 0 to 1, if steps or time end the training.
+    /// Completed share of the training, 0 to 1; `None` if neither steps nor time end it.
     pub(crate) share: Option<f64>,
-    /// Remaining seconds.
+    /// Estimated remaining time of the training in seconds; `None` if unknown.
     pub(crate) eta_seconds: Option<f64>,
-    /// Name of the counted unit if it is not steps.
+    /// Singular name of the counted unit; `None` for steps.
     pub(crate) noun: Option<&'static str>,
-    /// Samples of the current validation: done, and total.
+    /// Number of samples in the current validation: those done, and all; `None` outside a validation.
     pub(crate) validating: Option<(u64, u64)>,
 }
 
@@ -78,13 +79,13 @@ impl TrainingProgress {
         }
     }
 
-    /// Returns the completed share in whole percent.
+    /// Returns the completed share of the training in whole percent; `None` if unknown.
     pub(crate) fn percent(&self) -> Option<u32> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 100")]
         self.share.map(|share| (share * 100.0 + 1e-9) as u32)
     }
 
-    /// Formats `4 min 52 s left`; `None` if unknown or at the end.
+    /// Formats the remaining time: `4 min 52 s left`; `None` if unknown or at the end.
     pub(crate) fn eta_text(&self) -> Option<String> {
         self.eta_seconds.filter(|left| *left > 0.0).map(|left| format!("{} left", seconds(left)))
     }

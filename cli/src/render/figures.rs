@@ -1,62 +1,64 @@
-//! Live figures of a trial, folded from its events; independent of the terminal.
+//! Live figures of a trial, folded from its events; they do not depend on the terminal.
 
 use super::number::{count, loss, plain, seconds};
 use dtrain_protocol::{Event, StampedEvent, StepFigures, StepId};
 use dtrain_runner::reporters::Reporters;
 use std::collections::BTreeMap;
 
-/// Figures that the plan predicts.
+/// Figures that the plan predicts for a training run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlannedTraining {
-    /// Total optimizer steps; 0 if unknown, or if only a time limit ends training.
+    /// Total number of optimizer steps; 0 if unknown, or if only a time limit ends the training.
     pub(crate) steps: u64,
-    /// Time limit in seconds of training.
+    /// Time limit of the training in seconds; `None` without one.
     pub(crate) limit: Option<f64>,
-    /// Predicted seconds per step.
+    /// Predicted seconds per step; `None` without a prediction.
     pub(crate) step_seconds: Option<f64>,
     /// Unit of throughput: `tokens` for a model with sequences, otherwise `samples`.
     pub(crate) unit: &'static str,
-    /// Metric of the objective.
+    /// Name of the objective's metric.
     pub(crate) metric: String,
 }
 
 impl PlannedTraining {
-    /// Returns the total steps; `None` if unknown or already exceeded: a script may count something else.
+    /// Returns the total number of steps; `None` if unknown or if `step` exceeds it: a script may count
+    /// something else.
     pub(crate) fn steps_at(&self, step: u64) -> Option<u64> {
         Some(self.steps).filter(|steps| *steps > 0 && *steps >= step)
     }
 }
 
-/// Number of named metrics on one line.
+/// Maximum number of named metrics on one line.
 const METRICS_SHOWN: usize = 3;
 
 /// Latest figures of a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// Latest step.
+    /// Figures of the latest step; `None` before the first.
     pub(crate) step: Option<StepFigures>,
-    /// Latest validation: step, loss, accuracy.
+    /// Latest validation: step, loss, and accuracy if measured.
     pub(crate) valid: Option<(StepId, f64, Option<f64>)>,
-    /// Samples of the current validation: done, and total.
+    /// Number of samples in the current validation: those done, and all; `None` outside a validation.
     pub(super) validating: Option<(u64, u64)>,
-    /// Best validation loss and its step.
+    /// Step and value of the best validation loss.
     pub(crate) best: Option<(StepId, f64)>,
-    /// Latest value of each metric that a program names itself, and the latest step with one.
+    /// Latest value of each metric that a program names itself.
     pub(crate) metrics: BTreeMap<String, f64>,
+    /// Latest step for which a program reported a named metric.
     pub(super) metrics_step: u64,
-    /// Ranks whose figures are shown.
+    /// Selects the ranks whose figures are shown.
     reporters: Reporters,
-    /// Latest durable checkpoint.
+    /// Step of the latest durable checkpoint.
     pub(crate) saved: Option<StepId>,
-    /// Seconds per step and tokens per second, moving averages of about twenty steps.
+    /// Seconds per step and tokens per second, as moving averages over about twenty steps.
     pub(crate) pace: Option<(f64, f64)>,
-    /// Largest memory of any rank in bytes.
+    /// Largest memory used by any rank so far, in bytes.
     pub(crate) memory_bytes: u64,
 }
 
 impl Figures {
-    /// Applies an event. Returns `true` if a displayed figure changed; each comes from the lowest rank that
-    /// reports it.
+    /// Updates the figures by an event. Returns `true` if a displayed figure changed; each figure comes from
+    /// the lowest rank that reports it.
     pub(crate) fn apply(&mut self, said: &StampedEvent) -> bool {
         match &said.event {
             Event::Step(figures) => {
@@ -120,7 +122,8 @@ impl Figures {
         });
     }
 
-    /// Formats `loss 2.3140   valid 2.4021   12.3 k tokens/s`, without unknown parts.
+    /// Formats loss, validation loss, named metrics and throughput: `loss 2.3140   valid 2.4021   12.3 k
+    /// tokens/s`. Leaves out unknown parts.
     pub(crate) fn results(&self, expected: &PlannedTraining) -> String {
         let mut parts = Vec::new();
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
@@ -132,7 +135,7 @@ impl Figures {
         parts.join("   ")
     }
 
-    /// Returns the named metrics to show: the objective first, few enough for one line.
+    /// Returns the named metrics to show: the objective first, and few enough for one line.
     fn shown<'a>(&'a self, expected: &PlannedTraining) -> impl Iterator<Item = (&'a String, &'a f64)> {
         let objective = expected.metric.clone();
         let first = self.metrics.get_key_value(&objective);
@@ -140,7 +143,7 @@ impl Figures {
         first.into_iter().chain(others).take(METRICS_SHOWN)
     }
 
-    /// Formats `81.0 ms/step, predicted 79.0 ms`, without unknown parts.
+    /// Formats measured and predicted step time: `81.0 ms/step, predicted 79.0 ms`. Leaves out unknown parts.
     pub(crate) fn speed(&self, expected: &PlannedTraining) -> String {
         match (self.pace, expected.step_seconds) {
             (Some((step, _)), Some(predicted)) => {
@@ -151,7 +154,7 @@ impl Figures {
         }
     }
 
-    /// Formats progress and figures as a log line.
+    /// Formats progress, results, speed and remaining time as one log line.
     pub(crate) fn line(&self, expected: &PlannedTraining) -> String {
         let advance = self.advance(expected);
         let progress = match (advance.of, advance.percent()) {
@@ -163,7 +166,7 @@ impl Figures {
         told.collect::<Vec<_>>().join("   ")
     }
 
-    /// Formats results and speed, without unknown parts.
+    /// Formats results and speed on one line. Leaves out unknown parts.
     pub(crate) fn results_and_speed(&self, expected: &PlannedTraining) -> String {
         let mut parts = vec![self.results(expected), self.speed(expected)];
         parts.retain(|part| !part.is_empty());

@@ -1,4 +1,4 @@
-//! Rendering of text and HTML. Makes no decisions.
+//! Rendering as text and HTML. Makes no decisions.
 
 pub(crate) mod checkpoint;
 pub(crate) mod compare;

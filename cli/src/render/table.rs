@@ -1,11 +1,11 @@
-//! Text tables that fit a width in characters.
+//! Text tables that fit into a width in characters.
 
 use super::truncate::{truncate, width};
 use crate::color::ColorMode;
 use crate::output::PageStyle;
 use std::borrow::Cow;
 
-/// Meaning of a text, which selects its color.
+/// Meaning of a text, which determines its color.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TextRole {
     #[default]
@@ -24,16 +24,16 @@ pub(crate) struct StyledText {
     pub(crate) tone: TextRole,
 }
 
-/// A column of a table: title, alignment, and how it shrinks.
+/// A column of a table: its title, alignment, and how it shrinks.
 #[derive(Clone, Debug)]
 pub(crate) struct TableColumn {
-    /// Title.
+    /// Title of the column.
     pub(crate) title: Cow<'static, str>,
-    /// True for right alignment.
+    /// True if the column's texts are aligned to the right.
     pub(crate) is_right: bool,
-    /// Priority: the lowest rank is dropped first if the columns do not fit; rank 9 is never dropped.
+    /// Priority of the column: the lowest is dropped first if the columns do not fit; 9 is never dropped.
     pub(crate) rank: u8,
-    /// Width down to which its texts may be truncated; `None`: never.
+    /// Width down to which the column's texts may be truncated; `None` if they may not.
     pub(crate) least: Option<usize>,
 }
 
@@ -55,7 +55,7 @@ impl From<&str> for StyledText {
     }
 }
 
-/// Colors a text.
+/// Colors a text by its meaning.
 pub(crate) fn painted(text: &str, tone: TextRole, paint: ColorMode) -> String {
     match tone {
         TextRole::Plain => text.to_owned(),
@@ -67,8 +67,8 @@ pub(crate) fn painted(text: &str, tone: TextRole, paint: ColorMode) -> String {
     }
 }
 
-/// Formats a table with a title line. Columns without any text are dropped; then gaps, truncatable columns
-/// and the columns of lowest rank shrink or go until it fits.
+/// Formats a table with a line of titles. Columns without any text are dropped. Then gaps shrink, truncatable
+/// columns shrink, and columns of the lowest rank are dropped, until the table fits.
 pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: PageStyle) -> String {
     let mut page = String::new();
     for cells in layout_table(columns, rows, style) {
@@ -86,7 +86,7 @@ pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: Pa
     page
 }
 
-/// Lays out the lines of a table, titles first: padded cells.
+/// Lays out the lines of a table as padded cells, titles first.
 pub(crate) fn layout_table(
     columns: &[TableColumn],
     rows: &[Vec<StyledText>],
@@ -117,7 +117,8 @@ pub(crate) fn layout_table(
     std::iter::once(&titles).chain(rows).map(line).collect()
 }
 
-/// Returns gap and widths of the columns; removes columns from `kept` if nothing else helps.
+/// Returns the gap between columns and their widths; drops columns from `kept` if nothing else makes them
+/// fit.
 fn fit(
     columns: &[TableColumn],
     rows: &[Vec<StyledText>],
@@ -153,7 +154,7 @@ fn fit(
     }
 }
 
-/// Formats a section of a page with aligned columns; empty without lines.
+/// Formats a section of a page with aligned columns; empty if it has no lines.
 pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> String {
     if lines.is_empty() {
         return String::new();
@@ -176,7 +177,7 @@ pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> St
     page
 }
 
-/// Formats an age in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`; `in the future` if a clock was
+/// Formats an age in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`. `in the future` if a clock was
 /// wrong.
 pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     if at_ms > now_ms.saturating_add(60_000) {
@@ -192,13 +193,13 @@ pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// Formats an age as a statement: `3h ago`, or `in the future`.
+/// Formats an age as a phrase: `3h ago`, or `in the future`.
 pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
     let age = age(at_ms, now_ms);
     if age.starts_with(|c: char| c.is_ascii_digit()) { format!("{age} ago") } else { age }
 }
 
-/// Formats CSV (RFC 4180): one line per row, fields quoted if necessary.
+/// Formats CSV (RFC 4180): one line per row, with fields quoted if necessary.
 pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, str>>>) -> String {
     let mut page = String::new();
     for row in rows {

@@ -1,18 +1,18 @@
-//! Truncation of texts to a width in characters, with an ellipsis.
+//! Truncation of texts, with an ellipsis, to a width in characters.
 
 use crate::output::PageStyle;
 
-/// Returns the number of characters; each is assumed to be one column wide.
+/// Returns the number of characters in a text; each is assumed to be one column wide.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Joins a text into one line.
+/// Replaces line ends and tabs by blanks, so that a text fits on one line.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ")
 }
 
-/// Joins a text into one line of at most `most` characters, truncated with an ellipsis.
+/// Joins a text into one line of at most `most` characters; a longer one ends with an ellipsis.
 pub(crate) fn truncate(text: &str, most: usize, style: PageStyle) -> String {
     let text = one_line(text);
     if width(&text) <= most {

@@ -6,7 +6,7 @@ use super::model::trial::TrialModel;
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::TrialStatus;
 
-/// A page with its contents.
+/// An open page with its contents.
 #[derive(Clone, Debug)]
 pub(crate) enum OpenPage {
     List(TrialList, Cursor),
@@ -14,13 +14,13 @@ pub(crate) enum OpenPage {
     Trial(Box<TrialModel>, TrialViewState),
 }
 
-/// Selected entry of a list.
+/// Position of the selected entry in a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) at: usize,
 }
 
-/// View settings of a trial's page.
+/// View settings of the page about a trial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrialViewState {
     /// Index of the selected metric.
@@ -30,53 +30,55 @@ pub(crate) struct TrialViewState {
     pub(crate) is_large: bool,
     /// True if the log is shown in place of the events.
     pub(crate) has_log: bool,
-    /// Index of the selected log.
+    /// Index of the log that is shown.
     pub(crate) log: usize,
-    /// Names of all logs, and the last lines of the selected one.
+    /// Names of all logs.
     pub(crate) logs: Vec<String>,
+    /// Last lines of the log that is shown.
     pub(crate) lines: Vec<String>,
-    /// Scroll positions in lines: ranks from the top, events or log from the end.
+    /// Number of ranks scrolled past, from the top.
     pub(crate) ranks_first: usize,
+    /// Number of lines of events or log scrolled back, from the end.
     pub(crate) back: usize,
 }
 
-/// A pane of a trial's page.
+/// A pane of the page about a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pane {
     #[default]
     Curves,
     Ranks,
-    /// Events, or the log.
+    /// Messages about events, or the log.
     Told,
 }
 
-/// Request to the rest of the program.
+/// Request from the page to the event loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AppRequest {
-    /// Quit; trials continue.
+    /// Quit the view; trials continue.
     Quit,
     /// Return to the shell until the user resumes the program.
     Suspend,
     OpenTrial(TrialId),
     OpenStudy(String),
-    /// Return to the previous page.
+    /// Return to the page below.
     Back,
-    /// Stop a trial after its current step and a checkpoint.
+    /// Stop this trial after its current step and a checkpoint.
     Stop(TrialId),
-    /// Redraw everything.
+    /// Redraw the whole screen.
     Redraw,
-    /// Read the selected log.
+    /// Read the log that is shown.
     Log,
 }
 
-/// Stack of open pages, the last one on top.
+/// State of the view: a stack of open pages, the last one on top.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) pages: Vec<OpenPage>,
     pub(crate) has_help: bool,
-    /// Trial id and label of the open question about stopping.
+    /// Id and label of the trial in the open question about stopping it.
     pub(crate) stop: Option<(TrialId, String)>,
-    /// Message in the last line.
+    /// Message in the last line of the screen.
     pub(crate) message: Option<String>,
 }
 
@@ -94,7 +96,7 @@ impl App {
         self.pages.last_mut().expect("the first page is never closed")
     }
 
-    /// Returns to the previous page, or restores a page whose pane fills the screen.
+    /// Returns to the page below, or restores a pane that fills the screen.
     pub(super) fn back(&mut self) -> Option<AppRequest> {
         if let OpenPage::Trial(_, look) = self.page_mut()
             && (look.is_large || look.has_log)
@@ -105,7 +107,7 @@ impl App {
         (self.pages.len() > 1).then_some(AppRequest::Back)
     }
 
-    /// Returns the open or selected trial if it is running.
+    /// Returns id and label of the open or selected trial if it is running.
     pub(super) fn stoppable(&self) -> Option<(TrialId, String)> {
         let row = match self.page() {
             OpenPage::Trial(trial, _) => {

@@ -5,7 +5,7 @@ use super::model::list::ListEntry;
 use super::model::trial::TrialModel;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Keys of every page.
+/// Keys and their meanings, as the help shows them.
 pub(super) const HELP: [(&str, &str); 10] = [
     ("arrows, j k", "select a line, scroll"),
     ("Enter", "open; enlarge a pane"),
@@ -20,7 +20,7 @@ pub(super) const HELP: [(&str, &str); 10] = [
 ];
 
 impl App {
-    /// Handles a key.
+    /// Handles a key press; returns the request that it makes, if any.
     pub(crate) fn key(&mut self, key: KeyEvent) -> Option<AppRequest> {
         let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -93,7 +93,7 @@ impl Cursor {
     }
 }
 
-/// Lines scrolled by a page key.
+/// Number of lines that a page key scrolls.
 const PAGE: usize = 10;
 
 impl TrialViewState {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time that an escape waits for the rest of a key sequence.
+/// Time for which a lone escape waits for the rest of a key sequence.
 const ESCAPE: Duration = Duration::from_millis(50);
 
 /// The terminal in full-screen mode; restored on drop.
@@ -30,7 +30,7 @@ pub(super) struct Screen {
     keys: KeyDecoder,
 }
 
-/// Signals received since the last check.
+/// Flags of the signals received since the last check.
 struct SignalFlags {
     end: Arc<AtomicBool>,
     suspend: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ struct SignalFlags {
     resized: Arc<AtomicBool>,
 }
 
-/// Request made by a signal.
+/// Request that a signal makes to the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalRequest {
     End,
@@ -63,7 +63,7 @@ impl Screen {
         Ok(Self { terminal, signals, keys: KeyDecoder::default() })
     }
 
-    /// Returns the pending signal, if any.
+    /// Returns the request of a signal that arrived since the last call; `None` without one.
     pub(super) fn signalled(&self) -> Option<SignalRequest> {
         let came = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
         if came(&self.signals.end) {
@@ -76,7 +76,8 @@ impl Screen {
         }
     }
 
-    /// Waits for keys, at most `pause`; a signal ends the wait. `Err` if the terminal is gone.
+    /// Waits at most `pause` for keys, and returns them; a signal ends the wait. `Err` if the terminal is
+    /// gone.
     pub(super) fn keys(&mut self, pause: Duration) -> Result<Vec<KeyEvent>, CommandError> {
         let pause = if self.keys.is_waiting() { ESCAPE } else { pause };
         let stdin = stdin();
@@ -106,15 +107,15 @@ impl Screen {
         self.reenter()
     }
 
-    /// Enters full-screen mode again, and forgets the old contents.
+    /// Enters full-screen mode again, and clears the screen.
     pub(super) fn reenter(&mut self) -> Result<(), CommandError> {
         self.signals.resumed.store(false, Ordering::SeqCst);
         enter_raw_mode().map_err(|error| failure(&error))?;
         self.clear()
     }
 
-    /// Clears the screen without asking for the cursor position as `Terminal::clear` does: not every terminal
-    /// answers.
+    /// Clears the screen. Unlike `Terminal::clear`, does not ask for the cursor position, which not every
+    /// terminal answers.
     pub(super) fn clear(&mut self) -> Result<(), CommandError> {
         let size = self.terminal.size().map_err(|error| failure(&error))?;
         self.terminal.resize(size.into()).map_err(|error| failure(&error))

@@ -1,4 +1,4 @@
-//! Checks of this machine.
+//! Checks of this machine: state folder, disk, memory, clock and the like.
 
 use super::{Finding, gpu};
 use dtrain_recipes::Bytes;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Returns all checks, the state folder first.
+/// Returns all checks of this machine, that of the state folder first.
 pub(super) fn checks(home: &Home) -> Vec<Finding> {
     let mut checks = vec![program()];
     let state = state_folder(home.path());
@@ -167,10 +167,10 @@ fn git() -> Finding {
     }
 }
 
-/// Tolerated difference between two clocks, or of one clock before and after it was set.
+/// Tolerated difference between two clocks, or between readings of one clock before and after it was set.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// Greatest plausible age of this build: ten years.
+/// Greatest plausible age of the running program: ten years.
 const OLDEST: Duration = Duration::from_secs(315_576_000);
 
 fn clock(history: &Path) -> Finding {

@@ -1,4 +1,4 @@
-//! State that a runner keeps about a study's trials.
+//! State that the runner of a study keeps about each trial.
 
 use super::study_config::StudyConfig;
 use crate::command_error::CommandError;
@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Consecutive trials that may be lost, or fail, before the study stops: something is wrong with all of them.
+/// Number of consecutive trials that may be lost, or fail, before the study stops: something is wrong with
+/// all of them.
 pub(super) const FAILURES_MOST: u32 = 3;
 
-/// Resources of a runner.
+/// Resources with which a runner is created.
 pub(super) struct RunnerContext<'env> {
     pub(super) context: &'env Context,
     pub(super) quiet: &'env Context,
@@ -25,40 +26,40 @@ pub(super) struct RunnerContext<'env> {
     pub(super) kept: &'env StudyConfig,
     pub(super) name: &'env str,
     pub(super) interrupts: Arc<Interrupts>,
-    /// Time after which no trial starts.
+    /// Time after which no trial starts; `None` without a limit.
     pub(super) deadline: Option<Instant>,
 }
 
-/// A running trial.
+/// Control of a trial that is running.
 pub(super) struct RunningTrial {
     pub(super) interrupts: Arc<Interrupts>,
-    /// Reason and time of the request to end it.
+    /// Reason and time of the request to end the trial; `None` if there was none.
     pub(super) ending: Option<(EndRequest, Instant)>,
-    /// Time since which its hosts are unreachable.
+    /// Time since which the trial's hosts are unreachable; `None` while they answer.
     pub(super) away: Option<Instant>,
 }
 
 /// Reason why a trial was asked to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndRequest {
-    /// Pause it.
+    /// To pause the trial, which may be resumed later.
     Pause,
-    /// Prune it.
+    /// To prune the trial, which does not look promising.
     Prune,
-    /// Its hosts failed; repeat it on others.
+    /// Its hosts failed: it is repeated on others.
     Machines,
-    /// The study was interrupted.
+    /// The user interrupted the study.
     Interrupt,
 }
 
-/// State of a trial, running or not.
+/// State of one trial of a study, running or not.
 #[derive(Default)]
 pub(super) struct TrackedTrial {
     pub(super) values: Vec<TrialValue>,
     pub(super) source: serde_json::Value,
-    /// Steps and cost of the latest report.
+    /// Progress and cost in the latest report; `None` before the first.
     pub(super) newest: Option<(u64, f64)>,
-    /// Slot in which it was started; it resumes on those hosts.
+    /// Slot in which the trial was started, and on whose hosts it resumes; `None` before its start.
     pub(super) place: Option<usize>,
     pub(super) running: Option<RunningTrial>,
 }

@@ -1,4 +1,4 @@
-//! Draws the page on top into a buffer, from its state alone.
+//! View that draws the page on top into a buffer, from its state alone.
 
 mod canvas;
 mod chart;
@@ -17,10 +17,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use std::borrow::Cow;
 
-/// Smallest terminal: columns and lines.
+/// Smallest supported terminal: columns and lines.
 const LEAST: (u16, u16) = (40, 12);
 
-/// Draws the page on top. Control characters in untrusted text are removed.
+/// Draws the page on top, and removes control characters of untrusted text.
 pub(crate) fn draw(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     draw_page(app, ink, buffer);
     for cell in &mut buffer.content {
@@ -57,7 +57,7 @@ fn draw_page(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     }
 }
 
-/// Draws the last line: a question, a message, or the available keys.
+/// Draws the last line of the screen: a question, a message, or the available keys.
 fn foot(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     let last = area.height - 1;
     if let Some((_, label)) = &app.stop {
