@@ -83,7 +83,7 @@ pub(crate) enum CommandArgs {
     #[command(after_help = CHECK_EXAMPLE)]
     Check(CheckArgs),
 
-    /// Show what is in the data of a recipe, and make its tokens
+    /// Show what is in the data of a recipe, and tokenize it
     #[command(after_help = DATA_EXAMPLE)]
     Data(DataArgs),
 
@@ -241,7 +241,7 @@ pub(crate) enum CommandArgs {
         #[arg(long, value_name = "FOLDER", requires = "stdio")]
         shared: Option<PathBuf>,
 
-        /// Print the blake3 of this program
+        /// Print the BLAKE3 digest of this program
         #[arg(long, conflicts_with = "stdio")]
         digest: bool,
 
@@ -341,15 +341,15 @@ pub(crate) enum HostsCommand {
 /// Jobs of a worker process other than training.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerPart {
-    /// Measures
+    /// Measures rates of computation and communication
     Probe,
     /// Examines a device
     Device,
-    /// Generates text
+    /// Generates text with a trained decoder
     Sample,
-    /// Classifies
+    /// Classifies samples with a trained model
     Predict,
-    /// Measures a trained model
+    /// Measures a trained model on data
     Evaluate,
 }
 

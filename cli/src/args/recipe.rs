@@ -109,7 +109,7 @@ pub(crate) struct PublishArgs {
     #[arg(long, default_value = "origin")]
     pub(crate) remote: String,
 
-    /// Push also to a repository on this machine
+    /// Allow pushing to a repository on this machine
     #[arg(long)]
     pub(crate) allow_file: bool,
 }

@@ -191,12 +191,12 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
 
-    /// Train the best setting and the untuned one with so many other seeds each, and compare them [default:
-    /// tune.confirm, 0]
+    /// Train the best setting and the untuned one with this many other seeds each, and compare them
+    /// [default: tune.confirm, 0]
     #[arg(long, value_name = "SEEDS")]
     pub(crate) confirm: Option<u32>,
 
-    /// Begin no trial after so long, such as "2 h"
+    /// Begin no trial after this long, such as "2 h"
     #[arg(long, value_name = "TIME")]
     pub(crate) time: Option<String>,
 
