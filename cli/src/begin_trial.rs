@@ -26,7 +26,7 @@ pub(crate) struct NewRun<'a> {
     pub(crate) plan: &'a Plan,
     /// Source of each value in the recipe, by key.
     pub(crate) sources: BTreeMap<String, ValueSource>,
-    /// Folder whose git revision is recorded.
+    /// Folder whose git revision the trial records.
     pub(crate) folder: &'a Path,
     /// Owner of the recipe, for the audit log: the user (`own files`) or packages.
     pub(crate) recipe: String,
@@ -81,7 +81,7 @@ fn print_source_checkpoint(context: &Context, parent: &Parent) {
 /// Refuses to train if a checkpoint cannot be saved: a file would exceed the file size limit, or the disk of
 /// the state folder has no room for one checkpoint.
 fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandError> {
-    /// Bytes kept free beside a rank's checkpoint, for the history.
+    /// Number of bytes kept free beside a rank's checkpoint, for the history.
     const RESERVE: u64 = 16 << 20;
     let recipe = &plan.recipe;
     if recipe.cluster.launcher != LauncherKind::Local || matches!(recipe.model, Model::Command(_)) {

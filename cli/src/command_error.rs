@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 #[derive(Debug)]
 pub(crate) struct CommandError {
     exit: ExitReason,
-    /// What was wanted and what was found; lower case, no full stop. Empty if everything has been printed
-    /// already.
+    /// The failure: first the wanted state, then the found one; lower case, no full stop. Empty if everything
+    /// has been printed already.
     message: String,
     causes: Vec<String>,
     hint: Option<String>,
@@ -81,7 +81,7 @@ impl CommandError {
         })
     }
 
-    /// Returns `true` if the message or a cause contains one of `words`.
+    /// Returns `true` if the message or any cause contains one of the texts `words`.
     pub(crate) fn says(&self, words: &[&str]) -> bool {
         let texts = || std::iter::once(&self.message).chain(&self.causes);
         words.iter().any(|word| texts().any(|text| text.contains(word)))

@@ -17,7 +17,7 @@ use dtrain_runner::ledger::completion;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Environment variable with the name of the shell that asks for completions.
+/// Environment variable by which a shell asks for completions; its value names the shell.
 pub(crate) const VARIABLE: &str = "COMPLETE";
 
 /// Prints completions and ends the program if a shell asks for them.

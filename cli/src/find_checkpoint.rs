@@ -112,7 +112,7 @@ struct CheckpointSearch<'a> {
     trial: &'a TrialDetails,
     /// Checkpoints found damaged so far, each with step and reason.
     damaged: Vec<(StepId, String)>,
-    /// Steps of checkpoints that were not found.
+    /// Steps of the checkpoints that were not found so far.
     missing: Vec<StepId>,
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn connect_hosts_of_trial(
     connect_answering(context, &plan_of_trial(trial)?.recipe)
 }
 
-/// Like [`connect_hosts_of_trial`]; also returns the hosts that did not answer, with reasons.
+/// Connects like [`connect_hosts_of_trial`]; also returns the hosts that did not answer, with reasons.
 pub(crate) fn connect_hosts_of_trial_and_report(
     context: &Context,
     trial: &TrialDetails,

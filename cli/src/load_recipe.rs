@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct LoadedRecipe {
     /// Name or path of the recipe, as the user typed it.
     pub(crate) name: String,
-    /// The recipe, with the source of each value.
+    /// The checked recipe, with the source of each value.
     pub(crate) checked: CheckedRecipe,
     /// Absolute folder from which relative data paths and the training command start.
     pub(crate) folder: PathBuf,
@@ -119,7 +119,7 @@ pub(crate) fn load_without_running(
     load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))
 }
 
-/// Like [`load_without_running`], for a recipe that was typed in the folder `place` with recorded overrides.
+/// Loads a recipe like [`load_without_running`], as typed in the folder `place`, with recorded overrides.
 pub(crate) fn load_without_running_in(
     name: &str,
     place: &Path,
@@ -208,7 +208,7 @@ pub(crate) fn find(name: &str) -> Result<Source, CommandError> {
     find_in(name, Path::new("."))
 }
 
-/// Like [`find`], for a name typed in the folder `place`.
+/// Finds a recipe like [`find`], for a name that was typed in the folder `place`.
 fn find_in(name: &str, place: &Path) -> Result<Source, CommandError> {
     let path = Path::new(name);
     if path.is_dir() {
@@ -242,7 +242,7 @@ fn find_in(name: &str, place: &Path) -> Result<Source, CommandError> {
 
 /// Returns the library recipe whose name is most similar to `name`; `None` if none is similar.
 fn similar_library_recipe(name: &str) -> Option<&'static str> {
-    /// Least similarity of a suggestion; 1 is equal.
+    /// Least similarity of a name, from 0 to 1, to be suggested.
     const LIKE: f64 = 0.85;
     let near = library::names().map(|known| (strsim::jaro_winkler(name, known), known));
     near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness >= LIKE).map(|(_, known)| known)
@@ -300,7 +300,7 @@ fn missing_file_problem(pattern: &FilePattern, folder: &Path) -> Option<Problem>
     Some(pattern.missing(folder, home.as_deref()))
 }
 
-/// Returns the files that a pattern matches; for a URL, the copy downloaded to this host.
+/// Returns the files that a pattern matches; for a URL, the file downloaded from it to this host.
 pub(crate) fn matching_files(pattern: &FilePattern, folder: &Path) -> Vec<PathBuf> {
     match downloaded(&pattern.pattern) {
         Some(path) => vec![path],

@@ -1,4 +1,4 @@
-//! Locations of the shared recipe packages, their lock file and the trust file.
+//! Locations of shared recipe packages, of their lock file, and of the trust file.
 
 use crate::command_error::CommandError;
 use crate::context::{base, check_obeyed};

@@ -49,7 +49,7 @@ pub(crate) struct PlanOrigin {
 }
 
 impl StoredPlan {
-    /// Combines a plan with its digest and origin.
+    /// Combines a plan with its origin, and computes its digest.
     pub(crate) fn of(plan: Plan, made_from: Option<PlanOrigin>) -> Self {
         Self { digest: plan.digest(), plan, made_from }
     }
@@ -222,7 +222,7 @@ impl SavedPlan {
     }
 }
 
-/// Returns the format number of a plan document; `Err` if it is no plan or of an unknown format.
+/// Returns the format version of a plan document; `Err` if it is no plan or of an unknown version.
 fn check_format(json: &Value) -> Result<u32, String> {
     let format = json.get("format").and_then(Value::as_str).ok_or("it has no format")?;
     match format.strip_prefix("dtrain.plan/").map(str::parse::<u32>) {

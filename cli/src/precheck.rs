@@ -107,8 +107,8 @@ fn is_cheap(context: &Context, loaded: &LoadedRecipe) -> bool {
     true
 }
 
-/// Lists problems that would appear on the recipe's other hosts, without connecting to them: they get this
-/// executable.
+/// Lists problems that would appear on the recipe's other hosts, without connecting to them: these hosts get
+/// a copy of this executable.
 fn other_host_problems(checked: &CheckedRecipe) -> Vec<Problem> {
     let cluster = &checked.recipe.cluster;
     let (word, feature, is_built) = match cluster.devices {

@@ -1,4 +1,4 @@
-//! Trials that start from weights in a folder of Hugging Face transformers.
+//! Pretrained weights in a folder of Hugging Face transformers, from which trials start.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -53,7 +53,7 @@ impl WeightsFolder {
         &self.folder
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of the opened folder.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -63,7 +63,7 @@ impl WeightsFolder {
         self.folder.tokenizer().map_err(|error| failure(&error))
     }
 
-    /// Checks that the folder holds the recipe's model and all its tensors.
+    /// Checks that the folder holds the model of `recipe` with all its tensors.
     pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), CommandError> {
         let wanted = &decoder(recipe)?.base();
         let there = self.folder.pretrained().with_context(wanted.context);

@@ -26,7 +26,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::time::Duration;
 
-/// Default duration of a measurement in seconds (`cluster.probe`).
+/// Default duration of a measurement of rates in seconds (`cluster.probe`).
 const PROBE_SECONDS: f64 = 12.0;
 
 /// Seconds beyond its time budget after which a measurement is abandoned.

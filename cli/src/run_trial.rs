@@ -27,7 +27,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Supervises a trial and prints its summary.
+/// Supervises a trial to its end and prints its summary.
 pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
     let ending = run_with_progress(context, history, task)?;
     print_result(context, history, task, &ending)
@@ -199,7 +199,7 @@ fn run(
     Ok(ending)
 }
 
-/// Reads the recorded end of a trial back from the history. `Err` if it is missing.
+/// Checks that the history has the recorded end of a trial; `Err` if it is missing.
 fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandError> {
     let lost = |failure: CommandError| {
         failure.hint(format!(

@@ -54,7 +54,7 @@ impl LayeredConfig {
         Ok(self)
     }
 
-    /// Merges all layers into one document.
+    /// Merges all layers of the stack into one document.
     pub(crate) fn resolve(self) -> Result<Document, CommandError> {
         Ok(self.document(&self.merged()?))
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Interval between two queries of a job's state.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Interval between two checks for new job output.
+/// Interval between two checks for new output of a job.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Returns the Slurm allocation in which this command runs; `None` if the recipe does not use Slurm.

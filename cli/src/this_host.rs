@@ -24,7 +24,7 @@ pub(crate) fn no_program(error: std::io::Error) -> CommandError {
     CommandError::new(ExitReason::Infrastructure, "cannot find this program").cause(error.to_string())
 }
 
-/// Returns the facts of this host, with the GPUs that this build can use.
+/// Returns the facts about this host, with the GPUs that this build can use.
 pub(crate) fn facts() -> HostFacts {
     host_facts(dtrain_worker::device::gpus())
 }

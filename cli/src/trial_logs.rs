@@ -25,13 +25,13 @@ enum LogLocation {
 
 /// Reader of a log, with the position up to which it was read.
 pub(crate) struct LogReader {
-    /// Attempt and rank of the log; `None` for an agent's log.
+    /// Attempt and rank whose log it is; `None` for an agent's log.
     pub(crate) of: Option<(AttemptId, Rank)>,
     place: LogLocation,
     /// Label of the log for display.
     pub(crate) name: String,
     offset: u64,
-    /// Bytes of an incomplete last line.
+    /// Bytes of the last line, which is not complete yet.
     tail: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct LogReader {
 pub(crate) struct PrintedOutput {
     /// Path of the log; `None` if it is not on this machine.
     pub(crate) path: Option<PathBuf>,
-    /// Last bytes of the log.
+    /// Last bytes of the rank's log.
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -173,7 +173,8 @@ fn complete_lines_length(bytes: &[u8]) -> usize {
     (0..bytes.len()).rev().find(|at| is_end(*at)).map_or(0, |at| at + 1)
 }
 
-/// Splits text into lines. A carriage return ends a line too, since progress bars use it to overwrite theirs.
+/// Splits text into lines. A carriage return also ends a line, since progress bars use it to overwrite
+/// theirs.
 fn lines(text: &str) -> Vec<String> {
     let text = text.replace("\r\n", "\n");
     let lines = text.split_inclusive(['\n', '\r']).filter(|line| *line != "\r");

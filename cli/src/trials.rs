@@ -33,7 +33,7 @@ pub(crate) fn read_history(context: &Context) -> Result<History, CommandError> {
     }
 }
 
-/// Hint for an unusable state folder.
+/// Hint for a state folder that cannot be used.
 const OWN_FOLDER: &str = "name a state folder of your own with --state FOLDER or DTRAIN_STATE";
 
 /// Opens the history for writing; creates it if it is missing.

@@ -23,8 +23,8 @@ const TRIED: u64 = 64 << 20;
 /// Prefix of the series that the host monitor measures, which no program reports.
 const OF_THE_HOST: &str = "system.";
 
-/// Returns the reason why a completed trial counts as failed: no output line matched a template, or its
-/// metric was never reported though the recipe names it or `needs_metric` is set. `None` if all is reported,
+/// Returns the error for a completed trial that counts as failed: no output line matched a template, or its
+/// metric was never reported, though the recipe names it or `needs_metric` is set. `None` if all is reported,
 /// and for dtrain's own models.
 pub(crate) fn unreported_failure(
     context: &Context,

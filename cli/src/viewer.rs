@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Interval between two looks at the trial's spool and history.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Reason why a viewer stopped.
+/// Reason why a viewer of a trial stopped.
 pub(crate) enum ViewerExit {
     /// The trial ended, with this outcome.
     Ended(DriveOutcome),

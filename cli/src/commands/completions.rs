@@ -1,4 +1,4 @@
-//! `dtrain completions`: shell completion scripts.
+//! `dtrain completions`: prints the completion script of a shell.
 
 use crate::command_error::{CommandError, CommandResult};
 use crate::completions::VARIABLE;

@@ -15,7 +15,7 @@ use serde::Serialize;
 /// Maximum number of categories shown per column in the text output.
 const CATEGORIES: usize = 8;
 
-/// Shows the contents of a recipe's data.
+/// Prints what the data of a recipe contains.
 pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
     let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
@@ -183,7 +183,7 @@ struct DatasetSummary {
     /// Number of samples of each class; `None` without classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     classes: Option<Vec<u64>>,
-    /// Names of the classes in the same order, if they have names.
+    /// Names of the classes, in the order of `classes`; `None` if they have no names.
     #[serde(skip_serializing_if = "Option::is_none")]
     class_names: Option<Vec<String>>,
     /// Separator of a table's fields, in words; `None` for data that is no table.
@@ -194,7 +194,7 @@ struct DatasetSummary {
     inputs: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     columns: Vec<ColumnJson>,
-    /// Remarks about unusual data.
+    /// Warnings about unusual data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
     /// Beginnings of the first documents.
@@ -212,7 +212,7 @@ struct ColumnJson {
     /// `category`.
     #[serde(skip_serializing_if = "Option::is_none")]
     categories: Option<Vec<String>>,
-    /// Number of cells without a value.
+    /// Number of the column's cells without a value.
     empty: u64,
 }
 
@@ -228,7 +228,7 @@ impl ColumnJson {
         Self { name: column.name.clone(), kind, categories, empty: column.empty }
     }
 
-    /// Describes the column's values for people.
+    /// Describes the values of the column in words.
     fn summary(&self) -> String {
         let mut words = match (self.kind, &self.categories) {
             (_, Some(categories)) => {

@@ -38,7 +38,7 @@ struct HostRow {
     strikes: Vec<Strike>,
 }
 
-/// Lists hosts, or forgives one. Strikes are kept in the history of this machine.
+/// Lists the known hosts, or forgives the strikes of one. Strikes are kept in the history of this machine.
 pub(crate) fn run(context: &Context, command: Option<&HostsCommand>) -> CommandResult {
     match command {
         None => list(context),

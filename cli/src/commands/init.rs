@@ -1,4 +1,4 @@
-//! `dtrain init`: writes a commented recipe, after a few questions on a terminal.
+//! `dtrain init`: writes a commented recipe, on a terminal after a few questions.
 
 mod pretrained;
 

@@ -1,4 +1,4 @@
-//! `dtrain logs`: prints the logs of a trial.
+//! `dtrain logs`: prints the logs of a trial's processes.
 
 use crate::args::LogsArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -22,7 +22,7 @@ struct JsonLogLine<'a> {
     line: &'a str,
 }
 
-/// Prints the logs of a trial.
+/// Prints the logs of a trial's processes.
 pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let running = match &args.trial {

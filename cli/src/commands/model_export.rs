@@ -1,4 +1,4 @@
-//! `dtrain model export`: writes weights for other programs.
+//! `dtrain model export`: writes a trained model's weights for other programs.
 
 use crate::args::{ModelExportArgs, ModelFormat};
 use crate::command_error::{CommandError, CommandResult};

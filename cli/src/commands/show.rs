@@ -177,7 +177,7 @@ fn resolved(context: &Context, args: &ShowArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Formats key, value and source in columns; a long value shifts only its own line.
+/// Formats settings in columns of key, value and source; a long value shifts only its own line.
 fn table(values: &[ResolvedValue]) -> String {
     let width = |lengths: Vec<usize>| lengths.into_iter().filter(|length| *length <= 40).max().unwrap_or(0);
     let keys = width(values.iter().map(|value| value.path.chars().count()).collect());

@@ -16,7 +16,7 @@ const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usi
     TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
-/// Formats the checkpoints of a trial, one per line.
+/// Formats a table of a trial's checkpoints.
 pub(crate) fn checkpoints(listed: &[CheckpointInfo], style: PageStyle) -> String {
     let columns = [
         column("STEP", true, 9, None),
@@ -63,7 +63,7 @@ fn places(places: &[StoredFiles]) -> String {
     }
 }
 
-/// Formats the result of a verification.
+/// Formats the result of verifying a checkpoint.
 pub(crate) fn findings(found: &VerificationReport) -> String {
     let VerificationReport { name, bytes, files, tensors, damaged, lost } = found;
     let mut page = match (lost.is_empty(), damaged.is_empty()) {

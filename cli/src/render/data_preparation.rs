@@ -45,7 +45,7 @@ impl DataPreparationBar {
     }
 }
 
-/// Formats `downloading corpus.txt: 3.2 of 12.0 MB`.
+/// Formats the progress of a download: `downloading corpus.txt: 3.2 of 12.0 MB`.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn downloading(fetched: &DownloadProgress<'_>) -> String {
     let (name, megabytes) = (url::file_extension(fetched.url), |bytes: u64| bytes as f64 / 1e6);
@@ -61,7 +61,8 @@ impl Drop for DataPreparationBar {
     }
 }
 
-/// Formats `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M tokens/s`.
+/// Formats the progress of tokenization: `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M
+/// tokens/s`.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn tokenizing_summary(prepared: TokenizationProgress, seconds: f64) -> String {
     let TokenizationProgress { bytes, documents, tokens } = prepared;

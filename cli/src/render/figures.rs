@@ -14,7 +14,7 @@ pub(crate) struct PlannedTraining {
     pub(crate) limit: Option<f64>,
     /// Predicted seconds per step; `None` without a prediction.
     pub(crate) step_seconds: Option<f64>,
-    /// Unit of throughput: `tokens` for a model with sequences, otherwise `samples`.
+    /// Unit in which throughput is counted: `tokens` for a model with sequences, otherwise `samples`.
     pub(crate) unit: &'static str,
     /// Name of the objective's metric.
     pub(crate) metric: String,
@@ -31,7 +31,7 @@ impl PlannedTraining {
 /// Maximum number of named metrics on one line.
 const METRICS_SHOWN: usize = 3;
 
-/// Latest figures of a trial.
+/// Latest figures of a trial, updated by its events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
     /// Figures of the latest step; `None` before the first.

@@ -105,7 +105,7 @@ pub(crate) fn rate(value: f64) -> String {
     format!("{value:.1e}")
 }
 
-/// Formats a value of the objective: accuracy in percent, loss in nats.
+/// Formats a value of the metric `objective`: accuracy in percent, loss in nats.
 pub(crate) fn figure(objective: &str, value: f64) -> String {
     match objective {
         "valid.accuracy" => accuracy(value, 2),

@@ -1,4 +1,4 @@
-//! Live display of a training run, for people or as JSON Lines. Makes no decisions.
+//! Live display of a training run, as text for people or as JSON Lines. Makes no decisions.
 
 use super::figures::{Figures, PlannedTraining};
 use super::number::{counted, loss, remaining, seconds, whole};
@@ -12,7 +12,7 @@ use dtrain_runner::{ControllerStatus, Fact, Observer, TrialEvent};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Progress display of a trial.
+/// Live display of one trial's progress.
 pub(crate) struct ProgressDisplay {
     out: Output,
     /// Trial id in the lines of JSON.

@@ -14,7 +14,7 @@ const MARGIN: usize = 4;
 /// Largest and smallest width of the bar without the text behind it, in columns.
 const BAR: (usize, usize) = (30, 5);
 
-/// Shortest interval between two redraws.
+/// Shortest interval between two redraws of the progress bar.
 const PAUSE: Duration = Duration::from_millis(125);
 
 /// Progress bar of a training run on stderr.

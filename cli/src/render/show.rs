@@ -1,4 +1,4 @@
-//! Text page of one trial.
+//! Text page about one trial.
 
 use super::history::{rate, status};
 use super::number::{count, deviation, seconds};
@@ -92,7 +92,7 @@ pub(super) fn begins_with_folder(trial: &TrialDetails) -> String {
     format!("  begins with the weights in {folder} (blake3 {})\n", digest.get(..12).unwrap_or(digest))
 }
 
-/// Formats the verdict of a trial.
+/// Formats the verdict on a trial as words.
 pub(crate) fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(reason) => stopped(*reason).to_owned(),

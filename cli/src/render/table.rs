@@ -17,7 +17,7 @@ pub(crate) enum TextRole {
     Notice,
 }
 
-/// A text with its meaning.
+/// A text with the meaning that determines its color.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StyledText {
     pub(crate) text: String,

@@ -23,12 +23,12 @@ pub(crate) struct Cursor {
 /// View settings of the page about a trial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrialViewState {
-    /// Index of the selected metric.
+    /// Index of the metric whose curve is shown.
     pub(crate) metric: usize,
     pub(crate) pane: Pane,
-    /// True if the focused pane fills the screen.
+    /// True if the pane with the focus fills the screen.
     pub(crate) is_large: bool,
-    /// True if the log is shown in place of the events.
+    /// True if the log is shown instead of the events.
     pub(crate) has_log: bool,
     /// Index of the log that is shown.
     pub(crate) log: usize,
@@ -57,7 +57,7 @@ pub(crate) enum Pane {
 pub(crate) enum AppRequest {
     /// Quit the view; trials continue.
     Quit,
-    /// Return to the shell until the user resumes the program.
+    /// Stop this program and return to the shell, until the user resumes it.
     Suspend,
     OpenTrial(TrialId),
     OpenStudy(String),
@@ -87,7 +87,7 @@ impl App {
         Self { pages: vec![page], has_help: false, stop: None, message: None }
     }
 
-    /// Returns the page on top.
+    /// Returns the page on top of the stack.
     pub(crate) fn page(&self) -> &OpenPage {
         self.pages.last().expect("the first page is never closed")
     }

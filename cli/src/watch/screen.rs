@@ -1,4 +1,4 @@
-//! Terminal control: enters the full screen, suspends to the shell, and always restores the terminal.
+//! Control of the terminal: enters the full screen, suspends to the shell, and always restores the terminal.
 
 use super::bounded_backend::BoundedBackend;
 use super::key_decoder::KeyDecoder;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Time for which a lone escape waits for the rest of a key sequence.
 const ESCAPE: Duration = Duration::from_millis(50);
 
-/// The terminal in full-screen mode; restored on drop.
+/// The terminal in full-screen mode, which is restored on drop.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<BoundedBackend>,
     signals: SignalFlags,
@@ -43,7 +43,7 @@ struct SignalFlags {
 pub(super) enum SignalRequest {
     End,
     Suspend,
-    /// Redraw: the program was stopped, and another program may have written to the terminal.
+    /// The program was stopped and resumed; another program may have written to the terminal.
     Resumed,
     Resized,
 }
@@ -149,7 +149,7 @@ fn enter_raw_mode() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Restores the terminal; errors are ignored.
+/// Restores the terminal to its state before the full screen; errors are ignored.
 fn restore_terminal() {
     drop(execute!(stdout(), Show, LeaveAlternateScreen));
     drop(disable_raw_mode());

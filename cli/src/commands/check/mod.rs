@@ -13,7 +13,7 @@ use crate::render::number::{counted, whole};
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
-/// Checks a recipe and the files it names.
+/// Checks a recipe and the files that it names; prints every problem found.
 pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     let CheckArgs { recipe: args, output } = args;
     if let Some(output) = output {

@@ -171,7 +171,8 @@ fn install(parts: &[(&str, &str)], release: Option<&Release>) -> String {
     format!("`pip install {}`", parts.iter().map(package).collect::<Vec<_>>().join(" "))
 }
 
-/// Checks NCCL, through which GPUs communicate directly, on this and other hosts.
+/// Checks NCCL, through which GPUs on this and other hosts communicate directly; `None` if there is nothing
+/// to check.
 #[cfg(feature = "cuda")]
 fn nccl(found: &Toolkit) -> Option<Finding> {
     let name = "NCCL";

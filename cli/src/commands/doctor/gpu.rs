@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Returns all checks of GPUs; a single one if there is no GPU.
+/// Returns all findings about GPUs; a single one if there is no GPU.
 pub(super) fn checks() -> Vec<Finding> {
     let (place, usable) = (HostEnvironment::current(), dtrain_worker::device::gpus());
     let seen = KernelGpus::at(&place);

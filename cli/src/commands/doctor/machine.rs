@@ -180,7 +180,7 @@ fn clock(history: &Path) -> Finding {
     clock_of(SystemTime::now(), built.ok(), latest)
 }
 
-/// Checks the clock against this program's build time, and against the time of the last recorded trial.
+/// Compares the clock with this program's build time, and with the time of the last recorded trial.
 fn clock_of(now: SystemTime, built: Option<SystemTime>, latest: Option<(String, SystemTime)>) -> Finding {
     let name = "clock";
     let ahead = |of: SystemTime| of.duration_since(now).ok().filter(|ahead| *ahead > LEEWAY);

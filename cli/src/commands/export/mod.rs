@@ -128,7 +128,7 @@ fn default_place(format: OutputFormat, args: &ExportArgs, trials: &[TrialRow]) -
     }
 }
 
-/// Prints the export to stdout.
+/// Prints the exported trials to stdout.
 fn print(context: &Context, request: &TrialSelection<'_>, format: OutputFormat) -> CommandResult {
     if !matches!(format, OutputFormat::Csv | OutputFormat::JsonLines) {
         return Err(CommandError::new(

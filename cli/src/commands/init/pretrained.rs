@@ -52,7 +52,7 @@ fn refuse_text(folder: &ModelFolder, data: Option<&str>) -> Result<(), CommandEr
     )))
 }
 
-/// Default limit of the context length in tokens; longer contexts need much memory.
+/// Default maximum of the context length in tokens, since longer contexts need much memory.
 const CONTEXT: u32 = 1024;
 
 /// Returns the text of a recipe for the model in a folder, whose tokenizer is in the file `tokenizer`.

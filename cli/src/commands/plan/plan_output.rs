@@ -16,7 +16,7 @@ pub(super) const TOP: usize = 5;
 pub(super) struct PlanOutput<'a, T> {
     /// Plan for `--out` and `--emit`; `None` if neither is given.
     pub(super) stored: Option<&'a StoredPlan>,
-    /// Kind and value of the `--json` document.
+    /// Format name and value of the document for `--json`.
     pub(super) document: (&'static str, &'a T),
     /// Text to print without `--json`.
     pub(super) text: String,

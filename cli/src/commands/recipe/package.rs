@@ -160,7 +160,7 @@ struct PublishedJson<'a> {
     commit: &'a str,
     branch: &'a str,
     path: &'a str,
-    /// Files that the recipe names and that were published with it.
+    /// Files named by the recipe that were published with it.
     files: &'a [String],
     pushed: Option<&'a str>,
 }

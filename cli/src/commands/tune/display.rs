@@ -22,7 +22,7 @@ struct TrialLabel {
     is_running: bool,
 }
 
-/// Display of a study: lines on stderr above a bar, or events as JSON Lines.
+/// Live display of a study: lines on stderr above a progress bar, or events as JSON Lines.
 pub(super) struct StudyDisplay<'a> {
     out: Output,
     kept: &'a StudyConfig,
@@ -46,7 +46,7 @@ struct EventLine<'a> {
 }
 
 impl<'a> StudyDisplay<'a> {
-    /// Creates a display that continues after the events in `log`.
+    /// Creates the display of a study that goes on after the events in `log`.
     pub(super) fn new(out: Output, kept: &'a StudyConfig, log: &[StudyEvent]) -> Self {
         let objective = &kept.base_recipe.objective;
         let mut show = Self {

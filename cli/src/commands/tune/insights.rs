@@ -20,7 +20,7 @@ pub(super) struct StudyInsights {
     /// Gradient noise scale of the best trial; `None` if not measured, as with a single replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     noise_scale: Option<NoiseScale>,
-    /// Best learning rates by batch size, ascending.
+    /// Best learning rate for each batch size, in ascending order of batch size.
     learning_rates: Vec<BatchLearningRate>,
 }
 

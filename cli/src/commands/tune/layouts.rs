@@ -1,4 +1,4 @@
-//! Measures a few layouts before the search; all trials of a study use the fastest.
+//! Measurement of a few layouts before the search; all trials of a study then use the fastest.
 
 use crate::begin_trial::{new_trial, value_sources, write_plan_file};
 use crate::command_error::CommandError;

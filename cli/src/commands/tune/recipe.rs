@@ -13,7 +13,7 @@ use dtrain_recipes::{ConfigLayer, Model};
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 
-/// Refuses an unusable output file before any training.
+/// Refuses an unusable output file of `--recipe-out` before any training.
 pub(super) fn check(args: &TuneArgs, loaded: &LoadedRecipe) -> Result<(), CommandError> {
     let Some(file) = &args.recipe_out else { return Ok(()) };
     let usage = |message: String, hint: String| Err(CommandError::new(ExitReason::Usage, message).hint(hint));

@@ -34,7 +34,7 @@ struct StudyResultJson<'a> {
     stored: &'a StoredPlan,
 }
 
-/// An ended trial, with its metric as measured.
+/// JSON of an ended trial, with its metric as measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct FinishedTrial {
     /// Number of the trial, from 0.

@@ -1,4 +1,4 @@
-//! Runs the trials that a study proposes, in parallel up to the number of slots.
+//! Runner of a study's trials: runs them in parallel, up to the number of slots.
 
 use super::display::StudyDisplay;
 use super::study_config::StudyConfig;
@@ -62,7 +62,7 @@ pub(super) struct Runner<'scope, 'env> {
 }
 
 impl<'scope, 'env> Runner<'scope, 'env> {
-    /// Creates a runner that continues after the events in `log`.
+    /// Creates a runner of a study that goes on after the events in `log`.
     pub(super) fn new(
         scope: &'scope Scope<'scope, 'env>,
         ground: RunnerContext<'env>,
@@ -96,7 +96,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         }
     }
 
-    /// Returns `true` if no trial may start any more.
+    /// Returns `true` if no further trial may start.
     fn is_ending(&self) -> bool {
         self.failure.is_some()
             || self.interrupts.count() > 0

@@ -64,7 +64,7 @@ pub(super) struct TrackedTrial {
     pub(super) running: Option<RunningTrial>,
 }
 
-/// Restores the state of all trials from a study's events.
+/// Restores the state of all trials from the events in a study's log.
 pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
     let mut known: BTreeMap<u64, TrackedTrial> = BTreeMap::new();
     for event in log {
@@ -81,7 +81,7 @@ pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
     known
 }
 
-/// Returns `true` if an event shows that the hosts ran a trial to its end.
+/// Returns `true` if the event shows that a trial ran to its end, so that its hosts work.
 pub(super) fn is_done(event: &StudyEvent) -> bool {
     matches!(
         event,
@@ -93,12 +93,13 @@ pub(super) fn source_json(source: &ProposalSource) -> serde_json::Value {
     serde_json::to_value(source).expect("a source has string keys only")
 }
 
-/// Returns a context without output, for threads beside a display.
+/// Returns a copy of the context without output, for threads beside a display.
 pub(super) fn quiet_context(context: &Context) -> Context {
     Context { out: Output { json: false, quiet: true, ..context.out }, home: context.home.clone() }
 }
 
-/// Builds the error after too many trials without a result; `unmeasured` is the metric that none reported.
+/// Builds the error after too many trials without a result; `unmeasured` is the objective's metric if no
+/// trial reported it.
 pub(super) fn no_results(unmeasured: Option<&Metric>, is_lost: bool) -> CommandError {
     let many = counted(FAILURES_MOST.into(), "trial");
     match unmeasured {

@@ -55,7 +55,7 @@ pub(super) struct TrialJob<'a> {
     pub(super) context: &'a Context,
     pub(super) loaded: &'a LoadedRecipe,
     pub(super) kept: &'a StudyConfig,
-    /// Name of the study.
+    /// Name of the trial's study.
     pub(super) name: &'a str,
     pub(super) number: u64,
     pub(super) values: Vec<TrialValue>,
@@ -69,7 +69,7 @@ pub(super) struct TrialJob<'a> {
     pub(super) say: Sender<(u64, TrialMessage)>,
 }
 
-/// A recorded trial, ready to run.
+/// A trial that is recorded and ready to run.
 struct RecordedTrial {
     id: TrialId,
     label: String,
@@ -146,7 +146,7 @@ impl TrialJob<'_> {
         Ok(Some(RecordedTrial { id, label: trial.row.label.clone(), plan, how }))
     }
 
-    /// Plans and records a new trial; returns an outcome if it cannot be planned.
+    /// Plans a trial and records it; the inner `Err` is its outcome if it cannot be planned.
     fn create(&self, history: &mut History) -> Result<Result<RecordedTrial, TrialOutcome>, CommandError> {
         let tried = |trial: Option<TrialId>, rejection: Option<String>| {
             let json = json!({ "values": self.values, "source": self.source });

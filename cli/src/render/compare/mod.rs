@@ -94,7 +94,7 @@ impl ColumnWidths {
     }
 }
 
-/// Formats a title and its parts on one line, or on lines of their own if they do not fit.
+/// Formats a title and its parts on one line, or each on a line of its own if they do not fit.
 fn sentence(name: &str, parts: &[String], style: PageStyle) -> String {
     let whole = parts.join("; ");
     if width(name) + 2 + width(&whole) <= style.width {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 /// Estimated width of one letter in a label.
 const LETTER: f64 = 7.5;
 
-/// Draws one bar: the shares of a step's time, and below it the 80 % interval.
+/// Draws the shares of a step's time as one bar, and below it the 80 % interval of the time.
 pub(super) fn time(step: &StepTimeShares) -> String {
     const LEFT: f64 = 16.0;
     let mut svg = Svg::new(WIDTH, 96.0, "time of a step by cause");

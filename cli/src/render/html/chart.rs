@@ -42,7 +42,7 @@ pub(super) fn line_class(place: usize) -> String {
 #[derive(Clone, Debug)]
 pub(super) struct Chart<'a> {
     pub(super) title: &'a str,
-    /// Label and unit of the x axis.
+    /// Label and unit of the chart's x axis.
     pub(super) across: (&'a str, Unit),
     pub(super) unit: Unit,
     pub(super) lines: &'a [Trace],
@@ -50,7 +50,7 @@ pub(super) struct Chart<'a> {
     pub(super) within: Option<(f64, f64)>,
     /// X positions that a vertical line marks.
     pub(super) guides: &'a [f64],
-    /// Width and height of the drawing.
+    /// Width and height of the chart.
     pub(super) size: (f64, f64),
 }
 

@@ -1,4 +1,4 @@
-//! Search space of a study, read from its JSON: names, scales, positions of values.
+//! Search space of a study, read from its stored JSON: dimensions, scales, and positions of values.
 
 use super::parallel_coordinates::CoordinateAxis;
 use super::unit::number;
@@ -16,14 +16,14 @@ pub(super) struct RecordedDimension {
 
 #[derive(Clone, Debug, PartialEq)]
 enum DimensionScale {
-    /// A numeric range; logarithmic or linear.
+    /// A numeric range on a logarithmic or linear scale.
     Range { low: f64, high: f64, is_log: bool },
     /// A list of values, evenly spaced.
     Values(Vec<Value>),
 }
 
 impl RecordedDimension {
-    /// Parses a study's dimensions; unknown formats fall back to the values that were `tried`.
+    /// Parses the dimensions of a study; those in an unknown format get the values in `tried`.
     pub(super) fn of_study(study: &Value, tried: &[Vec<Value>]) -> Vec<Self> {
         let all = study["study"]["space"].as_array().map_or(&[][..], Vec::as_slice);
         let named = all.iter().enumerate().map(|(place, one)| {

@@ -39,7 +39,7 @@ pub(crate) struct StudyPage {
 /// Estimate of a trial's true metric, without its luck, with a 90 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PosteriorEstimate {
-    /// Number of the trial.
+    /// Number of the estimated trial in its study.
     pub(crate) number: u64,
     /// Mean of the estimate.
     pub(crate) mean: f64,

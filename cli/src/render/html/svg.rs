@@ -243,7 +243,7 @@ impl AxisScale {
         Self { values, places, is_logarithmic: true }
     }
 
-    /// Returns the coordinate of a value.
+    /// Returns the coordinate to which the scale maps a value.
     pub(super) fn at(&self, value: f64) -> f64 {
         let of = |value: f64| if self.is_logarithmic { value.ln() } else { value };
         let (low, high) = (of(self.values.0), of(self.values.1));
@@ -251,7 +251,7 @@ impl AxisScale {
         self.places.0 + share * (self.places.1 - self.places.0)
     }
 
-    /// Returns round values for tick marks, about `count` on a linear scale.
+    /// Returns round values for the scale's tick marks, about `count` on a linear scale.
     pub(super) fn marks(&self, count: u32) -> Vec<f64> {
         let (low, high) = self.values;
         let is_inside = |value: &f64| *value >= low * (1.0 - 1e-9) && *value <= high * (1.0 + 1e-9);
@@ -284,7 +284,7 @@ impl AxisScale {
         Self { values: (self.values.0 / unit, self.values.1 / unit), ..self }
     }
 
-    /// Returns round values for tick marks, at most about twice `count` on any scale.
+    /// Returns round values for the scale's tick marks, at most about `2 * count` on any scale.
     pub(super) fn few_marks(&self, count: u32) -> Vec<f64> {
         let marks = self.marks(count);
         let most = 2 * count as usize;

@@ -19,7 +19,7 @@ pub(super) const HOVER: &str = include_str!("hover.js");
 /// One series of rank 0, by attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MetricCurve {
-    /// Key of the series.
+    /// Key of the series, such as `valid.loss`.
     pub(crate) key: String,
     /// Numbers of the attempts, each with its points, including steps that overlap.
     pub(crate) attempts: Vec<(u64, Vec<MetricSample>)>,

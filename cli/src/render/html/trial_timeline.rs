@@ -37,7 +37,7 @@ const MOMENTS_MOST: usize = 400;
 /// Left and right edges of the lanes.
 const LANES: (f64, f64) = (110.0, WIDTH - 16.0);
 
-/// Draws attempts as bars, and below them named lanes of marks.
+/// Draws attempts as bars from left to right, and below them named lanes of marks.
 pub(super) fn trial_timeline(attempts: &[TimelineSegment], lanes: &[(&str, Vec<TimelineMark>)]) -> String {
     const ROW: f64 = 26.0;
     let begin = attempts.iter().map(|attempt| attempt.begin_ms).min();

@@ -18,13 +18,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Interval between polls of a spool or a log.
+/// Interval between two polls of a spool or a log.
 const SPOOL: Duration = Duration::from_millis(200);
 
-/// Interval between reads of a changed history.
+/// Shortest interval between two reads of a history that has changed.
 const HISTORY: Duration = Duration::from_secs(1);
 
-/// Interval between reads of an unchanged history, which does not record whether processes are alive.
+/// Interval between two reads of an unchanged history, which does not record that a process has died.
 const UNCHANGED: Duration = Duration::from_secs(5);
 
 /// Number of characters in a curve on a list page.
@@ -86,7 +86,7 @@ impl<'a> Feed<'a> {
         })
     }
 
-    /// Returns the time until the next poll.
+    /// Returns the interval until the next poll of the data for the page on top.
     pub(super) fn pause(&self) -> Duration {
         if self.source.is_some() { SPOOL } else { HISTORY }
     }

@@ -33,7 +33,7 @@ pub(crate) enum ListEntry<'a> {
 }
 
 impl TrialList {
-    /// Returns all entries, studies first.
+    /// Returns the entries of the page, studies first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = ListEntry<'_>> {
         self.studies.iter().map(ListEntry::Study).chain(self.trials.iter().map(ListEntry::Trial))
     }

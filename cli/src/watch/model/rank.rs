@@ -32,7 +32,7 @@ pub(crate) struct RankFigures {
 }
 
 impl RankFigures {
-    /// Adds the figures of a completed step to the averages.
+    /// Adds the figures of a completed step to the rank's averages.
     pub(super) fn finish_step(&mut self) {
         let compute = self.phases[0] + self.phases[1] + self.phases[2] + self.phases[5];
         self.steps += 1;

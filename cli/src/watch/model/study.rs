@@ -62,7 +62,7 @@ impl TrialLine {
         }
     }
 
-    /// Creates the line of a study's trial; `trial` is `None` if it was rejected or deleted.
+    /// Creates the line of a study's trial; `trial` is `None` if the trial was rejected or deleted.
     pub(crate) fn tried(tried: &StudyTrialRow, searched: &[String], trial: Option<TrialRow>) -> Self {
         let values = match &tried.json["values"] {
             Value::Array(values) => values.iter().map(word).collect(),
@@ -144,7 +144,7 @@ impl StudyModel {
         of(true).or_else(|| of(false))
     }
 
-    /// Returns the number of running trials.
+    /// Returns the number of the study's trials that are running.
     pub(crate) fn running(&self) -> usize {
         self.rows.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count()
     }

@@ -29,7 +29,7 @@ pub(crate) struct TrialModel {
     pub(crate) verdict: Option<String>,
     pub(crate) layout: String,
     pub(crate) hosts: u32,
-    /// Figures that the plan predicts.
+    /// Figures that the plan predicts for the training.
     pub(crate) expected: PlannedTraining,
     /// Predicted tokens or samples per second; `None` without a prediction.
     pub(crate) rate: Option<f64>,
@@ -49,7 +49,7 @@ pub(crate) struct TrialModel {
     /// Peer group (ranks with equal work) and host of each rank.
     pub(crate) places: Vec<(u32, String)>,
     pub(crate) events: VecDeque<LoggedMessage>,
-    /// Time of the latest rank event, used for records without a time.
+    /// Time of the latest event from a rank in milliseconds since the Unix epoch, for records without a time.
     pub(in crate::watch) heard_ms: u64,
 }
 

@@ -208,7 +208,7 @@ fn trial(row: &TrialLine, ink: TerminalStyle) -> Vec<StyledText> {
     ]
 }
 
-/// Returns `true` if a trial was proposed and has not ended.
+/// Returns `true` if a trial of a study was proposed and has not ended.
 fn is_open(row: &TrialLine) -> bool {
     row.refused.is_none()
         && matches!(row.status(), Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost))

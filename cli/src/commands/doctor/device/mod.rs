@@ -104,7 +104,7 @@ fn kind(choice: DeviceChoice) -> Result<DeviceKind, CommandError> {
     }
 }
 
-/// Builds the error for a missing device, with advice.
+/// Builds the error for a device that cannot be opened, with advice.
 fn refusal(error: &DeviceError) -> CommandError {
     match error {
         DeviceError::NotBuilt { device } => CommandError::new(

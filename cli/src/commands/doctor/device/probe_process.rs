@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Results that the child process reported.
 #[derive(Debug, Default)]
 pub(super) struct ProbeOutput {
-    /// All findings; `None` if there was no device.
+    /// Findings about the device; `None` if there was no device.
     pub(super) findings: Option<DeviceFindings>,
     /// Reason why the child process ended early; `None` if it completed the examination.
     pub(super) failure: Option<String>,
