@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 #[derive(Debug)]
 pub(crate) struct CommandError {
     exit: ExitReason,
-    /// The failure: first the wanted state, then the found one; lower case, no full stop. Empty if everything
-    /// has been printed already.
+    /// Message about the failure: first the wanted state, then the found one; lower case, no full stop.
+    /// Empty if everything has been printed already.
     message: String,
     causes: Vec<String>,
     hint: Option<String>,

@@ -1,8 +1,8 @@
 //! Configuration layers of a recipe, merged with figment; later layers take precedence.
 //!
 //! defaults of the language < user settings < extended recipes < recipe < cluster file < `DTRAIN_*` <
-//! `--set`. Figment merges trees of indices into a list of values. Each value keeps its source, so that `show
-//! --resolved` and every message can name it. `dtrain_recipes::check` interprets the values.
+//! `--set`. Figment merges trees of indices into a list of values. Each value keeps its source, so that
+//! `show --resolved` and every message can name it. `dtrain_recipes::check` interprets the values.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -72,8 +72,8 @@ impl LayeredConfig {
         })
     }
 
-    /// Merges a value into an inline table of a lower layer (`--set objective.stop.steps=5` into `stop = {
-    /// tokens = "1M" }`): copies the table's other values first.
+    /// Merges a value into an inline table of a lower layer (`--set objective.stop.steps=5` into
+    /// `stop = { tokens = "1M" }`): copies the table's other values first.
     fn open_inline(&mut self, below: &Dict, tree: &mut Dict, leaf: &Leaf) {
         let mut level = below;
         for (depth, (key, _)) in leaf.path.iter().enumerate() {
@@ -142,8 +142,8 @@ const NOT_KEYS: &[&str] = &[
     dtrain_worker::comm::NCCL_SWITCH,
 ];
 
-/// Parses environment variables into keys and values, sorted by name: `DTRAIN_TRAIN__SEED=7` sets `train.seed
-/// = 7`.
+/// Parses environment variables into keys and values, sorted by name: `DTRAIN_TRAIN__SEED=7` sets
+/// `train.seed = 7`.
 pub(crate) fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<String, (String, String)> {

@@ -61,8 +61,8 @@ impl Drop for DataPreparationBar {
     }
 }
 
-/// Formats the progress of tokenization: `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M
-/// tokens/s`.
+/// Formats the progress of tokenization:
+/// `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M tokens/s`.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn tokenizing_summary(prepared: TokenizationProgress, seconds: f64) -> String {
     let TokenizationProgress { bytes, documents, tokens } = prepared;

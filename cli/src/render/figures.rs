@@ -122,8 +122,8 @@ impl Figures {
         });
     }
 
-    /// Formats loss, validation loss, named metrics and throughput: `loss 2.3140   valid 2.4021   12.3 k
-    /// tokens/s`. Leaves out unknown parts.
+    /// Formats loss, validation loss, named metrics and throughput, without unknown parts:
+    /// `loss 2.3140   valid 2.4021   12.3 k tokens/s`.
     pub(crate) fn results(&self, expected: &PlannedTraining) -> String {
         let mut parts = Vec::new();
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));

@@ -40,8 +40,8 @@ pub(crate) fn deviation(measured: f64, predicted: f64) -> String {
     format!("{:+.0}%", (measured / predicted - 1.0) * 100.0)
 }
 
-/// Formats the deviation of a measured time: `3% slower than predicted`, or from twice on `2.5× the predicted
-/// time`.
+/// Formats how a measured time deviates: `3% slower than predicted`, or from twice on
+/// `2.5× the predicted time`.
 pub(crate) fn against(measured: f64, predicted: f64) -> String {
     let percent = (measured / predicted - 1.0) * 100.0;
     match percent.round() {

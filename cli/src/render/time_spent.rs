@@ -52,8 +52,8 @@ impl TimeSpent {
         parts.into_iter().map(line).collect()
     }
 
-    /// Formats the breakdown on one line: `27.1 s: 22.4 s training steps (83%), …; 9.20 k tokens/s over all
-    /// of it`.
+    /// Formats the breakdown on one line:
+    /// `27.1 s: 22.4 s training steps (83%), …; 9.20 k tokens/s over all of it`.
     pub(crate) fn summary(&self, unit: &str) -> String {
         let parts = self.parts().into_iter().map(|part| format!("{} {} ({})", part[1], part[0], part[2]));
         let rate =
