@@ -1,4 +1,4 @@
-//! Audit log entries that commands write.
+//! Entries that commands write into the audit log.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -15,10 +15,11 @@ use dtrain_runner::ledger::TrialDetails;
 use dtrain_runner::transport::ProgramDigest;
 use std::collections::BTreeSet;
 
-/// Key of the recipe's owner in a trial's provenance.
+/// Key under which a trial's provenance records the owner of its recipe.
 pub(crate) const RECIPE: &str = "recipe";
 
-/// Returns the owner of the recipe: the user, or the packages it comes from with their commits and digests.
+/// Returns the owner of a recipe: the user (`own files`), or the packages it comes from, with commits and
+/// digests.
 pub(crate) fn recipe_owner(loaded: &LoadedRecipe) -> String {
     let shared = |value: &dtrain_recipes::ResolvedValue| value.origin.source()?.shared.clone();
     let names: BTreeSet<String> = loaded.checked.resolved.iter().filter_map(shared).collect();
@@ -35,7 +36,7 @@ pub(crate) fn recipe_owner(loaded: &LoadedRecipe) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the audit log for actions on a trial.
+/// Creates the audit log for actions on a trial.
 pub(crate) fn audit_log_for(
     context: &Context,
     trial: &TrialDetails,
@@ -74,7 +75,7 @@ pub(crate) fn audit_log_for(
     Ok(AuditLog::new(&context.home, subject))
 }
 
-/// Writes an entry for an action that ends something; a failed write is reported and does not prevent the
+/// Writes an entry about an action that ends something. A failed write is reported, and does not prevent the
 /// action.
 pub(crate) fn try_append(context: &Context, audit: &AuditLog, action: AuditedAction) {
     if let Err(error) = audit.write(action, None) {
@@ -82,7 +83,7 @@ pub(crate) fn try_append(context: &Context, audit: &AuditLog, action: AuditedAct
     }
 }
 
-/// Writes an entry. Returns an error if it cannot be written, so that an unrecorded action is not done.
+/// Writes an entry about an action. Returns `Err` if it cannot be written, so that no action goes unrecorded.
 pub(crate) fn append(audit: &AuditLog, action: AuditedAction) -> Result<(), CommandError> {
     audit.write(action, None).map_err(|error| {
         let message = format!("cannot write the audit log {}", audit.path().display());

@@ -1,4 +1,4 @@
-//! Beginning of a trial: records it with its plan and its source, and launches it.
+//! Start of a new trial: records it with its plan and its source, and launches it.
 
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -21,25 +21,25 @@ use dtrain_runner::provenance::Provenance;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A trial to record and launch.
+/// A new trial, not yet recorded or launched.
 pub(crate) struct NewRun<'a> {
     pub(crate) plan: &'a Plan,
-    /// Source of each of the recipe's values.
+    /// Source of each value in the recipe, by key.
     pub(crate) sources: BTreeMap<String, ValueSource>,
-    /// Folder whose git revision is recorded.
+    /// Folder whose git revision the trial records.
     pub(crate) folder: &'a Path,
-    /// Owner of the recipe, for the audit log.
+    /// Owner of the recipe, for the audit log: the user (`own files`) or packages.
     pub(crate) recipe: String,
-    /// Checkpoint that it starts from.
+    /// Checkpoint of another trial that this one starts from; `None` for other initial weights.
     pub(crate) parent: Option<Parent>,
-    /// Folder of pretrained weights that it starts from.
+    /// Folder of pretrained weights that the trial starts from; `None` for other initial weights.
     pub(crate) weights: Option<WeightsFolder>,
     pub(crate) detach: bool,
-    /// Length of the text sample at the end, in tokens.
+    /// Length of the text that is sampled after training, in tokens.
     pub(crate) sample: u32,
 }
 
-/// Records a trial, and supervises it to its end.
+/// Records a new trial, launches it, and supervises it to its end.
 pub(crate) fn record_and_launch(
     context: &Context,
     history: &mut History,
@@ -81,7 +81,7 @@ fn print_source_checkpoint(context: &Context, parent: &Parent) {
 /// Refuses to train if a checkpoint cannot be saved: a file would exceed the file size limit, or the disk of
 /// the state folder has no room for one checkpoint.
 fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandError> {
-    /// Bytes kept free beside a rank's checkpoint, for the history.
+    /// Number of bytes kept free beside a rank's checkpoint, for the history.
     const RESERVE: u64 = 16 << 20;
     let recipe = &plan.recipe;
     if recipe.cluster.launcher != LauncherKind::Local || matches!(recipe.model, Model::Command(_)) {
@@ -101,7 +101,7 @@ fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandErro
         .hint("free some space there, or name another folder with --state FOLDER"))
 }
 
-/// Returns the source of every value that is not from the recipe itself.
+/// Returns the sources of the values that do not come from the recipe itself, by key.
 pub(crate) fn value_sources(loaded: &LoadedRecipe) -> BTreeMap<String, ValueSource> {
     let source = |layer: ConfigLayer| match layer {
         ConfigLayer::Default => ValueSource::Default,

@@ -1,4 +1,4 @@
-//! Stores that hold the checkpoints of a trial: this machine, or the hosts that it ran on.
+//! Stores that hold the checkpoints of a trial: this machine, or the hosts on which it ran.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A host that did not answer.
+/// A host that did not answer, with the reason.
 #[derive(Serialize)]
 pub(crate) struct UnreachableHost {
     pub(crate) host: String,
@@ -28,25 +28,25 @@ impl From<(String, String)> for UnreachableHost {
 /// A trial with the stores that hold its checkpoints.
 pub(crate) struct TrialCheckpoints {
     pub(crate) trial: TrialDetails,
-    /// Hosts that the trial ran on; empty when it ran on this machine.
+    /// Hosts on which the trial ran; empty if it ran on this machine.
     hosts: Vec<RemoteHost>,
 }
 
 impl TrialCheckpoints {
-    /// Returns the stores of the trial that the user typed.
+    /// Finds the trial that the user typed, and connects to the stores of its checkpoints.
     pub(crate) fn of(context: &Context, name: &str) -> Result<Self, CommandError> {
         let history = trials::read_history(context)?;
         Self::of_trial(context, trials::trial(context, &history, name)?)
     }
 
-    /// Returns the stores of this trial.
+    /// Connects to the stores of a trial's checkpoints.
     pub(crate) fn of_trial(context: &Context, trial: TrialDetails) -> Result<Self, CommandError> {
         context.check_trial(&trial.row.id)?;
         let hosts = hosts::connect_hosts_of_trial(context, &trial)?;
         Ok(Self { trial, hosts })
     }
 
-    /// Returns `true` if its checkpoints are on other hosts.
+    /// Returns `true` if the trial's checkpoints are on other hosts.
     pub(crate) fn is_elsewhere(&self) -> bool {
         !self.hosts.is_empty()
     }
@@ -66,13 +66,13 @@ impl TrialCheckpoints {
             .collect()
     }
 
-    /// Returns the folder names of the checkpoints recorded in the history, oldest first.
+    /// Returns the folder names of the trial's checkpoints in the history, oldest first.
     pub(crate) fn recorded_names(&self) -> Vec<String> {
         let name = |known: &Checkpoint| Some(known.folder.file_name()?.to_str()?.to_owned());
         self.trial.checkpoints.iter().filter_map(name).collect()
     }
 
-    /// Returns the checkpoints that cannot be used any more: folder name, and the reason.
+    /// Returns the checkpoints that can no longer be used: folder name, and the reason.
     pub(crate) fn refused(&self) -> BTreeMap<String, String> {
         let name = |folder: &PathBuf| Some(folder.file_name()?.to_str()?.to_owned());
         let refused = self.trial.checkpoints.iter();
@@ -80,7 +80,7 @@ impl TrialCheckpoints {
     }
 }
 
-/// Asks every store for its checkpoints; also reports the stores that did not answer.
+/// Asks every store for its checkpoints; returns them and the stores that did not answer.
 pub(crate) fn inventory(
     context: &Context,
     holders: &mut [Box<dyn CheckpointStore + '_>],

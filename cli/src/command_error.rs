@@ -1,26 +1,26 @@
-//! The text and JSON form of a failed command.
+//! Errors of commands, as text and as JSON.
 
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::exit_code::{EXIT_CODES, ExitReason};
 use dtrain_recipes::problem::{Problem, render_all};
 use serde::Serialize;
 use std::error::Error;
 use std::fmt::Write as _;
 
-/// A failed command: its exit reason and its message.
+/// Error that ends a command: its exit reason, message, causes and hint.
 #[derive(Debug)]
 pub(crate) struct CommandError {
     exit: ExitReason,
-    /// The wanted and the found state; lower case, no full stop. Empty if everything has been printed
-    /// already.
+    /// Message about the failure: first the wanted state, then the found one; lower case, no full stop.
+    /// Empty if everything has been printed already.
     message: String,
     causes: Vec<String>,
     hint: Option<String>,
-    /// Problems of a recipe, which have a rendering of their own.
+    /// Problems of a recipe, which are rendered with their places; empty for other errors.
     problems: Vec<Problem>,
 }
 
-/// Result of a command.
+/// Result of a command: the reason for its exit code, or an error.
 pub(crate) type CommandResult = Result<ExitReason, CommandError>;
 
 impl CommandError {
@@ -28,7 +28,7 @@ impl CommandError {
         Self { exit, message: message.into(), causes: Vec::new(), hint: None, problems: Vec::new() }
     }
 
-    /// Converts an error with its chain of causes.
+    /// Converts an error and its chain of causes.
     pub(crate) fn of(exit: ExitReason, error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::new(exit, error.to_string());
         let mut source = error.source();
@@ -39,7 +39,7 @@ impl CommandError {
         failure
     }
 
-    /// Ends without a message: the reader of the output closed the pipe.
+    /// Creates an error without a message, for output whose reader closed the pipe.
     pub(crate) fn closed_pipe() -> Self {
         Self::new(ExitReason::Done, "")
     }
@@ -64,7 +64,7 @@ impl CommandError {
         self.exit
     }
 
-    /// Returns the failure in the format `dtrain.error/2`; `None` if there is no message.
+    /// Returns the error in the format `dtrain.error/2`; `None` if it has no message.
     pub(crate) fn json(&self) -> Option<ErrorJson> {
         let problems: Vec<ProblemJson> = self.problems.iter().map(ProblemJson::of).collect();
         let message = match (self.message.as_str(), &problems[..]) {
@@ -81,19 +81,19 @@ impl CommandError {
         })
     }
 
-    /// Returns `true` if the message or a cause contains one of `words`.
+    /// Returns `true` if the message or any cause contains one of the texts `words`.
     pub(crate) fn says(&self, words: &[&str]) -> bool {
         let texts = || std::iter::once(&self.message).chain(&self.causes);
         words.iter().any(|word| texts().any(|text| text.contains(word)))
     }
 
-    /// Returns the message without causes and hint.
+    /// Returns the message without causes or hint.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// Formats the failure as a one-line warning, for a program that continues.
-    pub(crate) fn warning(&self, paint: ColourMode) -> String {
+    /// Formats the error as a one-line warning, for a command that continues.
+    pub(crate) fn warning(&self, paint: ColorMode) -> String {
         let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
         format!("{}: {}{hint}", paint.yellow("warning"), self.in_one_line())
     }
@@ -104,20 +104,20 @@ impl CommandError {
         parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(": ")
     }
 
-    /// Returns the problems of a recipe; empty for any other failure.
+    /// Returns the problems of a recipe; empty for any other error.
     pub(crate) fn recipe_problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// Returns the message with its causes, for quoting in another message.
+    /// Returns the message with its causes, for use as a cause of another error.
     pub(crate) fn with_causes(&self) -> String {
         let causes = self.causes.iter().flat_map(|cause| cause.lines());
         causes.fold(self.message.clone(), |text, line| format!("{text}\n  | {line}"))
     }
 
-    /// Renders the text for stderr; empty if there is no message.
-    pub(crate) fn render(&self, paint: ColourMode) -> String {
-        let mut text = paint.adopt(&render_all(&self.problems, paint.is_coloured()));
+    /// Renders the error for stderr; empty if it has no message.
+    pub(crate) fn render(&self, paint: ColorMode) -> String {
+        let mut text = paint.adopt(&render_all(&self.problems, paint.is_colored()));
         if !self.message.is_empty() {
             _ = writeln!(text, "{}: {}", paint.red("error"), paint.bold(&self.message));
         }
@@ -133,16 +133,17 @@ impl CommandError {
     }
 }
 
-/// A failure in the format `dtrain.error/2`.
+/// JSON of an error, in the format `dtrain.error/2`.
 #[derive(Debug, Serialize)]
 pub(crate) struct ErrorJson {
-    /// Exit code and its meaning.
+    /// Exit code of the command.
     exit: u8,
+    /// Meaning of the exit code, in words.
     meaning: &'static str,
     pub(crate) message: String,
     pub(crate) causes: Vec<String>,
     pub(crate) hint: Option<String>,
-    /// Problems of a recipe; empty for any other failure.
+    /// Problems of a recipe; empty for any other error.
     problems: Vec<ProblemJson>,
 }
 
@@ -156,7 +157,7 @@ impl ErrorJson {
 }
 
 impl ErrorJson {
-    /// Converts clap's usage error: its message, tips, the usage, and a pointer to the help.
+    /// Converts the text of clap's usage error: its message, tips and usage line.
     pub(crate) fn of_usage(text: &str) -> Self {
         let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
         let first = parts.next().unwrap_or_default();
@@ -173,11 +174,11 @@ impl ErrorJson {
     }
 }
 
-/// A problem of a recipe in JSON form.
+/// JSON of one problem in a recipe.
 #[derive(Debug, Serialize)]
 pub(crate) struct ProblemJson {
     message: String,
-    /// Location of the value: `recipe.toml:12:9`, `--set`, …
+    /// Location of the problematic value: `recipe.toml:12:9`, `--set`, …
     #[serde(rename = "where")]
     place: Option<String>,
     line: Option<usize>,
@@ -228,10 +229,10 @@ mod tests {
         let inner = std::io::Error::other("disk is full");
         let failure =
             CommandError::of(ExitReason::Infrastructure, &WrappedIoError(inner)).hint("free some space");
-        let text = failure.render(ColourMode::plain());
+        let text = failure.render(ColorMode::plain());
         assert_eq!(text, "error: cannot open the history\n  = disk is full\nhint: free some space\n");
         assert_eq!(failure.exit().exit_code(), 6);
         let warning = "warning: cannot open the history: disk is full; free some space";
-        assert_eq!(failure.warning(ColourMode::plain()), warning);
+        assert_eq!(failure.warning(ColorMode::plain()), warning);
     }
 }

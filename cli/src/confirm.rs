@@ -1,4 +1,4 @@
-//! Confirmation before data is removed.
+//! Question to the user before data is removed.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -6,7 +6,7 @@ use crate::exit_code::ExitReason;
 use crate::output::write_stderr;
 use std::io::IsTerminal;
 
-/// Returns `true` if the user confirmed `what`, such as `remove tiny-1`, with `--yes` or at a prompt.
+/// Returns `true` if the user agreed to `what`, such as `remove tiny-1`, with `--yes` or at a prompt.
 ///
 /// Returns `Err` without `--yes` if there is no terminal to ask on.
 pub(crate) fn confirm(context: &Context, what: &str, is_said: bool) -> Result<bool, CommandError> {

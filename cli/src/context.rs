@@ -1,4 +1,4 @@
-//! Context of every command: its output settings and the state folder.
+//! Context that every command receives: its output settings and the state folder.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -8,12 +8,12 @@ use dtrain_runner::{Home, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Context that every command receives.
+/// Output settings and state folder of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
-    /// Output settings.
+    /// Output settings of the command.
     pub(crate) out: Output,
-    /// State folder, with the history and all trials.
+    /// State folder, which contains the history and all trials.
     pub(crate) home: Home,
 }
 
@@ -46,7 +46,7 @@ impl Context {
 }
 
 impl Context {
-    /// Refuses the folder of a trial if another user owns it or can write to it.
+    /// Refuses the folder of a trial that another user owns or can write to.
     pub(crate) fn check_trial(&self, trial: &TrialId) -> Result<(), CommandError> {
         let folder = self.home.trial(trial);
         files::check_trial(folder.path()).map_err(|error| {
@@ -55,7 +55,7 @@ impl Context {
         })
     }
 
-    /// Refuses an output path inside the state folder: writing there would overwrite dtrain's own files.
+    /// Refuses an output path inside the state folder, where a write could overwrite dtrain's own files.
     pub(crate) fn check_output(&self, path: &Path) -> Result<(), CommandError> {
         if !lies_in(path, self.home.path()) {
             return Ok(());
@@ -65,7 +65,7 @@ impl Context {
     }
 }
 
-/// Returns `true` if a path is or lies in a folder, after links are resolved. Missing parts are taken
+/// Returns `true` if `path` is `folder` or lies in it, after links are resolved. Missing parts are taken
 /// literally.
 fn lies_in(path: &Path, folder: &Path) -> bool {
     let whole = |path: &Path| {
@@ -79,7 +79,8 @@ fn lies_in(path: &Path, folder: &Path) -> bool {
     whole(path).starts_with(whole(folder))
 }
 
-/// Refuses a settings file, package folder or trust file that another user owns or can write to.
+/// Refuses a file or folder that dtrain obeys (settings, packages, trust) if another user owns it or can
+/// write to it.
 pub(crate) fn check_obeyed(path: &Path) -> Result<(), CommandError> {
     files::check_behind_links(path).map_err(|error| {
         CommandError::new(ExitReason::Preflight, format!("cannot use {}", path.display()))
@@ -92,7 +93,8 @@ pub(crate) fn settings_file() -> Result<PathBuf, CommandError> {
     Ok(base("XDG_CONFIG_HOME", ".config")?.join("dtrain").join("config.toml"))
 }
 
-/// Returns a base folder of the user: `variable` if it is an absolute path, otherwise a folder below home.
+/// Returns a base folder of the user: `variable` if that is an absolute path, otherwise `below_home` in the
+/// home folder.
 pub(crate) fn base(variable: &str, below_home: &str) -> Result<PathBuf, CommandError> {
     folder(std::env::var_os(variable), std::env::var_os("HOME"), below_home).ok_or_else(|| {
         CommandError::new(

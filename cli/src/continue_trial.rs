@@ -1,4 +1,4 @@
-//! Continuation of a launched trial: from its running ranks, or from its newest checkpoint.
+//! Continuation of a launched trial: follows its running ranks, or restarts from its newest checkpoint.
 
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -14,7 +14,7 @@ use dtrain_runner::checkpoints::COMMIT;
 use dtrain_runner::ledger::{TrialDetails, TrialStatus};
 use std::ffi::OsStr;
 
-/// Resumes or watches a trial.
+/// Resumes or watches the trial `name`, as the mode `how` says.
 pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, detach: bool) -> CommandResult {
     // Looked up before opening for writing, so that a missing history is not created.
     drop(trials::read_history(context)?);
@@ -53,10 +53,10 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
     }
 }
 
-/// Refuses a local trial whose checkpoints are all damaged: it would restart from its first step.
+/// Refuses to resume a local trial whose checkpoints are all damaged: it would restart from its first step.
 ///
-/// A trial that started from another trial's checkpoint fails by itself if that is lost too. Reports the
-/// newest checkpoints that are damaged or missing if an older one is intact.
+/// A trial that started from another trial's checkpoint fails by itself if that checkpoint is lost too.
+/// Reports the newest checkpoints that are damaged or missing if an older one is intact.
 fn refuse_lost_checkpoints(context: &Context, trial: &TrialDetails, plan: &Plan) -> Result<(), CommandError> {
     let is_over = matches!(trial.row.status, TrialStatus::Running | TrialStatus::Completed);
     let is_here = plan.recipe.cluster.launcher == LauncherKind::Local && plan.recipe.cluster.slurm.is_none();

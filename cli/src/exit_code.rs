@@ -1,8 +1,8 @@
-//! The table of exit codes.
+//! Exit codes of the program and their meanings.
 
 use std::fmt::Write as _;
 
-/// Reason why the program ends; each has one exit code.
+/// Reason why the program ends, each with an exit code of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitReason {
     Done,
@@ -17,7 +17,7 @@ pub(crate) enum ExitReason {
     Detached,
 }
 
-/// All exit codes with their meaning, in ascending order.
+/// Table of all exit codes with their meanings, in ascending order.
 pub(crate) const EXIT_CODES: &[(ExitReason, u8, &str)] = &[
     (ExitReason::Done, 0, "done"),
     (ExitReason::Usage, 2, "usage error or invalid recipe"),
@@ -32,18 +32,18 @@ pub(crate) const EXIT_CODES: &[(ExitReason, u8, &str)] = &[
 ];
 
 impl ExitReason {
-    /// Returns the exit code as the shell sees it.
+    /// Returns the exit code that the shell sees for this reason.
     pub(crate) fn exit_code(self) -> u8 {
         EXIT_CODES.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, code, _)| *code)
     }
 
-    /// Returns the reason for an exit code that a shell saw.
+    /// Returns the reason for which the program ended with the exit code `code`; `None` for an unknown code.
     pub(crate) fn from_exit_code(code: u8) -> Option<Self> {
         EXIT_CODES.iter().find(|(_, known, _)| *known == code).map(|(exit, ..)| *exit)
     }
 }
 
-/// Formats the table of exit codes as text for `--help`.
+/// Formats the table of exit codes as text for `dtrain --help`.
 pub(crate) fn exit_codes() -> String {
     EXIT_CODES.iter().fold("Exit codes:\n".to_owned(), |mut text, (_, code, meaning)| {
         _ = writeln!(text, "  {code:>3}  {meaning}");

@@ -1,4 +1,4 @@
-//! Search for an intact checkpoint: the newest, or the one of a given step, whose files match their
+//! Search for an intact checkpoint of a trial, the newest or that of a given step: its files must match their
 //! checksums.
 
 use crate::checkpoint_sources::{TrialCheckpoints, inventory};
@@ -11,7 +11,7 @@ use dtrain_runner::checkpoints::{self, CheckpointStore, Inventory, pull};
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use std::path::{Path, PathBuf};
 
-/// Selects a checkpoint of a trial.
+/// Selection of one checkpoint of a trial.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CheckpointSelector {
     /// The newest intact checkpoint.
@@ -23,7 +23,7 @@ pub(crate) enum CheckpointSelector {
 }
 
 impl CheckpointSelector {
-    /// Selects the given step, or the newest checkpoint without one.
+    /// Selects the checkpoint at `step`, or for `None` the newest.
     pub(crate) fn of(step: Option<StepId>) -> Self {
         step.map_or(Self::Newest, Self::At)
     }
@@ -75,8 +75,8 @@ pub(crate) fn find_intact(
     Err(no_intact_checkpoint(label, wanted, damaged, other.as_ref()))
 }
 
-/// Builds the error when none of the `wanted` checkpoints is intact; `other` is the newest intact one of the
-/// rest.
+/// Builds the error for the case that no checkpoint in `wanted` is intact; `other` is the newest intact one
+/// of the rest.
 fn no_intact_checkpoint(
     label: &str,
     wanted: CheckpointSelector,
@@ -106,26 +106,26 @@ fn no_intact_checkpoint(
     damaged.into_iter().fold(failure, cause).hint(hint)
 }
 
-/// Search state for one trial's checkpoints.
+/// State of the search for an intact checkpoint of a trial.
 struct CheckpointSearch<'a> {
     context: &'a Context,
     trial: &'a TrialDetails,
-    /// Damaged checkpoints: step and reason.
+    /// Checkpoints found damaged so far, each with step and reason.
     damaged: Vec<(StepId, String)>,
-    /// Steps of checkpoints that were not found.
+    /// Steps of the checkpoints that were not found so far.
     missing: Vec<StepId>,
 }
 
-/// Result of examining a checkpoint.
+/// Result of examining one checkpoint.
 enum CheckpointIntegrity {
     Intact(Checkpoint),
     Damaged(String),
-    /// Its folder does not exist; retention removes old checkpoints.
+    /// The folder of the checkpoint does not exist; retention removes old checkpoints.
     Missing,
 }
 
 impl CheckpointSearch<'_> {
-    /// Returns the first intact checkpoint of `all`, which are ordered newest first.
+    /// Returns the first intact checkpoint in `all`, which is ordered newest first; `None` if there is none.
     fn newest(&mut self, all: &[&Checkpoint]) -> Result<Option<Checkpoint>, CommandError> {
         let mut all = all.iter();
         // The newest is usually on this machine, so that no host is contacted.
@@ -162,7 +162,7 @@ impl CheckpointSearch<'_> {
         }
     }
 
-    /// Examines a checkpoint in the trial's folder, then at the path recorded in the history.
+    /// Examines a checkpoint on this machine: in the trial's folder, then at the path that the history has.
     fn here(&self, saved: &Checkpoint) -> CheckpointIntegrity {
         if let Some(reason) = &saved.refused {
             return CheckpointIntegrity::Damaged(reason.clone());
@@ -179,7 +179,7 @@ impl CheckpointSearch<'_> {
         found
     }
 
-    /// Returns the local folders that may hold a checkpoint; a moved state folder has a path of its own.
+    /// Returns the local folders that may hold a checkpoint; they differ if the state folder was moved.
     fn folders(&self, saved: &Checkpoint) -> Vec<PathBuf> {
         let own = self.own(saved).filter(|own| *own != saved.folder);
         own.into_iter()
@@ -200,7 +200,7 @@ impl CheckpointSearch<'_> {
         read.map(drop)
     }
 
-    /// Copies a checkpoint from the hosts that have it.
+    /// Copies a checkpoint from the hosts that have it to this machine.
     fn copied(
         &self,
         holders: &mut [Box<dyn CheckpointStore + '_>],

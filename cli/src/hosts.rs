@@ -1,4 +1,4 @@
-//! Connections to the hosts of a recipe's cluster.
+//! Connections to the hosts in a recipe's cluster.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -16,13 +16,13 @@ use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// Connects to all hosts of the recipe and fails if one does not answer; empty for local training.
+/// Connects to all hosts of a recipe; `Err` if one does not answer. Empty for local training.
 pub(crate) fn connect_all(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
     let (hosts, unusable) = connect(context, recipe)?;
     if unusable.is_empty() { Ok(hosts) } else { Err(refusal(&unusable)) }
 }
 
-/// Connects to the hosts of the recipe that answer now; empty for local training.
+/// Connects to the hosts of a recipe that answer now. Empty for local training.
 pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
     let (hosts, unusable) = connect(context, recipe)?;
     if !hosts.is_empty() && unusable.len() == hosts.len() {
@@ -31,7 +31,7 @@ pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Ve
     Ok(hosts)
 }
 
-/// Connects to those hosts of a trial that answer. Empty for local training and for Slurm jobs, whose nodes
+/// Connects to the hosts of a trial that answer now. Empty for local training and for Slurm jobs, whose nodes
 /// write into this state folder.
 pub(crate) fn connect_hosts_of_trial(
     context: &Context,
@@ -44,7 +44,7 @@ pub(crate) fn connect_hosts_of_trial(
     connect_answering(context, &plan_of_trial(trial)?.recipe)
 }
 
-/// Like [`connect_hosts_of_trial`]; also returns the hosts that did not answer, with reasons.
+/// Connects like [`connect_hosts_of_trial`]; also returns the hosts that did not answer, with reasons.
 pub(crate) fn connect_hosts_of_trial_and_report(
     context: &Context,
     trial: &TrialDetails,
@@ -58,7 +58,7 @@ pub(crate) fn connect_hosts_of_trial_and_report(
     Ok((hosts, unusable.iter().map(|one| (one.host.clone(), error_chain(&one.error))).collect()))
 }
 
-/// Connects to one host.
+/// Connects to a host through the SSH backend `way`; `Err` gives the reason.
 pub(crate) fn connect_one(host: Host, way: SshBackend) -> Result<RemoteHost, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let reached = reach_all(&[host], way, &ssh_user(), &program, None).map_err(|error| error.to_string())?;
@@ -97,16 +97,16 @@ fn connect(
     Ok((hosts, unusable))
 }
 
-/// Returns the user whose SSH configuration applies.
+/// Returns the user whose SSH configuration applies to connections.
 pub(crate) fn ssh_user() -> User {
     let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     User { name, home, config: None }
 }
 
-/// Returns the planner's facts about this machine, or about the hosts if there are any.
+/// Returns the facts that the planner needs, about `hosts`, or about this machine if there are none.
 ///
-/// Several hosts are planned for as if each had the resources of the weakest.
+/// Several hosts are planned as if each had the resources of the weakest.
 pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, CommandError> {
     let mut all: Vec<HostFacts> = Vec::new();
     for host in hosts.iter_mut() {
@@ -119,7 +119,8 @@ pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, CommandError>
     Ok(combine_facts(&all, names, network).unwrap_or_else(this_host::facts))
 }
 
-/// Combines the facts of hosts with these names that communicate over `network`; `None` if there are none.
+/// Combines the facts of several hosts into those of the weakest. `names` are their names, `network` the
+/// network between them; `None` without hosts.
 fn combine_facts(all: &[HostFacts], mut names: Vec<String>, network: Option<Subnet>) -> Option<HostFacts> {
     let first = all.first()?.clone();
     let weakest = all.iter().skip(1).fold(first, |weakest, other| HostFacts {
@@ -149,7 +150,7 @@ fn arrival_text(arrival: &ConnectReport) -> String {
     }
 }
 
-/// Formats an error with its causes.
+/// Formats an error with all its causes in one line.
 pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     std::iter::successors(Some(error), |&error| error.source())
         .map(ToString::to_string)

@@ -13,7 +13,7 @@ use dtrain_runner::ledger::{History, Parent, TrialDetails};
 use dtrain_runner::{Fact, Ledger, TrialUpdate};
 use std::path::{Path, PathBuf};
 
-/// Copies the parent's checkpoint into the folder of a trial, and records it as the first one.
+/// Copies the parent's checkpoint into the folder of a new trial, and records it as its first checkpoint.
 pub(crate) fn copy_source_checkpoint(
     context: &Context,
     history: &mut History,
@@ -37,8 +37,8 @@ pub(crate) fn copy_source_checkpoint(
     record_initial_checkpoint(history, trial, point)
 }
 
-/// Repeats the copy for a trial that has no other checkpoint to resume from, because it ended before the
-/// first copy was complete or the copy is damaged.
+/// Repeats the copy for a trial with no other checkpoint to resume from: the trial ended before the first
+/// copy was complete, or the copy is damaged.
 pub(crate) fn copy_source_checkpoint_again(
     context: &Context,
     history: &mut History,
@@ -68,7 +68,7 @@ pub(crate) fn copy_source_checkpoint_again(
     copy_source_checkpoint(context, history, id, &parent)
 }
 
-/// Imports the weights as the first checkpoint of a trial.
+/// Imports pretrained weights as the first checkpoint of a new trial.
 pub(crate) fn import_weights(
     weights: &WeightsFolder,
     context: &Context,
@@ -88,7 +88,7 @@ pub(crate) fn import_weights(
     record_initial_checkpoint(history, trial, point)
 }
 
-/// Repeats the import for a trial that ended before its weights were imported.
+/// Repeats the import for a trial that ended before its pretrained weights were imported.
 pub(crate) fn import_weights_again(
     context: &Context,
     history: &mut History,
@@ -111,7 +111,7 @@ pub(crate) fn import_weights_again(
     import_weights(&weights, context, history, &trial.row.id, recipe)
 }
 
-/// Records the checkpoint that a trial starts from.
+/// Records in the history the checkpoint from which a trial starts.
 fn record_initial_checkpoint(
     history: &mut History,
     trial: &TrialId,

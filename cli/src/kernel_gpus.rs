@@ -1,12 +1,12 @@
-//! GPUs that the kernel reports, and the GPU backends of this build.
+//! GPUs that the Linux kernel reports, and the GPU backends of this build.
 
 use dtrain_runner::cuda::HostEnvironment;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-/// Returns an NVIDIA GPU of this machine that this build has no backend for; `None` if there is none. GPUs of
-/// other vendors may be integrated, and not faster than the processor.
+/// Returns the vendor of an NVIDIA GPU on this machine that this build cannot use; `None` if there is none.
+/// GPUs of other vendors may be integrated, and not faster than the processor.
 pub(crate) fn unused_gpu() -> Option<GpuVendor> {
     KernelGpus::at(&HostEnvironment::current())
         .unused(BuiltBackends::HERE)
@@ -19,12 +19,12 @@ pub(crate) enum GpuVendor {
     Nvidia,
     Amd,
     Intel,
-    /// Unknown vendor.
+    /// A vendor that dtrain does not know.
     Unknown,
 }
 
 impl GpuVendor {
-    /// Returns the build command with the backend for its GPUs.
+    /// Returns the command that builds dtrain with the backend for this vendor's GPUs.
     pub(crate) fn build(self) -> &'static str {
         match self {
             Self::Nvidia => "cargo build --release --features cuda",
@@ -34,7 +34,7 @@ impl GpuVendor {
 }
 
 impl fmt::Display for GpuVendor {
-    /// Formats `an AMD GPU`, for example.
+    /// Formats the vendor with an article: `an AMD GPU`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nvidia => "an NVIDIA GPU",
@@ -45,7 +45,7 @@ impl fmt::Display for GpuVendor {
     }
 }
 
-/// GPU backends of a build.
+/// GPU backends that a build of dtrain contains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BuiltBackends {
     pub(crate) cuda: bool,
@@ -56,11 +56,11 @@ impl BuiltBackends {
     pub(crate) const HERE: Self = Self { cuda: cfg!(feature = "cuda"), wgpu: cfg!(feature = "wgpu") };
 }
 
-/// GPUs that the kernel reports, with or without a driver for programs.
+/// GPUs that the kernel reports, even without a driver that lets programs use them.
 #[derive(Debug)]
 pub(crate) struct KernelGpus {
     pub(crate) nvidia: bool,
-    /// GPUs of other vendors, with their device files.
+    /// GPUs of other vendors, each with its device file.
     pub(crate) others: Vec<(GpuVendor, PathBuf)>,
 }
 
@@ -89,8 +89,8 @@ impl KernelGpus {
         seen
     }
 
-    /// Returns a GPU that no backend of the build supports; `None` if another one is supported, which is used
-    /// alone.
+    /// Returns the vendor of a GPU that the build `built` cannot use; `None` if it can use another GPU, which
+    /// it then uses alone.
     pub(crate) fn unused(&self, built: BuiltBackends) -> Option<GpuVendor> {
         let other = self.others.first().map(|(maker, _)| *maker);
         match (self.nvidia, built) {

@@ -1,4 +1,4 @@
-//! dtrain as a library: builds a program with all commands of `dtrain` that also trains your own networks.
+//! dtrain as a library: builds programs that have all commands of `dtrain` and also train your own networks.
 //!
 //! ```no_run
 //! use dtrain::burn::nn::{Linear, LinearConfig};
@@ -22,10 +22,10 @@ mod args;
 mod audit;
 mod begin_trial;
 mod checkpoint_sources;
-mod colour;
+mod color;
 mod command_error;
 mod commands;
-mod completion;
+mod completions;
 mod confirm;
 mod context;
 mod continue_trial;
@@ -84,10 +84,10 @@ pub use dtrain_worker::stage::DeferredLossFigures;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Error of a function that builds a network: a text or any error type.
+/// Error from a function that builds a network: a text or any error type.
 pub type BuildError = Box<dyn Error + Send + Sync>;
 
-/// A program with the commands of `dtrain`.
+/// A program with the commands of `dtrain`, to which your own networks can be added.
 #[derive(Debug, Default)]
 #[must_use = "call `main`"]
 pub struct Program(());
@@ -114,18 +114,18 @@ impl Program {
         self
     }
 
-    /// Parses the command line and runs the command; return the value from `main`.
+    /// Parses the command line and runs the command; return its value from your `main`.
     pub fn main(self) -> ExitCode {
         run()
     }
 }
 
-/// Parses the command line and runs the command.
+/// Parses the command line, runs the command, and returns its exit code.
 fn run() -> ExitCode {
     no_core_files();
     signals::outlive_the_file_size_limit();
-    if std::env::var_os(completion::VARIABLE).is_some() {
-        completion::answer(args::visible);
+    if std::env::var_os(completions::VARIABLE).is_some() {
+        completions::answer(args::visible);
     }
     let arguments = match args::Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -143,7 +143,7 @@ fn run() -> ExitCode {
     commands::run(arguments)
 }
 
-/// Prints a usage error as JSON for programs that asked for JSON.
+/// Prints a usage error as JSON if the arguments ask for JSON.
 fn tell_in_json(error: &clap::Error) {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let (is_asked, is_lines) = args::json_asked(words.iter().map(std::ffi::OsString::as_os_str));

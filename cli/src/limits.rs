@@ -1,4 +1,4 @@
-//! Resource limits of the shell (`ulimit`), and hints when they cause a failure.
+//! Resource limits of the process (`ulimit`), and hints when they cause a failure.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -9,10 +9,10 @@ use std::borrow::Cow;
 /// Text of the standard library's error for a write beyond the file size limit (EFBIG).
 const TOO_LARGE: &str = "(os error 27)";
 
-/// SQLite's texts for the same error, which also have other causes.
+/// Texts with which SQLite reports a write beyond the file size limit; they also have other causes.
 const OF_SQLITE: [&str; 3] = ["disk I/O error", "database or disk is full", "unable to open database file"];
 
-/// Hint for the file size limit.
+/// Hint to raise the file size limit.
 const HINT: &str = "raise the file size limit with `ulimit -f unlimited`, in the shell that starts dtrain";
 
 /// Returns the file size limit of this process in bytes; `None` if unlimited.
@@ -20,7 +20,7 @@ fn file_size() -> Option<Bytes> {
     getrlimit(Resource::Fsize).current.map(Bytes)
 }
 
-/// Adds the file size limit to a failure that it may have caused.
+/// Adds a hint about the file size limit to an error that the limit may have caused.
 pub(crate) fn with_limit_hint(failure: CommandError) -> CommandError {
     with_file_size(failure, file_size())
 }
@@ -37,7 +37,7 @@ fn with_file_size(failure: CommandError, limit: Option<Bytes>) -> CommandError {
     }
 }
 
-/// Adds the limit to a log line about a file that is too large.
+/// Adds the file size limit to a log line that reports a file as too large.
 pub(crate) fn explain_line(line: &str) -> Cow<'_, str> {
     if line.contains(TOO_LARGE) {
         return Cow::Owned(line.replace(TOO_LARGE, "(os error 27: the file size limit, `ulimit -f`)"));
@@ -45,7 +45,7 @@ pub(crate) fn explain_line(line: &str) -> Cow<'_, str> {
     Cow::Borrowed(line)
 }
 
-/// Refuses to train if a rank's checkpoint file of `bytes` exceeds the file size limit.
+/// Refuses to train if a rank's checkpoint file of size `bytes` exceeds the file size limit.
 pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), CommandError> {
     match file_size().filter(|limit| *limit < bytes) {
         Some(limit) => Err(CommandError::new(
@@ -57,7 +57,7 @@ pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), CommandError> {
     }
 }
 
-/// Refuses to start if the open file limit is too small for one rank.
+/// Refuses to train if the limit of open files is too small for one rank.
 pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
     dtrain_runner::open_file_limit::ensure_limit_for_one_rank()
         .map_err(|words| CommandError::new(ExitReason::Preflight, words))
@@ -66,11 +66,11 @@ pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
 
     fn text(message: &str, limit: Option<u64>) -> String {
         with_file_size(CommandError::new(ExitReason::Infrastructure, message), limit.map(Bytes))
-            .render(ColourMode::plain())
+            .render(ColorMode::plain())
     }
 
     #[test]

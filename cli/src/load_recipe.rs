@@ -1,4 +1,4 @@
-//! Recipe loading: finds the text, merges the configuration layers, checks the recipe and its files.
+//! Loading of a recipe: finds its text, merges the configuration layers, checks the recipe and its files.
 
 use crate::args::LayerArgs;
 use crate::command_error::CommandError;
@@ -18,40 +18,40 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A checked recipe with its origin.
+/// A checked recipe, and where it comes from.
 #[derive(Debug)]
 pub(crate) struct LoadedRecipe {
-    /// Name or path as the user typed it.
+    /// Name or path of the recipe, as the user typed it.
     pub(crate) name: String,
-    /// The recipe, with the source of each value.
+    /// The checked recipe, with the source of each value.
     pub(crate) checked: CheckedRecipe,
-    /// Absolute base folder of relative data paths and of the training command.
+    /// Absolute folder from which relative data paths and the training command start.
     pub(crate) folder: PathBuf,
     /// Folder of the user's lock file: the recipe's folder, or for a package's recipe the working folder.
     pub(crate) project: PathBuf,
-    /// Tokenizer of the checkpoint that training starts from, as JSON.
+    /// Tokenizer of the checkpoint that training starts from, as JSON; `None` without one.
     pub(crate) tokenizer: Option<Vec<u8>>,
 }
 
-/// Configuration layers over a recipe; later fields take precedence.
+/// Values of one invocation that override a recipe; later fields take precedence.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RecipeOverrides {
-    /// File with the cluster section.
+    /// File with the section `cluster`, from `--cluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cluster: Option<PathBuf>,
-    /// Keys and values from environment variables, by variable name.
+    /// Key and value from each environment variable, by the variable's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     environment: BTreeMap<String, (String, String)>,
-    /// Arguments of `--set`.
+    /// Arguments of `--set`, as `KEY=VALUE`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     set: Vec<String>,
-    /// Keys and values from dedicated flags.
+    /// Keys and values from flags that stand for one recipe key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     flags: Vec<(String, String)>,
 }
 
 impl RecipeOverrides {
-    /// Collects the overrides of this invocation.
+    /// Collects the overrides of this invocation from its arguments and environment.
     pub(crate) fn of(layers: &LayerArgs, flags: &[(&str, String)]) -> Self {
         Self {
             cluster: layers.cluster.clone(),
@@ -61,7 +61,7 @@ impl RecipeOverrides {
         }
     }
 
-    /// Returns the environment variables whose values differ now from those recorded here, by name.
+    /// Returns the names of environment variables whose values now differ from the recorded ones.
     pub(crate) fn other_variables(&self) -> Vec<String> {
         let now = environment(std::env::vars_os());
         now.into_iter()
@@ -70,7 +70,7 @@ impl RecipeOverrides {
             .collect()
     }
 
-    /// Makes paths absolute, for use from another folder.
+    /// Makes the paths of the overrides absolute, for use from another folder.
     pub(crate) fn with_absolute_paths(mut self) -> Self {
         self.cluster = self.cluster.map(|path| std::path::absolute(&path).unwrap_or(path));
         self
@@ -78,7 +78,7 @@ impl RecipeOverrides {
 }
 
 impl LoadedRecipe {
-    /// Prints its notes, such as one for each key under its old name.
+    /// Prints the recipe's notes, such as one for each key under its old name.
     pub(crate) fn print_notes(&self, out: Output) {
         for note in &self.checked.notes {
             out.say(&problem_text(out.paint.yellow("note"), note));
@@ -86,8 +86,8 @@ impl LoadedRecipe {
     }
 }
 
-/// Loads a recipe with all layers, prints its notes, and requires its files to exist. `extra` keys come from
-/// flags and take precedence.
+/// Loads a recipe with all layers, prints its notes, and requires its files to exist. The keys `extra` come
+/// from flags and take precedence.
 pub(crate) fn load(
     out: Output,
     name: &str,
@@ -119,7 +119,7 @@ pub(crate) fn load_without_running(
     load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))
 }
 
-/// Like [`load_without_running`], for a recipe typed in the folder `place`, with recorded overrides.
+/// Loads a recipe like [`load_without_running`], as typed in the folder `place`, with recorded overrides.
 pub(crate) fn load_without_running_in(
     name: &str,
     place: &Path,
@@ -157,7 +157,7 @@ fn check_context(source: &Source, typed: &str) -> CheckContext {
     CheckContext::of_file(&path)
 }
 
-/// Merges all layers into one document.
+/// Merges a recipe with all configuration layers into one document.
 fn merge_layers(source: &Source, project: &Path, over: &RecipeOverrides) -> Result<Document, CommandError> {
     // Users cannot see a package's folder, so paths in their overrides start from the working folder.
     let base = if source.shared.is_some() { project } else { Path::new("") };
@@ -191,7 +191,7 @@ fn merge_layers(source: &Source, project: &Path, over: &RecipeOverrides) -> Resu
     all.resolve()
 }
 
-/// Merges a recipe with the user's layers only.
+/// Merges a recipe with the layers of `--cluster` and `--set` only.
 pub(crate) fn merge_user_layers(recipe: Document, layers: &LayerArgs) -> Result<Document, CommandError> {
     let mut all = LayeredConfig::default().over(ConfigLayer::Recipe, recipe)?;
     if let Some(path) = &layers.cluster {
@@ -208,7 +208,7 @@ pub(crate) fn find(name: &str) -> Result<Source, CommandError> {
     find_in(name, Path::new("."))
 }
 
-/// Like [`find`], for a name typed in the folder `place`.
+/// Finds a recipe like [`find`], for a name that was typed in the folder `place`.
 fn find_in(name: &str, place: &Path) -> Result<Source, CommandError> {
     let path = Path::new(name);
     if path.is_dir() {
@@ -242,13 +242,13 @@ fn find_in(name: &str, place: &Path) -> Result<Source, CommandError> {
 
 /// Returns the library recipe whose name is most similar to `name`; `None` if none is similar.
 fn similar_library_recipe(name: &str) -> Option<&'static str> {
-    /// Least similarity of a suggestion; 1 is equal.
+    /// Least similarity of a name, from 0 to 1, to be suggested.
     const LIKE: f64 = 0.85;
     let near = library::names().map(|known| (strsim::jaro_winkler(name, known), known));
     near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness >= LIKE).map(|(_, known)| known)
 }
 
-/// Reads a file that must exist.
+/// Reads a recipe file that must exist.
 pub(crate) fn read(path: &Path, layer: ConfigLayer) -> Result<Source, CommandError> {
     let text = std::fs::read(path).map_err(|error| {
         CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display()))
@@ -268,7 +268,7 @@ pub(crate) fn read(path: &Path, layer: ConfigLayer) -> Result<Source, CommandErr
     }
 }
 
-/// Reads a document that may not exist.
+/// Reads a document from a file; `None` if it does not exist.
 fn read_if_present(path: &Path, layer: ConfigLayer) -> Result<Option<Document>, CommandError> {
     if !path.exists() {
         return Ok(None);
@@ -276,8 +276,8 @@ fn read_if_present(path: &Path, layer: ConfigLayer) -> Result<Option<Document>, 
     Ok(Some(Document::parse(&read(path, layer)?)?))
 }
 
-/// Returns the problem if a pattern matches no file. URLs are skipped: they are downloaded when they are
-/// read.
+/// Returns the problem that a pattern matches no file; `None` if it matches one, or is a URL, which is
+/// downloaded when it is read.
 fn missing_file_problem(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
     // The pretrained weights loader checks the folder of `train.from`.
     if pattern.url().is_some() || pattern.key == "train.from" {
@@ -300,7 +300,7 @@ fn missing_file_problem(pattern: &FilePattern, folder: &Path) -> Option<Problem>
     Some(pattern.missing(folder, home.as_deref()))
 }
 
-/// Returns the files that a pattern matches; for a URL, the copy downloaded to this host.
+/// Returns the files that a pattern matches; for a URL, the file downloaded from it to this host.
 pub(crate) fn matching_files(pattern: &FilePattern, folder: &Path) -> Vec<PathBuf> {
     match downloaded(&pattern.pattern) {
         Some(path) => vec![path],

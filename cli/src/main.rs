@@ -1,4 +1,4 @@
-//! The `dtrain` program.
+//! The program `dtrain`.
 
 fn main() -> std::process::ExitCode {
     dtrain::Program::new().main()

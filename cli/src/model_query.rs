@@ -1,4 +1,4 @@
-//! Requests to a worker process that uses a trained model.
+//! Requests to a worker process that computes with a trained model.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -10,8 +10,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 
-/// Starts `dtrain worker PART`, sends `request`, and passes its answers to `heard` until that breaks.
-/// `failed` converts the cause of a failure into an error.
+/// Starts `dtrain worker PART`, sends `request`, and passes each answer to `heard` until that returns
+/// `Break`. `failed` converts the cause of a failure into an error.
 pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     part: &str,
     request: &impl Serialize,
@@ -40,17 +40,17 @@ pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     answer
 }
 
-/// Returns the number of threads of a worker that uses a trained model.
+/// Returns the number of threads for a worker that computes with a trained model.
 pub(crate) fn threads() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
 }
 
-/// Builds the error when a worker could not do `what`.
+/// Returns a function that builds the error for a worker that could not do `what`, from the cause.
 pub(crate) fn worker_failed(what: &'static str) -> impl Fn(String) -> CommandError {
     move |cause| CommandError::new(ExitReason::WorkerFailed, what).cause(cause)
 }
 
-/// Builds the error when a worker could not do `what` because of the user's data.
+/// Builds the error for a worker that could not do `what` because of the user's data.
 pub(crate) fn data_refused(what: &'static str, cause: String) -> CommandError {
     CommandError::new(ExitReason::Usage, what).cause(cause)
 }

@@ -1,10 +1,10 @@
-//! Validation of names that become file names.
+//! Validation of names that become names of files.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
 use dtrain_recipes::name::is_plain_name;
 
-/// Returns `Err` if a user's name is not usable as a file name; `what` is its kind, such as "a study".
+/// Returns `Err` if the name that a user chose cannot be a file name; `what` is its kind, such as "a study".
 pub(crate) fn refuse_unusable(name: &str, what: &str) -> Result<(), CommandError> {
     if is_plain_name(name) {
         return Ok(());

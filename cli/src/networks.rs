@@ -1,10 +1,10 @@
-//! Outlines of custom networks (`kind = "custom"`) for the planner.
+//! Outlines of custom networks (`kind = "custom"`), from which the planner plans.
 
 use dtrain_recipes::{CheckedRecipe, CustomModel, Model, Outline, Problem};
 use dtrain_worker::network::{ModelBuildError, outline, registered};
 use std::sync::{Mutex, PoisonError};
 
-/// Builds the custom network of a checked recipe, if any, and stores its outline for the planner.
+/// Builds the custom network of a checked recipe, if it has one, and stores its outline for the planner.
 pub(crate) fn outline_custom_network(checked: &mut CheckedRecipe) -> Result<(), Vec<Problem>> {
     let Model::Custom(own) = &mut checked.recipe.model else { return Ok(()) };
     match cached_outline(own) {
@@ -31,7 +31,7 @@ pub(crate) fn outline_custom_network(checked: &mut CheckedRecipe) -> Result<(), 
     Ok(())
 }
 
-/// Returns the outline of a network, built once per process.
+/// Returns the outline of a custom network, which is built only once per process.
 fn cached_outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
     static KNOWN: Mutex<Vec<(CustomModel, Outline)>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

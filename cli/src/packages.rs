@@ -1,4 +1,4 @@
-//! Locations of the shared recipe packages, their lock file and the trust file.
+//! Locations of shared recipe packages, of their lock file, and of the trust file.
 
 use crate::command_error::CommandError;
 use crate::context::{base, check_obeyed};
@@ -6,7 +6,7 @@ use crate::exit_code::ExitReason;
 use dtrain_recipes::sharing::{SharingError, Store, TrustStore};
 use std::path::{Path, PathBuf};
 
-/// Opens the packages of the lock file in `folder`, or else in the working folder.
+/// Opens the packages that the lock file in `folder` lists, or else the one in the working folder.
 pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, CommandError> {
     let beside = folder.join(LOCK);
     let lock = if beside.exists() { beside } else { PathBuf::from(LOCK) };
@@ -18,19 +18,19 @@ pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, CommandErr
 /// Name of the lock file, beside the recipes that use the packages.
 const LOCK: &str = "dtrain.lock";
 
-/// Returns the path of the file that lists trusted packages.
+/// Returns the path of the file that lists the trusted packages.
 pub(crate) fn trust_file() -> Result<PathBuf, CommandError> {
     Ok(base("XDG_CONFIG_HOME", ".config")?.join("dtrain").join("trust.toml"))
 }
 
-/// Loads the trusted packages.
+/// Loads the list of trusted packages.
 pub(crate) fn trust() -> Result<TrustStore, CommandError> {
     let file = trust_file()?;
     check_obeyed(&file)?;
     TrustStore::read(&file).map_err(|error| failure(&error))
 }
 
-/// Converts an error of recipe sharing.
+/// Converts an error from sharing recipes.
 pub(crate) fn failure(error: &SharingError) -> CommandError {
     let exit = match error {
         SharingError::NoGit(_) => ExitReason::Preflight,

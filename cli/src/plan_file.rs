@@ -1,4 +1,4 @@
-//! Saved plans: their origin, and a check for changes since then.
+//! Saved plans: their origin, and the changes since they were made.
 
 use crate::args::LayerArgs;
 use crate::command_error::CommandError;
@@ -16,45 +16,45 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Component, Path, PathBuf};
 
-/// A plan in its stored and printed form.
+/// A plan as it is stored and printed, with its digest and origin.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct StoredPlan {
-    /// blake3 of the plan in canonical JSON.
+    /// BLAKE3 digest of the plan in canonical JSON.
     pub(crate) digest: String,
     /// The plan with its candidates.
     pub(crate) plan: Plan,
-    /// Recipe and data of the plan; `None` for the plan of a trial.
+    /// Recipe and data from which the plan was made; `None` for the plan of a trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) made_from: Option<PlanOrigin>,
 }
 
-/// The recipe and the data that a plan was made from.
+/// Recipe and data from which a plan was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PlanOrigin {
-    /// The recipe as typed: a file, a folder, or the name of a library or package recipe.
+    /// The recipe as the user typed it: a file, a folder, or the name of a library or package recipe.
     recipe: String,
     /// Absolute path of the recipe file; `None` for a library or package recipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
-    /// Absolute path of the folder that the plan was saved in; `None` if it was only printed.
+    /// Absolute path of the folder in which the plan was saved; `None` if it was only printed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     saved_in: Option<PathBuf>,
-    /// Absolute path of the folder whose lock file names the packages.
+    /// Absolute path of the folder whose lock file lists the packages.
     project: PathBuf,
-    /// Overrides of the recipe.
+    /// Values that overrode the recipe.
     over: RecipeOverrides,
-    /// The data files; `None` if they were not read.
+    /// Manifest of the data files; `None` if they were not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inputs: Option<InputManifest>,
 }
 
 impl StoredPlan {
-    /// Combines a plan with its digest and origin.
+    /// Combines a plan with its origin, and computes its digest.
     pub(crate) fn of(plan: Plan, made_from: Option<PlanOrigin>) -> Self {
         Self { digest: plan.digest(), plan, made_from }
     }
 
-    /// Writes the plan to a file that the user named.
+    /// Writes the plan to the file that the user named.
     pub(crate) fn write(&self, path: &Path) -> Result<(), CommandError> {
         let mut stored = self.clone();
         if let Some(made_from) = &mut stored.made_from {
@@ -65,7 +65,7 @@ impl StoredPlan {
 }
 
 impl PlanOrigin {
-    /// Records the origin of a recipe's plan; `flags` are keys from dedicated flags.
+    /// Records the recipe and data from which a plan is made; `flags` are keys set by flags of their own.
     pub(crate) fn of(
         loaded: &LoadedRecipe,
         layers: &LayerArgs,
@@ -84,7 +84,8 @@ impl PlanOrigin {
         }
     }
 
-    /// Returns the recipe's current path; if the plan was moved, the file at the same relative path, if any.
+    /// Returns the current path of the recipe file. If the plan was moved, this is the file at the same
+    /// relative path; `None` if there is no such file.
     fn file_now(&self, plan: &Path) -> Option<PathBuf> {
         let file = self.file.as_ref()?;
         let moved = || {
@@ -97,17 +98,17 @@ impl PlanOrigin {
     }
 }
 
-/// A plan read from a file.
+/// A plan read from a file that the user named.
 pub(crate) struct SavedPlan {
     /// The plan, with paths adjusted if plan and recipe were moved together.
     pub(crate) plan: Plan,
     made_from: Option<PlanOrigin>,
-    /// Current path of the recipe file.
+    /// Current path of the recipe file; `None` if there is none.
     recipe: Option<PathBuf>,
 }
 
 impl SavedPlan {
-    /// Reads a plan from a file. Returns `None` if the file is not JSON, and so may be a recipe.
+    /// Reads a plan from a file. Returns `None` if the file is not JSON, so that it may be a recipe.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, CommandError> {
         let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
         if !text.trim_start().starts_with('{') {
@@ -159,13 +160,13 @@ impl SavedPlan {
         Ok(Self { plan, made_from, recipe })
     }
 
-    /// Returns the environment variables whose overrides differ now from those recorded; empty if the plan
-    /// has no origin.
+    /// Returns the names of environment variables whose overrides now differ from the recorded ones; empty if
+    /// the plan has no origin.
     pub(crate) fn other_variables(&self) -> Vec<String> {
         self.made_from.as_ref().map_or_else(Vec::new, |from| from.over.other_variables())
     }
 
-    /// Describes changes of the recipe and the data since the plan was made. Empty for plans without an
+    /// Describes how the recipe and the data have changed since the plan was made. Empty for plans without an
     /// origin (of a trial, or of an older version).
     pub(crate) fn changes(&self, context: &Context) -> Vec<String> {
         let Some(made_from) = &self.made_from else { return Vec::new() };
@@ -221,7 +222,7 @@ impl SavedPlan {
     }
 }
 
-/// Returns the format number of a plan document; `Err` if it is no plan or of an unknown format.
+/// Returns the format version of a plan document; `Err` if it is no plan or of an unknown version.
 fn check_format(json: &Value) -> Result<u32, String> {
     let format = json.get("format").and_then(Value::as_str).ok_or("it has no format")?;
     match format.strip_prefix("dtrain.plan/").map(str::parse::<u32>) {
@@ -233,7 +234,7 @@ fn check_format(json: &Value) -> Result<u32, String> {
     }
 }
 
-/// Returns the absolute folder, without links, of a file that may not exist yet.
+/// Returns the absolute path, without links, of the folder of a file that may not exist yet.
 fn folder_of(file: &Path) -> Option<PathBuf> {
     let file = std::path::absolute(file).ok()?;
     std::fs::canonicalize(file.parent()?).ok()
@@ -249,7 +250,7 @@ fn relative(folder: &Path, file: &Path) -> Option<PathBuf> {
     Some(up.chain(file.components().skip(shared)).collect())
 }
 
-/// Writes a file that the user named.
+/// Writes text to a file that the user named.
 pub(crate) fn save(path: &Path, text: &str) -> Result<(), CommandError> {
     std::fs::write(path, text).map_err(|error| {
         CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display()))

@@ -1,4 +1,5 @@
-//! Checks of `dtrain check` beyond the recipe itself: everything cheap that `run` would refuse.
+//! Checks of `dtrain check` beyond the recipe itself: everything cheap for which `dtrain run` would refuse
+//! it.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -13,13 +14,14 @@ use dtrain_recipes::{
 use dtrain_worker::data::{DataError, downloaded, unpacked_bytes};
 use std::collections::BTreeSet;
 
-/// Most bytes of data that a check reads, and of text that it tokenizes.
+/// Maximum number of bytes of data that a check reads.
 const MOST_BYTES: u64 = 256 << 20;
+/// Maximum number of bytes of text that a check tokenizes.
 const MOST_TEXT: u64 = 4 << 20;
 
-/// Checks the machine and the data. `Err` lists the problems that `run` would refuse, and for a study over
-/// several hosts those of `tune`. `Ok` lists warnings about the data, and problems that may appear on other
-/// hosts.
+/// Checks machine and data. `Err` lists the problems for which `dtrain run` would refuse the recipe, and for
+/// a study over several hosts those of `dtrain tune`. `Ok` lists warnings about the data, and problems that
+/// may appear on other hosts.
 pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<Vec<Problem>, CommandError> {
     let checked = &loaded.checked;
     let recipe = &recipe_of_one_slot(&checked.recipe);
@@ -53,13 +55,15 @@ pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<
     Ok(strange.chain(other_host_problems(checked)).collect())
 }
 
-/// Prints remarks about the data files from their first bytes; `None` if none are on this host.
+/// Prints remarks about the data files, from their first bytes; returns `None` if none of the files are on
+/// this host.
 fn print_data_notes(context: &Context, loaded: &LoadedRecipe) -> Option<Result<(), DataError>> {
     let data = loaded.checked.recipe.data.as_ref().filter(|_| downloads(loaded).is_none())?;
     Some(rates::print_data_notes(context, data, &loaded.folder))
 }
 
-/// Returns a message about files that must be downloaded before the data is read; `None` if there are none.
+/// Returns a message about files that must be downloaded before the data can be read; `None` if there are
+/// none.
 pub(crate) fn downloads(loaded: &LoadedRecipe) -> Option<String> {
     let is_missing = |pattern: &&FilePattern| downloaded(&pattern.pattern).is_none();
     let missing = loaded.checked.files.iter().filter(is_missing).filter_map(FilePattern::url);
@@ -103,8 +107,8 @@ fn is_cheap(context: &Context, loaded: &LoadedRecipe) -> bool {
     true
 }
 
-/// Lists problems that would appear on the recipe's other hosts, without connecting to them: they get this
-/// executable.
+/// Lists problems that would appear on the recipe's other hosts, without connecting to them: these hosts get
+/// a copy of this executable.
 fn other_host_problems(checked: &CheckedRecipe) -> Vec<Problem> {
     let cluster = &checked.recipe.cluster;
     let (word, feature, is_built) = match cluster.devices {
@@ -153,7 +157,7 @@ fn plan_problem(checked: &CheckedRecipe, error: &PlanError) -> Problem {
     problem_from_text(&error.to_string(), checked, keys)
 }
 
-/// Parses `fact; hint` into a problem at the first of `keys` that the recipe sets.
+/// Splits `fact; hint` into a problem, placed at the first of `keys` that the recipe sets.
 fn problem_from_text(text: &str, checked: &CheckedRecipe, keys: &[&str]) -> Problem {
     let (fact, hint) = text.split_once("; ").map_or((text, None), |(fact, hint)| (fact, Some(hint)));
     let problem = problem_at_keys(Problem::new(fact), checked, keys);
@@ -163,7 +167,8 @@ fn problem_from_text(text: &str, checked: &CheckedRecipe, keys: &[&str]) -> Prob
     }
 }
 
-/// Places a problem at the first of `keys` that the recipe sets; notes the others that are set.
+/// Places a problem at the first of `keys` that the recipe sets, and adds notes about the others that it
+/// sets.
 fn problem_at_keys(mut problem: Problem, checked: &CheckedRecipe, keys: &[&str]) -> Problem {
     for key in keys {
         let Some(value) = checked.resolved.iter().find(|value| value.path == *key) else { continue };

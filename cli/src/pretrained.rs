@@ -1,4 +1,4 @@
-//! Trials that start from weights in a folder of Hugging Face transformers.
+//! Pretrained weights in a folder of Hugging Face transformers, from which trials start.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -9,19 +9,19 @@ use dtrain_runner::provenance::Provenance;
 use dtrain_worker::pretrained::{ModelFolder, PretrainedError};
 use std::path::{Component, Path};
 
-/// Provenance key of the weights' folder.
+/// Provenance key for the folder of the weights.
 pub(crate) const FOLDER: &str = "weights.folder";
-/// Provenance key of the blake3 of configuration and tensors.
+/// Provenance key for the BLAKE3 digest of configuration and tensors.
 pub(crate) const DIGEST: &str = "weights.blake3";
 
-/// A folder of pretrained weights.
+/// A folder with a pretrained model in the format of Hugging Face transformers.
 #[derive(Debug)]
 pub(crate) struct WeightsFolder {
     folder: ModelFolder,
 }
 
 impl WeightsFolder {
-    /// Opens the folder that the user typed; `None` if the name is not a folder.
+    /// Opens the folder that the user typed; `None` if the text is not the path of a folder.
     pub(crate) fn find(typed: &str) -> Result<Option<Self>, CommandError> {
         let path = Path::new(typed);
         if ModelFolder::exists_at(path) || path.is_dir() || typed.contains('/') {
@@ -30,8 +30,8 @@ impl WeightsFolder {
         Ok(None)
     }
 
-    /// Opens the folder of `train.from`, whose model must match the recipe's; `None` if the key is not set.
-    /// `root` is the base folder of the recipe's paths.
+    /// Opens the folder that `train.from` names, whose model must match the recipe's; `None` if the key is
+    /// not set. `root` is the folder from which the recipe's paths start.
     pub(crate) fn of_recipe(recipe: &Recipe, root: &Path) -> Result<Option<Self>, CommandError> {
         let Some(from) = &recipe.train.from else { return Ok(None) };
         let weights = Self::open(&root.join(from))?;
@@ -39,7 +39,7 @@ impl WeightsFolder {
         Ok(Some(weights))
     }
 
-    /// Opens the folder at `path`. The error tells how to download a model if there is none.
+    /// Opens the model folder at `path`; the error for a folder without a model says how to download one.
     pub(crate) fn open(path: &Path) -> Result<Self, CommandError> {
         if !ModelFolder::exists_at(path) {
             return Err(no_model(path));
@@ -48,22 +48,22 @@ impl WeightsFolder {
         ModelFolder::open(&path).map(|folder| Self { folder }).map_err(|error| failure(&error))
     }
 
-    /// Returns the model in the folder.
+    /// Returns the opened model folder.
     pub(crate) fn folder(&self) -> &ModelFolder {
         &self.folder
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of the opened folder.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Returns its tokenizer as JSON, if it has one.
+    /// Returns the model's tokenizer as JSON; `None` if it has none.
     pub(crate) fn tokenizer(&self) -> Result<Option<Vec<u8>>, CommandError> {
         self.folder.tokenizer().map_err(|error| failure(&error))
     }
 
-    /// Checks that the folder holds the recipe's model and all its tensors.
+    /// Checks that the folder holds the model of `recipe` with all its tensors.
     pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), CommandError> {
         let wanted = &decoder(recipe)?.base();
         let there = self.folder.pretrained().with_context(wanted.context);
@@ -83,7 +83,7 @@ impl WeightsFolder {
         self.folder.check(wanted).map_err(|error| failure(&error))
     }
 
-    /// Records the origin of the weights.
+    /// Records the folder and the digest of the weights in a trial's provenance.
     pub(crate) fn note(&self, provenance: &mut Provenance) -> Result<(), CommandError> {
         let digest = self.folder.digest().map_err(|error| failure(&error))?;
         provenance.environment.insert(FOLDER.to_owned(), self.path().display().to_string());
@@ -106,7 +106,8 @@ fn no_model(path: &Path) -> CommandError {
     ))
 }
 
-/// Returns the command that downloads a model from the Hub; takes `ORG/NAME`, or the last part of a path.
+/// Returns the command that downloads a model from the Hugging Face Hub; its name is `path` as `ORG/NAME`, or
+/// the last part of `path`.
 pub(crate) fn download(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "NAME".into(), |name| name.to_string_lossy());
     let parts: Vec<_> = path.components().collect();
@@ -125,7 +126,7 @@ pub(crate) fn decoder(recipe: &Recipe) -> Result<&Decoder, CommandError> {
     }
 }
 
-/// Converts an error of a pretrained model.
+/// Converts an error from a pretrained model.
 pub(crate) fn failure(error: &PretrainedError) -> CommandError {
     const SHOWN: usize = 10;
     let reasons = error.reasons();
@@ -140,13 +141,13 @@ pub(crate) fn failure(error: &PretrainedError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
 
     #[test]
     fn a_folder_that_is_not_there_is_said_how_to_get() {
         let said = |path: &str| {
             let failure = WeightsFolder::open(Path::new(path)).expect_err("there is none");
-            failure.render(ColourMode::plain())
+            failure.render(ColorMode::plain())
         };
         let name = said("No-Such-Model-0.5B");
         assert!(name.starts_with("error: there is no folder No-Such-Model-0.5B, "), "{name}");

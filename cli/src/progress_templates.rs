@@ -1,4 +1,4 @@
-//! The `progress` templates of a recipe, and their matches in the output of a program.
+//! The templates in `progress` of a recipe, and their matches in the output of a program.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -6,10 +6,10 @@ use dtrain_recipes::line_template::{LineSplitter, LineTemplate, Tryout, plain};
 use dtrain_recipes::{Model, Recipe};
 use std::io::{self, Read};
 
-/// Bytes per read.
+/// Number of bytes per read of the output.
 const CHUNK: usize = 64 << 10;
 
-/// Returns the templates of a recipe; empty if its model is not a command.
+/// Returns the line templates of a recipe; empty if its model is not a command.
 pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<LineTemplate>, CommandError> {
     let Model::Command(command) = &recipe.model else { return Ok(Vec::new()) };
     let parse = |text: &String| {
@@ -19,7 +19,7 @@ pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<LineTemplate>, CommandErr
     command.progress.iter().map(parse).collect()
 }
 
-/// Matches templates against all lines of an output.
+/// Matches line templates against all lines of a program's output.
 pub(crate) fn try_on(mut from: impl Read, tryout: &mut Tryout<'_>) -> io::Result<()> {
     let mut take = |number: u64, line: &[u8]| {
         let text = plain(line);

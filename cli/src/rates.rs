@@ -1,4 +1,4 @@
-//! Inputs of the planner: facts about the hosts, measured rates, and the amount of data.
+//! Inputs of the planner: facts about the hosts, measured rates, and the number of samples.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -26,14 +26,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::time::Duration;
 
-/// Default duration of a measurement in seconds (`cluster.probe`).
+/// Default duration of a measurement of rates in seconds (`cluster.probe`).
 const PROBE_SECONDS: f64 = 12.0;
 
-/// Seconds beyond its budget after which a measurement is abandoned.
+/// Seconds beyond its time budget after which a measurement is abandoned.
 const GRACE_SECONDS: f64 = 60.0;
 
-/// Returns the rates of this machine, or of `others`, for the recipe's model: cached in the history, or
-/// measured now and stored. `None`, after a message, if measuring took too long.
+/// Returns the rates of this machine, or of the hosts `others`, for a recipe's model: those in the history,
+/// or else newly measured ones, which are stored. `None`, after a message, if the measurement took too long.
 pub(crate) fn cached_or_measured_rates(
     context: &Context,
     history: &mut History,
@@ -71,7 +71,7 @@ pub(crate) fn cached_or_measured_rates(
     Ok(Some(measured))
 }
 
-/// Measures the rates of the given micro-batches now.
+/// Measures the rates of hosts for the given micro-batches.
 fn measure(
     context: &Context,
     (host, others): (&HostFacts, &mut [RemoteHost]),
@@ -107,7 +107,7 @@ fn measure(
     found
 }
 
-/// Shows a spinner with the subject of the measurement, the elapsed and the expected time.
+/// Shows a spinner for a measurement of `budget_seconds`, with elapsed and expected time.
 fn spinner(budget_seconds: f64) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_prefix(Seconds(budget_seconds).to_string());
     let style = ProgressStyle::with_template("{spinner} {msg}: {elapsed} of about {prefix}");
@@ -116,7 +116,7 @@ fn spinner(budget_seconds: f64) -> ProgressBar {
     spinner
 }
 
-/// Plans a recipe for its hosts.
+/// Plans a loaded recipe for its hosts.
 pub(crate) fn plan(
     context: &Context,
     history: &mut History,
@@ -125,7 +125,7 @@ pub(crate) fn plan(
     plan_derived_recipe(context, history, loaded, &loaded.checked.recipe)
 }
 
-/// Plans a recipe derived from a loaded one, with the data of the loaded one.
+/// Plans a recipe derived from a loaded one, with the loaded one's data.
 pub(crate) fn plan_derived_recipe(
     context: &Context,
     history: &mut History,
@@ -136,7 +136,7 @@ pub(crate) fn plan_derived_recipe(
     plan_with_inputs(context, history, loaded, (recipe, None), inputs.as_ref())
 }
 
-/// Like [`plan_derived_recipe`], with given data, and for the engine that the plan is exported to.
+/// Like [`plan_derived_recipe`], with given data, and for the engine for which the plan is emitted.
 pub(crate) fn plan_with_inputs(
     context: &Context,
     history: &mut History,
@@ -188,7 +188,7 @@ fn request(
     Ok(Plan { settings: loaded.checked.settings(), ..plan })
 }
 
-/// Returns the simulated timeline of one step of a plan's best candidate, from the rates the plan used.
+/// Simulates one step of a plan's best candidate with the rates that the plan used; returns its timeline.
 pub(crate) fn step_timeline(history: &History, plan: &Plan) -> Result<StepProfile, CommandError> {
     let digest = rates_key(&plan.recipe, &plan.host);
     let rates = history.rates(&plan.host, &digest).map_err(|error| history_failure(&error))?;
@@ -198,7 +198,7 @@ pub(crate) fn step_timeline(history: &History, plan: &Plan) -> Result<StepProfil
     })
 }
 
-/// Counts the samples of the training and the validation data.
+/// Counts the samples of the training data and of the validation data.
 pub(crate) fn count_samples(
     context: &Context,
     loaded: &LoadedRecipe,
@@ -206,7 +206,7 @@ pub(crate) fn count_samples(
     Ok(inputs(context, loaded)?.map(|inputs| (inputs.train_samples, inputs.valid_samples)))
 }
 
-/// Reads the data of a recipe once, so that unusable data is reported before anything is measured; prints
+/// Reads the data of a recipe once, so that unusable data is reported before anything is measured, and prints
 /// remarks. `None` for a command, which reads its own data.
 pub(crate) fn inputs(
     context: &Context,
@@ -234,7 +234,7 @@ pub(crate) fn inputs_of(
     Ok(open_set_in(context, recipe, folder, tokenizer)?.map(|opened| opened.inputs()))
 }
 
-/// Opens the samples of a recipe's data; tokenizes text that is not tokenized yet.
+/// Opens the samples in a recipe's data; tokenizes text that is not tokenized yet.
 pub(crate) fn open_set(context: &Context, loaded: &LoadedRecipe) -> Result<Option<DataSet>, DataError> {
     open_set_in(context, &loaded.checked.recipe, &loaded.folder, loaded.tokenizer.as_deref())
 }
@@ -255,7 +255,7 @@ fn open_set_in(
     Ok(Some(opened))
 }
 
-/// Prints remarks about the data files: the detected format, and files that are left out.
+/// Prints remarks about data files: the detected format, and files that are left out.
 pub(crate) fn print_data_notes(context: &Context, data: &Data, folder: &Path) -> Result<(), DataError> {
     for note in data::notes(data, folder)? {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
@@ -263,13 +263,13 @@ pub(crate) fn print_data_notes(context: &Context, data: &Data, folder: &Path) ->
     Ok(())
 }
 
-/// Downloads data given by URLs, with a progress line.
+/// Downloads the data that a recipe names by URL, with a line of progress.
 pub(crate) fn fetch(context: &Context, data: &Data) -> Result<(), DataError> {
     let bar = DataPreparationBar::new(context.out);
     data::fetch(data, &|work| bar.show(work))
 }
 
-/// Returns predicted and measured step times of earlier trials of this model on this host.
+/// Returns predicted and measured step times from earlier trials of this model on this host.
 fn observations(
     history: &History,
     host: &HostFacts,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lists the settings that differ, as `KEY = VALUE (was VALUE)`.
+/// Lists the settings in which two recipes differ, as `KEY = VALUE (was VALUE)`.
 pub(crate) fn changed_keys(
     before: &BTreeMap<String, String>,
     after: &BTreeMap<String, String>,
@@ -15,7 +15,7 @@ pub(crate) fn changed_keys(
     differs.map(|key| format!("{key} = {} (was {})", value(after, key), value(before, key))).collect()
 }
 
-/// Lists the values that differ between two parts of recipes.
+/// Lists the values in which two sections of recipes differ; `path` is the key of the section.
 pub(crate) fn differences<T: serde::Serialize>(path: &str, then: &T, now: &T) -> Vec<String> {
     let flat = |part: &T| -> BTreeMap<String, String> {
         let json = serde_json::to_value(part).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A trial that a command supervises, and the mode in which it does.
+//! A trial that a command supervises, and the mode in which the command does so.
 
 use dtrain_planner::Plan;
 use dtrain_protocol::TrialId;
@@ -10,19 +10,19 @@ pub(crate) enum RunMode {
     Start,
     /// Continue from running ranks, or restart from the newest checkpoint.
     Resume,
-    /// Watch the trial.
+    /// Watch the trial without changing it.
     Attach,
     /// Watch the trial until it has stopped.
     Stop,
 }
 
-/// A trial to supervise: its plan, the mode, and what to print at the end.
+/// A trial to supervise: its plan, the mode, and the sample to print at the end.
 pub(crate) struct TrialRun<'a> {
     pub(crate) trial: &'a TrialId,
     pub(crate) label: &'a str,
     pub(crate) plan: &'a Plan,
     pub(crate) how: RunMode,
     pub(crate) detach: bool,
-    /// Length of the text sample at the end, in tokens.
+    /// Length of the text that is sampled after training, in tokens.
     pub(crate) sample: u32,
 }

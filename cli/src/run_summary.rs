@@ -1,4 +1,4 @@
-//! Summary at the end of a trial: results, a text sample, the next command and the exit code.
+//! Summary at the end of a trial: results, a text sample, the next command, and the exit code.
 
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -18,7 +18,7 @@ use dtrain_runner::driver::DriveOutcome;
 use dtrain_runner::ledger::{Checkpoint, History, TrialDetails};
 use serde::Serialize;
 
-/// The last JSON document of `--json`.
+/// Last JSON document that a command prints about a trial with `--json`.
 #[derive(Serialize)]
 struct RunResult<'a> {
     trial: &'a TrialId,
@@ -26,11 +26,11 @@ struct RunResult<'a> {
     verdict: Option<&'a Verdict>,
     attempts: Option<u64>,
     checkpoint: Option<&'a std::path::Path>,
-    /// PID of the agent if the trial continues without a controller.
+    /// Process id of the agent if the trial continues without a controller; otherwise `None`.
     agent: Option<u32>,
 }
 
-/// Prints how the trial ended and the next command.
+/// Prints how a trial ended and the next command; returns the reason for the exit code.
 pub(crate) fn print_result(
     context: &Context,
     history: &History,
@@ -69,7 +69,7 @@ pub(crate) fn print_result(
     }
 }
 
-/// Prints the results of the trial from the history.
+/// Prints the results of a trial from the history.
 fn summary(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict: &Verdict) {
     let out = context.out;
     let words = out.paint.bold(&format!("{} {}", task.label, verdict_text(verdict)));
@@ -118,7 +118,8 @@ fn summary(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict
     out.say(&format!("  history          {}", context.home.history().display()));
 }
 
-/// Formats ` = 2.61 bits per byte; knowing only how often each byte occurs gives 4.52`, for byte-level text.
+/// Formats ` = 2.61 bits per byte; knowing only how often each byte occurs gives 4.52`; empty unless the text
+/// is byte-level.
 fn bits_per_byte(context: &Context, plan: &Plan, nats: f64) -> String {
     let Some(data) = &plan.recipe.data else { return String::new() };
     let DataFormat::Text { tokenizer, .. } = &data.format else { return String::new() };
@@ -148,7 +149,7 @@ fn verdict_text(verdict: &Verdict) -> String {
     }
 }
 
-/// Prints the sample, the hint and the next command; returns the exit code.
+/// Prints the text sample, the hint and the next command; returns the reason for the exit code.
 fn print_next_step(
     context: &Context,
     task: &TrialRun<'_>,
@@ -199,7 +200,7 @@ fn print_next_step(
     }
 }
 
-/// Generates a few words with a decoder, as a first impression of the model.
+/// Generates and prints a few words with a trained decoder, as a first impression of the model.
 fn show_sample(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails) -> Result<(), CommandError> {
     let out = context.out;
     let is_text =

@@ -1,4 +1,4 @@
-//! Supervises a trial from start to end, with a progress display.
+//! Supervision of a trial from start to end, with a progress display.
 
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -27,14 +27,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Supervises a trial and prints its summary.
+/// Supervises a trial to its end and prints its summary.
 pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
     let ending = run_with_progress(context, history, task)?;
     print_result(context, history, task, &ending)
 }
 
-/// Watches a trial: as its controller, or as one of any number of viewers if another process controls it. A
-/// viewer takes over control when that process ends.
+/// Watches a trial as its controller, or as one of many viewers if another process controls it. A viewer
+/// takes over when that process ends.
 pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
     loop {
         let ending = match watch(context, history, task)? {
@@ -51,7 +51,7 @@ pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'
     }
 }
 
-/// Supervises a trial with a progress display; the caller prints the summary.
+/// Supervises a trial with a progress display, without printing the summary.
 pub(crate) fn run_with_progress(
     context: &Context,
     history: &mut History,
@@ -60,7 +60,7 @@ pub(crate) fn run_with_progress(
     watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))
 }
 
-/// Watches a trial until it has stopped. Returns `false` if another terminal watches it.
+/// Watches a trial until it has stopped. Returns `false` if another terminal is watching it.
 pub(crate) fn watch_stopping(
     context: &Context,
     history: &mut History,
@@ -73,8 +73,8 @@ pub(crate) fn watch_stopping(
     }
 }
 
-/// Records the end of trials that finished without a controller. Starts nothing and leaves running trials
-/// alone.
+/// Records the end of trials that finished without a controller. Starts nothing, and does not touch running
+/// trials.
 ///
 /// Errors are ignored here; `resume` reports them.
 pub(crate) fn record_finished_trials(context: &Context) {
@@ -103,7 +103,7 @@ pub(crate) fn record_finished_trials(context: &Context) {
     }
 }
 
-/// Supervises a trial with a progress display.
+/// Drives a trial as its controller, with a progress display.
 fn watch(
     context: &Context,
     history: &mut History,
@@ -118,7 +118,7 @@ fn watch(
     ending
 }
 
-/// Supervises a trial without a display; `interrupts` stop it.
+/// Drives a trial as its controller, without a display; `interrupts` stop it.
 pub(crate) fn run_quietly(
     context: &Context,
     history: &mut History,
@@ -131,7 +131,7 @@ pub(crate) fn run_quietly(
         .map_err(|error| drive_failure(&error, task.label))
 }
 
-/// Connects to the hosts of a trial; empty for local training.
+/// Connects to the hosts of a trial. Empty for local training.
 fn connect_hosts(context: &Context, task: &TrialRun<'_>) -> Result<Vec<RemoteHost>, CommandError> {
     match task.how {
         RunMode::Start => hosts::connect_all(context, &task.plan.recipe),
@@ -199,7 +199,7 @@ fn run(
     Ok(ending)
 }
 
-/// Reads the recorded end of a trial back from the history. `Err` if it is missing.
+/// Checks that the history has the recorded end of a trial; `Err` if it is missing.
 fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandError> {
     let lost = |failure: CommandError| {
         failure.hint(format!(
@@ -219,7 +219,7 @@ fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandE
     Ok(())
 }
 
-/// Returns the assignments of all ranks of an attempt: from the plan, or from a new plan if fewer hosts
+/// Returns the assignments of all ranks of an attempt: those of the plan, or of a new plan if fewer hosts
 /// answer.
 fn assignments(
     task: &TrialRun<'_>,
@@ -245,7 +245,7 @@ fn assignments(
     Ok(lower(&plan, plan.best(), &launch))
 }
 
-/// Plans the same training on fewer hosts: batch and model stay, the layout changes.
+/// Plans the same training for fewer hosts: model and batch stay, the layout changes.
 fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Plan, PlanError> {
     let best = &plan.best().candidate;
     let mut recipe = plan.recipe.clone();

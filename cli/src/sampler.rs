@@ -1,4 +1,4 @@
-//! Text generation in a worker process.
+//! Text generation with a trained decoder, in a worker process.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -10,7 +10,8 @@ use dtrain_runner::ledger::TrialDetails;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Continues the prompt of `request`; passes on the text piece by piece. Returns tokens and seconds.
+/// Continues the prompt of `request`, and passes on the text piece by piece. Returns the number of tokens,
+/// and the seconds that they took.
 pub(crate) fn generate(
     request: &SampleRequest,
     more: &mut dyn FnMut(&str) -> Result<(), CommandError>,
@@ -30,7 +31,7 @@ pub(crate) fn generate(
     Ok(done)
 }
 
-/// Parameters of text generation.
+/// Parameters of text generation, as the user gave them.
 pub(crate) struct SamplingParams {
     pub(crate) prompt: String,
     pub(crate) tokens: u32,
@@ -41,7 +42,8 @@ pub(crate) struct SamplingParams {
     pub(crate) seed: u64,
 }
 
-/// Builds the request; the checkpoint is looked up only after the trial is known to be a text model.
+/// Builds the request to generate text. The checkpoint is looked up only once the trial is known to be a
+/// decoder.
 pub(crate) fn sampling_request(
     trial: &TrialDetails,
     wish: SamplingParams,

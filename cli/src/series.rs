@@ -1,4 +1,4 @@
-//! Series of metrics in the history: their keys by pattern, and their curves.
+//! Series of metrics in the history: selection of their keys by patterns, and reduced curves.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -10,7 +10,7 @@ use dtrain_runner::ledger::{History, TrialRow};
 use glob::Pattern;
 use std::collections::BTreeSet;
 
-/// Returns the keys that match the patterns; `None` for all. `Err` for a pattern without a match.
+/// Returns the keys of series that match the patterns; `None` for all. `Err` for a pattern without a match.
 pub(crate) fn matching_keys(
     history: &History,
     trials: &[TrialRow],
@@ -41,7 +41,7 @@ pub(crate) fn matching_keys(
     Ok(Some(wanted))
 }
 
-/// Reduces a series to `count` values, one per character.
+/// Reduces a series of a trial to `count` values, one for each character of a sparkline.
 pub(crate) fn curve(
     history: &History,
     trial: &TrialId,

@@ -1,8 +1,8 @@
 //! Configuration layers of a recipe, merged with figment; later layers take precedence.
 //!
 //! defaults of the language < user settings < extended recipes < recipe < cluster file < `DTRAIN_*` <
-//! `--set`. Figment merges trees of indices into a list of values. Each value keeps its source, so that `show
-//! --resolved` and every message can name it. `dtrain_recipes::check` interprets the values.
+//! `--set`. Figment merges trees of indices into a list of values. Each value keeps its source, so that
+//! `show --resolved` and every message can name it. `dtrain_recipes::check` interprets the values.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -18,11 +18,11 @@ use std::path::Path;
 #[derive(Default)]
 pub(crate) struct LayeredConfig {
     figment: Figment,
-    /// All values of all layers; the trees hold indices into this list.
+    /// Values of all layers; the trees hold indices into this list.
     leaves: Vec<Leaf>,
 }
 
-/// One layer as a figment provider: a tree of indices.
+/// One layer as a figment provider: a tree whose leaves are indices of values.
 struct LayerIndices {
     layer: ConfigLayer,
     tree: Dict,
@@ -39,7 +39,7 @@ impl Provider for LayerIndices {
 }
 
 impl LayeredConfig {
-    /// Adds a layer on top of the others.
+    /// Adds a layer that takes precedence over those added before.
     pub(crate) fn over(mut self, layer: ConfigLayer, document: Document) -> Result<Self, CommandError> {
         let below = self.merged()?;
         let known = self.document(&below);
@@ -54,7 +54,7 @@ impl LayeredConfig {
         Ok(self)
     }
 
-    /// Merges all layers into one document.
+    /// Merges all layers of the stack into one document.
     pub(crate) fn resolve(self) -> Result<Document, CommandError> {
         Ok(self.document(&self.merged()?))
     }
@@ -72,8 +72,8 @@ impl LayeredConfig {
         })
     }
 
-    /// Merges a value into an inline table of a lower layer (`--set objective.stop.steps=5` into `stop = {
-    /// tokens = "1M" }`): copies the table's other values first.
+    /// Merges a value into an inline table of a lower layer (`--set objective.stop.steps=5` into
+    /// `stop = { tokens = "1M" }`): copies the table's other values first.
     fn open_inline(&mut self, below: &Dict, tree: &mut Dict, leaf: &Leaf) {
         let mut level = below;
         for (depth, (key, _)) in leaf.path.iter().enumerate() {
@@ -131,7 +131,8 @@ fn indices(tree: &Dict, chosen: &mut Vec<usize>) {
     }
 }
 
-/// `DTRAIN_*` variables that configure the program or are set for a command, and are not recipe keys.
+/// Names of `DTRAIN_*` variables that configure the program, or that dtrain sets for a command: none is a
+/// recipe key.
 const NOT_KEYS: &[&str] = &[
     "DTRAIN_STATE",
     "DTRAIN_PARAMS",
@@ -141,7 +142,8 @@ const NOT_KEYS: &[&str] = &[
     dtrain_worker::comm::NCCL_SWITCH,
 ];
 
-/// Parses environment variables into keys: `DTRAIN_TRAIN__SEED=7` sets `train.seed = 7`. Sorted by name.
+/// Parses environment variables into keys and values, sorted by name: `DTRAIN_TRAIN__SEED=7` sets
+/// `train.seed = 7`.
 pub(crate) fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<String, (String, String)> {
@@ -157,7 +159,7 @@ pub(crate) fn environment(
         .collect()
 }
 
-/// Parses one `--set key=value` into a document.
+/// Parses one `KEY=VALUE` of `--set` into a document.
 pub(crate) fn assignment(text: &str, base: &Path) -> Result<Document, CommandError> {
     let Some((key, value)) = text.split_once('=') else {
         return Err(CommandError::new(ExitReason::Usage, format!("--set wants key=value, found {text:?}"))
@@ -231,6 +233,6 @@ mod tests {
     #[test]
     fn an_assignment_without_a_value_is_refused_with_an_example() {
         let failure = assignment("train.seed", Path::new("")).expect_err("no equals sign");
-        assert!(failure.render(crate::colour::ColourMode::plain()).contains("--set train.seed=7"));
+        assert!(failure.render(crate::color::ColorMode::plain()).contains("--set train.seed=7"));
     }
 }

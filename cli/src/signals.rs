@@ -9,13 +9,13 @@ use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Signal that a Slurm job receives shortly before its time limit.
+/// Signal that a Slurm job receives shortly before its time limit (SIGUSR1).
 pub(crate) const TIME_IS_OVER: i32 = SIGUSR1;
 
-/// Last signal that requested a stop; 0 for none.
+/// Number of the last signal that requested a stop; 0 for none.
 static LAST: AtomicI32 = AtomicI32::new(0);
 
-/// Counts SIGINT, SIGTERM and SIGUSR1 from here on. The third one ends this program immediately, as does
+/// Counts SIGINT, SIGTERM and SIGUSR1 from now on. The third one ends this program immediately, as does
 /// SIGHUP, which leaves the trial to its agent.
 pub(crate) fn listen() -> Result<Arc<Interrupts>, CommandError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, TIME_IS_OVER]).map_err(|error| {
@@ -38,12 +38,12 @@ pub(crate) fn listen() -> Result<Arc<Interrupts>, CommandError> {
     Ok(interrupts)
 }
 
-/// Returns the last signal that requested a stop.
+/// Returns the number of the last signal that requested a stop; `None` if there was none.
 pub(crate) fn last_stop_signal() -> Option<i32> {
     Some(LAST.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
-/// Returns the exit reason of a stopped command: interrupted by the machine, or by the user.
+/// Returns the exit reason of a stopped command: preempted by the machine, or interrupted by the user.
 pub(crate) fn stop_exit() -> ExitReason {
     match last_stop_signal() {
         Some(SIGTERM | TIME_IS_OVER) => ExitReason::Preempted,
@@ -59,7 +59,7 @@ pub(crate) fn outlive_the_file_size_limit() {
     drop(signal_hook::flag::register(SIGXFSZ, Arc::default()));
 }
 
-/// Makes a rank ignore SIGTERM, which schedulers send to every process: the agent stops ranks after a
+/// Makes a rank ignore SIGTERM, which schedulers send to every process; its agent stops it after a
 /// checkpoint.
 pub(crate) fn leave_to_the_agent() {
     // If that fails, the rank ends a little early.

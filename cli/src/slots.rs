@@ -1,4 +1,4 @@
-//! Slots: hosts, cores and GPUs of each parallel trial of a study.
+//! Slots of a study: hosts, cores and GPUs for each trial that runs in parallel.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -8,34 +8,34 @@ use dtrain_recipes::{LauncherKind, Model, Recipe};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Time that a host is not used after a failure; doubled with each further one (backoff).
+/// Time for which a host is not used after a failure; each further failure doubles it (backoff).
 const DOWN: Duration = Duration::from_secs(60);
 
-/// Number of consecutive failures after which the backoff stops growing, at 32 minutes.
+/// Number of consecutive failures from which on the backoff stops growing, at 32 minutes.
 const LOSSES_MOST: u32 = 5;
 
-/// A place where one trial can run.
+/// A place in which one trial of a study can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TrialSlot {
-    /// Indices of its hosts in `cluster.hosts`; empty on this machine.
+    /// Indices in `cluster.hosts` of the slot's hosts; empty for this machine.
     hosts: Vec<usize>,
-    /// Index among the slots that share its hosts, and their number.
+    /// Index of the slot among those that share its hosts, and their number.
     share: (usize, usize),
-    /// The trial that runs there.
+    /// Number of the trial that runs in the slot; `None` if it is free.
     pub(crate) trial: Option<u64>,
-    /// End of the backoff after a host failure.
+    /// End of the backoff after a host failure; `None` if the hosts are up.
     down: Option<Instant>,
-    /// Consecutive host failures.
+    /// Number of consecutive failures of the slot's hosts.
     losses: u32,
 }
 
-/// All slots of a study.
+/// All slots of one study.
 #[derive(Debug)]
 pub(crate) struct SlotPool(Vec<TrialSlot>);
 
 impl SlotPool {
-    /// Divides a recipe's hosts into slots. With fewer slots than hosts each has several hosts, otherwise
-    /// several share a host.
+    /// Divides a recipe's hosts into slots. With fewer slots than hosts, each slot has several hosts;
+    /// otherwise several slots share a host.
     pub(crate) fn of(recipe: &Recipe) -> Result<Self, CommandError> {
         let count = usize::try_from(recipe.cluster.slots).unwrap_or(usize::MAX);
         let hosts = recipe.cluster.hosts.len();
@@ -76,13 +76,14 @@ impl SlotPool {
         Ok(Self((0..count).map(slot).collect()))
     }
 
-    /// Returns the number of trials that may run in parallel now.
+    /// Returns the number of slots whose hosts are up, in which trials may run now.
     pub(crate) fn usable(&self) -> usize {
         self.0.iter().filter(|slot| !slot.is_down()).count()
     }
 
-    /// Returns a free slot whose hosts are up, or any free slot if all are down. A study resumed with fewer
-    /// slots may have more trials than slots; the first slots are then shared.
+    /// Assigns a trial to a free slot whose hosts are up, or to any free slot if all are down; returns its
+    /// number. A study resumed with fewer slots may have more trials than slots: the first slots are then
+    /// shared.
     pub(crate) fn acquire(&mut self, trial: u64) -> usize {
         let is_free = |slot: &TrialSlot| slot.trial.is_none();
         let usable = self.0.iter().position(|slot| is_free(slot) && !slot.is_down());
@@ -95,12 +96,12 @@ impl SlotPool {
         }
     }
 
-    /// Returns the number of a slot whose hosts are up, or the first if all are down.
+    /// Returns the number of the first slot whose hosts are up; 0 if all are down.
     pub(crate) fn first_up(&self) -> usize {
         self.0.iter().position(|slot| !slot.is_down()).unwrap_or(0)
     }
 
-    /// Frees the slot of an ended trial. A completed trial resets the failures of its hosts.
+    /// Frees the slot of an ended trial. If `is_done`, the failures of its hosts are forgotten.
     pub(crate) fn release(&mut self, trial: u64, is_done: bool) {
         let Some(number) = self.0.iter().position(|slot| slot.trial == Some(trial)) else { return };
         self.0[number].trial = None;
@@ -112,8 +113,8 @@ impl SlotPool {
         }
     }
 
-    /// Marks all slots on the hosts of this slot as down after a host failure. Returns `true` if another slot
-    /// is usable.
+    /// Marks all slots on the hosts of slot `number` as down after a host failure. Returns `true` if another
+    /// slot is usable.
     pub(crate) fn mark_down(&mut self, number: usize) -> bool {
         let lost: BTreeSet<usize> = self.0[number].hosts.iter().copied().collect();
         for slot in &mut self.0 {
@@ -126,7 +127,7 @@ impl SlotPool {
         !lost.is_empty() && self.usable() > 0
     }
 
-    /// Restricts a recipe to the hosts of a slot.
+    /// Restricts a recipe to the hosts of slot `number`.
     pub(crate) fn on_hosts(&self, number: usize, recipe: &Recipe) -> Recipe {
         let slot = &self.0[number];
         let mut own = recipe.clone();
@@ -138,14 +139,14 @@ impl SlotPool {
         own
     }
 
-    /// Returns the share of its host that a slot has.
+    /// Returns the share of its host that slot `number` has.
     pub(crate) fn share(&self, number: usize) -> HostShare {
         let (index, of) = self.0[number].share;
         HostShare { index, of, is_here: self.0[number].hosts.is_empty() }
     }
 }
 
-/// Restricts a recipe with parallel trials to the hosts of one of them; returns other recipes unchanged.
+/// Restricts a recipe with parallel trials to the hosts of one trial; returns other recipes unchanged.
 pub(crate) fn recipe_of_one_slot(recipe: &Recipe) -> Recipe {
     let is_shared = recipe.cluster.slots > 1;
     let slots = is_shared.then(|| SlotPool::of(recipe).ok()).flatten();
@@ -161,7 +162,7 @@ pub(crate) struct HostShare {
 }
 
 impl HostShare {
-    /// Sets the ranks of a command to the number of GPUs in its share of this machine, unless the recipe sets
+    /// Sets the ranks of a command to the number of GPUs in this share of the machine, unless the recipe sets
     /// them.
     pub(crate) fn ranked(self, recipe: Recipe) -> Recipe {
         let gpus = if self.is_here && self.of > 1 { this_host::facts().gpus.len() } else { 0 };
@@ -173,7 +174,7 @@ impl HostShare {
         own
     }
 
-    /// Limits a command's plan to its share of cores and GPUs, unless the recipe sets them.
+    /// Limits the plan of a command to the cores and GPUs of this share, unless the recipe sets them.
     pub(crate) fn limited(self, plan: Plan) -> Plan {
         let mut own = plan;
         let (cores, gpus) = (own.host.cores, own.host.gpus.len());

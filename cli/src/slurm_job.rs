@@ -1,4 +1,4 @@
-//! Slurm jobs: submits a command as a job, and follows its output.
+//! Slurm jobs: submission of a command as a job, and display of its output.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -14,24 +14,24 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Interval between two queries of the job's state.
+/// Interval between two queries of a job's state.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Interval between two checks for new job output.
+/// Interval between two checks for new output of a job.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Returns the Slurm allocation that this command runs in, if the recipe uses Slurm.
+/// Returns the Slurm allocation in which this command runs; `None` if the recipe does not use Slurm.
 pub(crate) fn own_allocation(recipe: &Recipe) -> Option<Allocation> {
     Allocation::of_environment().filter(|_| recipe.cluster.launcher == LauncherKind::Slurm)
 }
 
-/// Returns the trial of this job if Slurm has requeued the job.
+/// Returns the trial that this job trained before Slurm requeued it; `None` if the job is new.
 pub(crate) fn trial_of_requeued_job(context: &Context, recipe: &Recipe) -> Option<String> {
     own_allocation(recipe).filter(|job| job.is_restarted).and_then(|job| job.trial(&context.home))
 }
 
-/// Submits this command as a job if the recipe uses Slurm and it runs outside a job, and follows it; `None`
-/// if the command should run here.
+/// Submits this command as a job, and follows it, if the recipe uses Slurm and the command runs outside a
+/// job; `None` if the command should run here.
 pub(crate) fn submit_if_needed(
     context: &Context,
     recipe: &Recipe,
@@ -48,7 +48,7 @@ pub(crate) fn submit_if_needed(
     follow_or_detach(context, &job, detach).map(Some)
 }
 
-/// Like [`submit_if_needed`], for resuming a trial.
+/// Like [`submit_if_needed`], for a command that resumes a trial.
 pub(crate) fn submit_resume_if_needed(
     context: &Context,
     recipe: &Recipe,
@@ -66,7 +66,7 @@ pub(crate) fn submit_resume_if_needed(
     follow_or_detach(context, &job, detach).map(Some)
 }
 
-/// Returns the Slurm settings of the recipe, outside of a job.
+/// Returns the Slurm settings of a recipe; `None` if it does not use Slurm, or within a job.
 fn slurm_config(recipe: &Recipe) -> Option<&Slurm> {
     recipe.cluster.slurm.as_ref().filter(|_| Allocation::of_environment().is_none())
 }
@@ -109,22 +109,21 @@ fn follow_or_detach(context: &Context, job: &JobId, detach: bool) -> Result<Exit
     follow_job(context, job, RunMode::Start)
 }
 
-/// Returns the job that trains a trial, unless this command runs in it.
+/// Returns the job that trains a trial; `None` if there is none, or this command runs in it.
 pub(crate) fn job_of_trial(context: &Context, trial: &TrialId) -> Option<JobId> {
     let job = slurm::job_of(&context.home, trial)?;
     Allocation::of_environment().is_none_or(|own| own.job != job).then_some(job)
 }
 
-/// Returns `true` if the job of a trial is pending or running; `None` without a job.
+/// Returns `true` if the job of a trial is pending or running; `None` if the trial has no job.
 pub(crate) fn is_alive(home: &dtrain_runner::Home, trial: &TrialId) -> Option<bool> {
     let job = slurm::job_of(home, trial)?;
     // Without Slurm on this machine the state is unknown: it may be running.
     Some(matches!(slurm::state(&job), Ok(Some(JobState::Waiting { .. } | JobState::Running)) | Err(_)))
 }
 
-/// Prints a job's output until the job ends, and returns its exit reason. Output of a job that existed before
-/// is printed from its end. Ctrl-C makes the job save and stop, a second one kills it; a viewer just
-/// detaches.
+/// Prints a job's output until the job ends, and returns its exit reason. For a job that existed before, only
+/// new output is printed. Ctrl-C makes the job save and stop, a second one kills it; a viewer just detaches.
 pub(crate) fn follow_job(context: &Context, job: &JobId, how: RunMode) -> Result<ExitReason, CommandError> {
     let interrupts = signals::listen()?;
     let is_new = matches!(how, RunMode::Start | RunMode::Resume);
@@ -186,7 +185,7 @@ pub(crate) fn follow_job(context: &Context, job: &JobId, how: RunMode) -> Result
     }
 }
 
-/// Maps the end of a job to an exit reason.
+/// Returns the exit reason for the end of a job: state `word`, exit code and signal.
 fn exit_of_job(job: &JobId, word: &str, (code, signal): (u8, u8)) -> Result<ExitReason, CommandError> {
     match (word, ExitReason::from_exit_code(code)) {
         ("COMPLETED", _) => Ok(ExitReason::Done),
@@ -214,7 +213,7 @@ fn slurm_failed(error: &SlurmError) -> CommandError {
     }
 }
 
-/// Returns the hosts of the job that this command runs in.
+/// Connects to the hosts of the job in which this command runs.
 pub(crate) fn hosts_of(
     context: &Context,
 ) -> Result<Vec<dtrain_runner::launch::relay::RemoteHost>, CommandError> {
@@ -231,7 +230,7 @@ pub(crate) fn hosts_of(
     Ok(nodes)
 }
 
-/// Records the trial that this job trains.
+/// Records which trial this job trains.
 pub(crate) fn record_job_trial(
     context: &Context,
     recipe: &Recipe,
@@ -242,7 +241,7 @@ pub(crate) fn record_job_trial(
         .map_err(|error| slurm_failed(&error))
 }
 
-/// Requeues this job when its time limit is near.
+/// Requeues the job in which this command runs if its time limit is near.
 pub(crate) fn requeue_if_its_time_is_over(recipe: &Recipe) -> Result<(), CommandError> {
     match own_allocation(recipe).filter(|_| signals::last_stop_signal() == Some(signals::TIME_IS_OVER)) {
         Some(job) => job.requeue().map_err(|error| slurm_failed(&error)),
@@ -250,7 +249,7 @@ pub(crate) fn requeue_if_its_time_is_over(recipe: &Recipe) -> Result<(), Command
     }
 }
 
-/// A growing file and the position up to which it was printed.
+/// A growing file, with the position up to which it was printed.
 struct GrowingFile {
     path: PathBuf,
     offset: u64,
@@ -262,7 +261,7 @@ impl GrowingFile {
         Self { path, offset }
     }
 
-    /// Prints new content. Read errors are ignored; a later call retries.
+    /// Prints content that is new since the last call. Read errors are ignored; a later call retries.
     fn show(&mut self, to: &mut impl Write) {
         let Ok(mut file) = files::open(&self.path) else { return };
         let mut fresh = Vec::new();

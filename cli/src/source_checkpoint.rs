@@ -1,4 +1,4 @@
-//! A checkpoint of another trial that a new trial starts from.
+//! A checkpoint of an earlier trial, from which a new trial starts.
 
 use crate::args::ResumeArgs;
 use crate::command_error::CommandError;
@@ -16,7 +16,7 @@ use dtrain_recipes::{CheckContext, Document, Recipe, check};
 use dtrain_runner::ledger::{Checkpoint, History, Parent, TrialDetails};
 use std::collections::BTreeMap;
 
-/// A checkpoint that a new trial starts from.
+/// A checkpoint of an earlier trial, from which a new trial starts, with that trial and its plan.
 pub(crate) struct SourceCheckpoint {
     pub(crate) trial: TrialDetails,
     pub(crate) plan: Plan,
@@ -24,7 +24,7 @@ pub(crate) struct SourceCheckpoint {
 }
 
 impl SourceCheckpoint {
-    /// Finds the checkpoint that the user typed: `TRIAL` (its newest) or `TRIAL@STEP`.
+    /// Finds the checkpoint that the user typed: `TRIAL` (its newest one) or `TRIAL@STEP`.
     pub(crate) fn find(context: &Context, history: &History, typed: &str) -> Result<Self, CommandError> {
         let (name, step) = split_step(typed)?;
         let trial = trials::trial(context, history, name)?;
@@ -34,12 +34,13 @@ impl SourceCheckpoint {
         Ok(Self { trial, plan, checkpoint })
     }
 
-    /// Returns the checkpoint's tokenizer as JSON.
+    /// Returns the tokenizer in the checkpoint as JSON; `None` without one.
     pub(crate) fn tokenizer(&self) -> Option<Vec<u8>> {
         std::fs::read(self.checkpoint.folder.join(TOKENIZER)).ok()
     }
 
-    /// Returns the data that the checkpoint was trained on; `None` if an older version of dtrain wrote it.
+    /// Returns the manifest of the data on which the checkpoint was trained; `None` if an older version of
+    /// dtrain wrote it.
     pub(crate) fn inputs(&self) -> Option<InputManifest> {
         serde_json::from_slice(&std::fs::read(self.checkpoint.folder.join(INPUTS)).ok()?).ok()
     }
@@ -65,7 +66,8 @@ impl SourceCheckpoint {
         }
     }
 
-    /// Returns the change of the learning rate schedule when `plan` continues from this checkpoint.
+    /// Returns how the learning-rate schedule changes if `plan` continues from this checkpoint; `None` if it
+    /// does not.
     pub(crate) fn rate_change(
         &self,
         history: &History,
@@ -78,7 +80,7 @@ impl SourceCheckpoint {
         Ok(learning_rate_change(&self.plan, plan, done, applied))
     }
 
-    /// Returns the parent of a trial that starts from the weights alone; fails if the recipe has another
+    /// Returns the parent of a trial that starts from the weights alone; `Err` if the recipe has another
     /// model.
     pub(crate) fn weights_for(&self, recipe: &Recipe) -> Result<Parent, CommandError> {
         let there = &self.plan.recipe.model;
@@ -94,7 +96,7 @@ impl SourceCheckpoint {
         Ok(self.parent(true, Vec::new(), None))
     }
 
-    /// Returns the settings that the trial was trained with, including those that the planner chose.
+    /// Returns the settings with which the trial was trained, including those that the planner chose.
     fn settings(&self) -> Result<BTreeMap<String, String>, CommandError> {
         let mut settings = self.plan.settings.clone();
         if settings.is_empty() {
@@ -109,7 +111,7 @@ impl SourceCheckpoint {
         Ok(settings)
     }
 
-    /// Loads the recipe of the trial with the user's overrides.
+    /// Loads the trial's recipe again with the user's overrides.
     pub(crate) fn reload(&self, args: &ResumeArgs) -> Result<(LoadedRecipe, Vec<String>), CommandError> {
         let before = self.settings()?;
         let name = format!("settings of {}", self.label());
@@ -125,7 +127,7 @@ impl SourceCheckpoint {
     }
 }
 
-/// Splits `TRIAL` or `TRIAL@STEP`.
+/// Splits `TRIAL` or `TRIAL@STEP` into name and step.
 fn split_step(typed: &str) -> Result<(&str, Option<StepId>), CommandError> {
     let Some((name, step)) = typed.rsplit_once('@') else { return Ok((typed, None)) };
     let step = step.parse().map_err(|_| {

@@ -1,4 +1,4 @@
-//! The trained model of a trial: its checkpoint with what a worker needs to use it.
+//! A trained model: a trial's checkpoint with all that a worker needs to use it.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -10,8 +10,8 @@ use dtrain_protocol::{StepId, TrainedModel};
 use dtrain_recipes::Model;
 use dtrain_runner::ledger::TrialDetails;
 
-/// Returns the model of a trial with its checkpoint at `step`, or the newest. `Err` if `is_fit` rejects the
-/// model with a reason.
+/// Returns the model of a trial with its checkpoint at `step`, or for `None` the newest. `Err` if `is_fit`
+/// rejects the model, with a reason.
 pub(crate) fn trained_checkpoint(
     context: &Context,
     trial: &TrialDetails,

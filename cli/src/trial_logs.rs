@@ -1,4 +1,4 @@
-//! Logs of a trial's processes, on this machine or on its hosts.
+//! Logs of a trial's processes, on this machine or on the trial's hosts.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -12,38 +12,39 @@ use dtrain_runner::ledger::TrialDetails;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
-/// Bytes at the end of a log that are searched for template matches.
+/// Number of bytes at the end of a log in which template matches are searched.
 const PRINTED: u64 = 1 << 20;
 
-/// Location of a log.
+/// Place where a log is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LogLocation {
     Here(PathBuf),
-    /// On a host of the trial, by index.
+    /// On the trial's host with this index.
     There(usize),
 }
 
-/// A log with the position up to which it was printed.
+/// Reader of a log, with the position up to which it was read.
 pub(crate) struct LogReader {
-    /// Attempt and rank of the log; `None` for an agent's log.
+    /// Attempt and rank whose log it is; `None` for an agent's log.
     pub(crate) of: Option<(AttemptId, Rank)>,
     place: LogLocation,
-    /// Label shown to the user.
+    /// Label of the log for display.
     pub(crate) name: String,
     offset: u64,
-    /// Bytes of an incomplete last line.
+    /// Bytes of the last line, which is not complete yet.
     tail: Vec<u8>,
 }
 
-/// Output of one rank of a trial in its newest attempt.
+/// Output of one rank in the newest attempt of a trial.
 pub(crate) struct PrintedOutput {
-    /// Path of the log if it is on this machine.
+    /// Path of the log; `None` if it is not on this machine.
     pub(crate) path: Option<PathBuf>,
-    /// Last bytes of the log.
+    /// Last bytes of the rank's log.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Returns the output of the first rank that printed anything; `None` if none did, or logs are unreadable.
+/// Returns the output of the first rank that printed anything; `None` if there is none, or logs are
+/// unreadable.
 pub(crate) fn printed(context: &Context, trial: &TrialDetails) -> Option<PrintedOutput> {
     let newest = trial.attempts.last()?.number;
     let mut hosts = hosts::connect_hosts_of_trial(context, trial).ok()?;
@@ -63,7 +64,8 @@ pub(crate) fn printed(context: &Context, trial: &TrialDetails) -> Option<Printed
     })
 }
 
-/// Returns the logs of all ranks and attempts; `None` if some are on other machines or cannot be found.
+/// Returns the paths of the logs of all ranks and attempts; `None` if some are on other machines or cannot be
+/// found.
 pub(crate) fn files_here(context: &Context, trial: &TrialDetails) -> Option<Vec<PathBuf>> {
     let mut hosts = hosts::connect_hosts_of_trial(context, trial).ok()?;
     let readers = find_logs(context, &trial.row.id, &mut hosts).ok()?;
@@ -75,7 +77,7 @@ pub(crate) fn files_here(context: &Context, trial: &TrialDetails) -> Option<Vec<
     paths.collect()
 }
 
-/// Lists the existing logs: on this machine, or on the hosts of the trial.
+/// Lists the existing logs of a trial, on this machine or on the trial's hosts.
 pub(crate) fn find_logs(
     context: &Context,
     trial: &TrialId,
@@ -124,7 +126,7 @@ impl LogReader {
         }
     }
 
-    /// Reads the bytes written since the last call.
+    /// Reads the bytes that were written since the last call.
     fn bytes(&mut self, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<u8>, CommandError> {
         let read = match &self.place {
             LogLocation::There(host) => {
@@ -143,7 +145,7 @@ impl LogReader {
         }
     }
 
-    /// Reads the lines written since the last call; with `all`, also an incomplete last line.
+    /// Reads the lines that were written since the last call; with `all`, also an incomplete last line.
     pub(crate) fn read_new_lines(
         &mut self,
         trial: &TrialId,
@@ -164,13 +166,15 @@ impl LogReader {
     }
 }
 
-/// Returns the length of all complete lines. A final carriage return waits: a newline may follow.
+/// Returns the length of all complete lines in bytes. A final carriage return is left for later: a newline
+/// may follow.
 fn complete_lines_length(bytes: &[u8]) -> usize {
     let is_end = |at: usize| bytes[at] == b'\n' || (bytes[at] == b'\r' && at + 1 < bytes.len());
     (0..bytes.len()).rev().find(|at| is_end(*at)).map_or(0, |at| at + 1)
 }
 
-/// Splits text into lines. A carriage return ends a line too, since progress bars use it to overwrite theirs.
+/// Splits text into lines. A carriage return also ends a line, since progress bars use it to overwrite
+/// theirs.
 fn lines(text: &str) -> Vec<String> {
     let text = text.replace("\r\n", "\n");
     let lines = text.split_inclusive(['\n', '\r']).filter(|line| *line != "\r");

@@ -1,4 +1,4 @@
-//! The history, and trials in it by the names that users type, with their plans and recipes.
+//! Access to the history, and to its trials by the names that users type.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -12,10 +12,10 @@ use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, Tria
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Time of waiting for a locked history after which a message is printed.
+/// Time that a command waits for a locked history before it prints a message.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Opens the history for reading. `Err` tells a new user how to begin.
+/// Opens the history for reading. The error for a missing history tells a new user how to begin.
 pub(crate) fn read_history(context: &Context) -> Result<History, CommandError> {
     let path = context.home.history();
     match path.try_exists() {
@@ -33,7 +33,7 @@ pub(crate) fn read_history(context: &Context) -> Result<History, CommandError> {
     }
 }
 
-/// Hint for an unusable state folder.
+/// Hint for a state folder that cannot be used.
 const OWN_FOLDER: &str = "name a state folder of your own with --state FOLDER or DTRAIN_STATE";
 
 /// Opens the history for writing; creates it if it is missing.
@@ -42,7 +42,7 @@ pub(crate) fn open_history(context: &Context) -> Result<History, CommandError> {
     wait_for_history(context, || History::open(&path)).map_err(|error| history_failure(&error))
 }
 
-/// Runs `work` on the history, and prints a message while another program holds its lock.
+/// Runs `work` on the history, and prints a message if another program holds its lock for long.
 pub(crate) fn wait_for_history<T>(context: &Context, work: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
@@ -58,7 +58,7 @@ pub(crate) fn wait_for_history<T>(context: &Context, work: impl FnOnce() -> T) -
     })
 }
 
-/// Finds the trial that the user typed.
+/// Finds the id of the trial that the user typed.
 pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     history.find(name).map_err(|error| match error {
         LookupError::Ledger(error) => history_failure(&error),
@@ -68,13 +68,13 @@ pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, CommandErro
     })
 }
 
-/// Reads all details of a trial.
+/// Reads all details of the trial that the user typed.
 pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<TrialDetails, CommandError> {
     let id = find(history, name)?;
     history.trial(&id, &|id| is_alive(context, id)).map_err(|error| history_failure(&error))
 }
 
-/// Returns the label of the only running trial; `None` if none runs. `Err` names them if several run.
+/// Returns the label of the running trial; `None` if none is running. `Err` lists them if there are several.
 pub(crate) fn only_running(context: &Context, history: &History) -> Result<Option<String>, CommandError> {
     let filter = Filter { status: vec![TrialStatus::Running], ..Filter::default() };
     let running = history
@@ -97,7 +97,7 @@ pub(crate) fn refuse_imported(trial: &TrialDetails) -> Result<(), CommandError> 
         .hint(format!("`dtrain resume` continues it there; `dtrain show {label} --all` has its settings")))
 }
 
-/// Returns the plan of a trial.
+/// Returns the plan with which a trial was recorded.
 pub(crate) fn plan_of_trial(trial: &TrialDetails) -> Result<Plan, CommandError> {
     Plan::read(&trial.plan).map_err(|error| {
         let label = &trial.row.label;
@@ -113,7 +113,7 @@ pub(crate) fn plan_of_trial(trial: &TrialDetails) -> Result<Plan, CommandError> 
     })
 }
 
-/// Returns the recipe of a trial.
+/// Returns the recipe in the plan of a trial.
 pub(crate) fn recipe_of_trial(trial: &TrialDetails) -> Result<Recipe, CommandError> {
     serde_json::from_value(trial.recipe.clone()).map_err(|error| {
         CommandError::new(
@@ -130,12 +130,12 @@ pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
         .unwrap_or_else(|| dtrain_runner::driver::is_running(&context.home, trial))
 }
 
-/// Converts an error of the history.
+/// Converts an error from the history.
 pub(crate) fn history_failure(error: &LedgerError) -> CommandError {
     with_history_advice(CommandError::of(ExitReason::Infrastructure, error), error)
 }
 
-/// Adds a history error as cause, with advice.
+/// Adds an error from the history to `failure` as its cause, with advice.
 pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) -> CommandError {
     let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     if error.is_gone() {
@@ -153,7 +153,7 @@ pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use crate::output::Output;
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let words = |state: std::path::PathBuf| {
             let context = Context::new(Output::new(false, true), Some(state)).expect("a context");
             let failure = read_history(&context).expect_err("there is none");
-            (failure.exit(), failure.render(ColourMode::plain()))
+            (failure.exit(), failure.render(ColorMode::plain()))
         };
         let (exit, text) = words(file.join("state"));
         assert_eq!(exit, ExitReason::Infrastructure, "{text}");
@@ -179,7 +179,7 @@ mod tests {
         let hint = |kind: std::io::ErrorKind| {
             let source = std::io::Error::from(kind).into();
             let error = LedgerError { doing: "open", path: "/nowhere/history.db".into(), source };
-            history_failure(&error).render(ColourMode::plain())
+            history_failure(&error).render(ColorMode::plain())
         };
         assert!(hint(std::io::ErrorKind::PermissionDenied).contains(OWN_FOLDER));
         assert!(hint(std::io::ErrorKind::Other).contains("dtrain doctor"));

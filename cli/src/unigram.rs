@@ -1,14 +1,15 @@
-//! Unigram baseline: the loss of a model that knows only token frequencies.
+//! Unigram baseline: the loss of a model that knows only how often each token occurs.
 
 use crate::context::Context;
 use dtrain_planner::Plan;
 use dtrain_worker::data::{Batch, open};
 use std::collections::BTreeMap;
 
-/// Number of validation samples that are counted.
+/// Maximum number of validation samples whose tokens are counted.
 const MOST: u64 = 4096;
 
-/// Returns the token entropy of the validation data in nats; `None` if it is not text or cannot be read.
+/// Returns the unigram entropy of the validation data in nats per token; `None` if they are not text or
+/// cannot be read.
 pub(crate) fn unigram_entropy(context: &Context, plan: &Plan) -> Option<f64> {
     let data = plan.recipe.data.as_ref()?;
     let cache = context.home.path().join("cache");
@@ -18,7 +19,7 @@ pub(crate) fn unigram_entropy(context: &Context, plan: &Plan) -> Option<f64> {
     Some(entropy_of(&targets))
 }
 
-/// Returns the entropy of the frequencies of `tokens`, in nats.
+/// Returns the entropy of the frequencies of `tokens`, in nats per token.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn entropy_of(tokens: &[u32]) -> f64 {
     let mut counts = BTreeMap::<u32, u64>::new();

@@ -1,4 +1,4 @@
-//! Detects scripts that exit successfully without reporting the metrics of their recipe.
+//! Detection of scripts that exit successfully without reporting the metrics that their recipe names.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -14,17 +14,17 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 
-/// Number of output lines quoted in an error.
+/// Number of output lines that an error quotes.
 const LAST_LINES: usize = 5;
 
-/// Bytes of each log that are searched for template matches; templates may match later lines too.
+/// Number of bytes per log in which template matches are searched; templates may match later lines too.
 const TRIED: u64 = 64 << 20;
 
-/// Prefix of the host's own series, which no program reports.
+/// Prefix of the series that the host monitor measures, which no program reports.
 const OF_THE_HOST: &str = "system.";
 
-/// Returns the reason why a completed trial counts as failed: no output line matched a template, or its
-/// metric was never reported though the recipe names it or `needs_metric` is set. `None` if all is reported,
+/// Returns the error for a completed trial that counts as failed: no output line matched a template, or its
+/// metric was never reported, though the recipe names it or `needs_metric` is set. `None` if all is reported,
 /// and for dtrain's own models.
 pub(crate) fn unreported_failure(
     context: &Context,
@@ -63,7 +63,8 @@ pub(crate) fn unreported_failure(
     Some(failure.hint(hint(recipe, label, output.as_ref())))
 }
 
-/// Returns warnings about a completed script: metrics that were never finite, templates that matched no line.
+/// Returns warnings about a completed script: metrics that were never finite, and templates that matched no
+/// line.
 pub(crate) fn warnings(context: &Context, recipe: &Recipe, trial: &TrialDetails) -> Vec<CommandError> {
     if !trial.is_script() {
         return Vec::new();
@@ -81,8 +82,8 @@ pub(crate) fn warnings(context: &Context, recipe: &Recipe, trial: &TrialDetails)
     warnings
 }
 
-/// Returns warnings about templates that matched no line in the logs of all ranks and attempts. Empty if some
-/// logs are on other machines, or too long to search.
+/// Returns warnings about line templates that matched no line in the logs of all ranks and attempts. Empty if
+/// some logs are on other machines or too long to search.
 fn unmatched_templates(context: &Context, recipe: &Recipe, trial: &TrialDetails) -> Vec<String> {
     let Ok(templates) = templates(recipe) else { return Vec::new() };
     let Some(logs) = files_here(context, trial).filter(|_| !templates.is_empty()) else { return Vec::new() };
@@ -111,7 +112,7 @@ fn unread_words(tried: &TemplateReport) -> String {
     }
 }
 
-/// Returns `true` if the recipe sets its objective's metric and does not leave it at the default.
+/// Returns `true` if the recipe names the objective's metric, rather than leaving it at the default.
 fn names_metric(recipe: &Recipe, trial: &TrialDetails) -> bool {
     let is_said = trial.params.iter().any(|param| {
         param.path == "objective.metric" && matches!(param.source, ValueSource::Recipe | ValueSource::Setting)
@@ -119,7 +120,7 @@ fn names_metric(recipe: &Recipe, trial: &TrialDetails) -> bool {
     is_said || recipe.objective.metric != Metric::ValidLoss || recipe.objective.stop.target.is_some()
 }
 
-/// Explains where each unmatched template stops matching, and quotes the last output lines.
+/// Explains where each unmatched line template stops matching, and quotes the last lines of the output.
 fn causes(recipe: &Recipe, output: Option<&PrintedOutput>) -> Vec<String> {
     let Some(output) = output else { return vec!["it printed nothing".to_owned()] };
     let mut causes = Vec::new();

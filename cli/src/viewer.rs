@@ -1,4 +1,4 @@
-//! Progress display of a trial that another process controls.
+//! Viewer of a trial that another process controls: shows its progress.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -16,20 +16,21 @@ use dtrain_runner::ledger::{History, summary_of};
 use dtrain_runner::{LedgerError, Observer, TrialEvent};
 use std::time::Duration;
 
-/// Interval between two polls.
+/// Interval between two looks at the trial's spool and history.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Reason why a viewer stopped.
+/// Reason why a viewer of a trial stopped.
 pub(crate) enum ViewerExit {
-    /// The trial ended.
+    /// The trial ended, with this outcome.
     Ended(DriveOutcome),
-    /// The user detached.
+    /// The user detached from the trial.
     Left,
-    /// The controlling process ended.
+    /// The process that controlled the trial ended, and the trial did not.
     Unled,
 }
 
-/// Shows the progress of a trial that `process` controls until one of these happens. Read-only.
+/// Shows the progress of a trial that `process` controls, until the trial or that process ends or the user
+/// detaches. Changes nothing.
 pub(crate) fn watch_until_exit(
     context: &Context,
     history: &History,
@@ -75,7 +76,7 @@ pub(crate) fn unreadable(label: &str, error: &std::io::Error) -> CommandError {
         .cause(error.to_string())
 }
 
-/// Progress from the history, for a trial whose agent runs on another host.
+/// Progress that was shown from the history, for a trial whose agent runs on another host.
 #[derive(Default)]
 pub(crate) struct RecordedProgress {
     step: u64,

@@ -151,7 +151,7 @@ fn init_writes_recipes_that_hold_and_never_overwrites() {
 }
 
 #[test]
-fn colour_is_for_terminals_and_a_pipe_gets_none() {
+fn color_is_for_terminals_and_a_pipe_gets_none() {
     let house = TestEnv::new();
     house.file("bad.toml", "x = 1\n");
     for args in [&["check", "bad.toml"][..], &["doctor"], &["--help"]] {

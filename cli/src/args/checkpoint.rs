@@ -1,4 +1,4 @@
-//! Arguments of commands that take checkpoints.
+//! Arguments of `dtrain checkpoint`.
 
 use super::TrialArgs;
 use clap::{Args, Subcommand};

@@ -12,7 +12,7 @@ pub(crate) struct DataArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) samples: usize,
 
-    /// Make the tokens of text now, keep them for `run`, and count samples and tokens
+    /// Tokenize text now, keep the tokens for `run`, and count samples and tokens
     #[arg(long, visible_alias = "count")]
     pub(crate) prepare: bool,
 }

@@ -53,7 +53,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) profile: bool,
 }
 
-/// Values of `--device`.
+/// Device that `--device` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeviceChoice {
     /// The GPUs that a training would use
@@ -66,7 +66,7 @@ pub(crate) enum DeviceChoice {
     Cpu,
 }
 
-/// Values of `--only`.
+/// Part of the examination that `--only` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PartChoice {
     /// Small trainings on the device beside the same ones on the host
@@ -87,7 +87,7 @@ pub(crate) enum PartChoice {
     Nccl,
 }
 
-/// Values of `--model`.
+/// Decoder that `--model` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelChoice {
     /// 2 layers of the Llama family, 0.1 M parameters
@@ -99,7 +99,7 @@ pub(crate) enum ModelChoice {
     Llama1b,
 }
 
-/// Values of `--precision`.
+/// Precision that `--precision` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionChoice {
     /// 32-bit floats; with CUDA, TF32

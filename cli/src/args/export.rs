@@ -1,6 +1,6 @@
 //! Arguments of `dtrain export`.
 
-use crate::completion;
+use crate::completions;
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::path::PathBuf;
 pub(crate) struct ExportArgs {
     /// Trials: their names, the beginnings of their ids, or `last` [default: last; for prometheus all that
     /// run]
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trials: Vec<String>,
 
     /// All trials of this study
-    #[arg(long, value_name = "NAME", conflicts_with = "trials", add = completion::study())]
+    #[arg(long, value_name = "NAME", conflicts_with = "trials", add = completions::study())]
     pub(crate) study: Option<String>,
 
     /// All trials that meet these conditions, as `dtrain history` takes them
@@ -47,7 +47,7 @@ pub(crate) struct ExportArgs {
     pub(crate) listen: Option<SocketAddr>,
 }
 
-/// Values of `--to`.
+/// Format that `--to` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// Event files, with the settings for its table of hyperparameters
@@ -66,7 +66,7 @@ pub(crate) enum ExportFormat {
     Prometheus,
 }
 
-/// Values of `--attempt`.
+/// Attempts whose points `--attempt` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AttemptChoice {
     /// Every attempt

@@ -1,4 +1,4 @@
-//! Command line, as parsed by clap.
+//! Command line: all subcommands and flags, parsed by clap.
 
 mod checkpoint;
 mod data;
@@ -26,7 +26,7 @@ pub(crate) use trial::{
     WatchArgs,
 };
 
-use crate::completion;
+use crate::completions;
 use crate::exit_code::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -70,7 +70,7 @@ const FIRST_STEPS: &str = "First steps:
   dtrain run recipe.toml       train it
   dtrain history               list past trials";
 
-/// Commands of dtrain.
+/// Subcommands of `dtrain` with their arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CommandArgs {
     /// Write a commented recipe
@@ -83,7 +83,7 @@ pub(crate) enum CommandArgs {
     #[command(after_help = CHECK_EXAMPLE)]
     Check(CheckArgs),
 
-    /// Show what is in the data of a recipe, and make its tokens
+    /// Show what is in the data of a recipe, and tokenize it
     #[command(after_help = DATA_EXAMPLE)]
     Data(DataArgs),
 
@@ -241,7 +241,7 @@ pub(crate) enum CommandArgs {
         #[arg(long, value_name = "FOLDER", requires = "stdio")]
         shared: Option<PathBuf>,
 
-        /// Print the blake3 of this program
+        /// Print the BLAKE3 digest of this program
         #[arg(long, conflicts_with = "stdio")]
         digest: bool,
 
@@ -251,12 +251,12 @@ pub(crate) enum CommandArgs {
     },
 }
 
-/// Commands whose `--json` output is JSON Lines.
+/// Subcommands whose `--json` output is JSON Lines.
 const OF_LINES: [&str; 7] = ["run", "resume", "attach", "stop", "tune", "logs", "estimate"];
 
 impl CommandArgs {
-    /// Returns `true` if the command needs a valid state folder. `doctor` uses it too, but reports problems
-    /// itself.
+    /// Returns `true` if the command needs a valid state folder. `doctor` uses the state folder too, but
+    /// reports its problems itself.
     pub(crate) fn uses_state(&self) -> bool {
         !matches!(
             self,
@@ -270,7 +270,7 @@ impl CommandArgs {
         )
     }
 
-    /// Returns the files and folders that its options tell it to write.
+    /// Returns the files and folders that the command's options tell it to write.
     pub(crate) fn outputs(&self) -> Vec<&Path> {
         let all = match self {
             Self::Plan(args) => vec![&args.out, &args.html, &args.emit_to],
@@ -289,7 +289,7 @@ impl CommandArgs {
         all.into_iter().flatten().map(PathBuf::as_path).collect()
     }
 
-    /// Returns `true` if its JSON output is JSON Lines.
+    /// Returns `true` if the command's JSON output is JSON Lines.
     pub(crate) fn prints_lines(&self) -> bool {
         matches!(
             self,
@@ -305,7 +305,7 @@ impl CommandArgs {
     }
 }
 
-/// Returns the command line without the hidden internal commands.
+/// Returns the definition of the command line without the hidden internal commands.
 pub(crate) fn visible() -> clap::Command {
     let all = Arguments::command();
     let shown = all.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned();
@@ -315,7 +315,8 @@ pub(crate) fn visible() -> clap::Command {
         .subcommands(shown)
 }
 
-/// Returns whether a command line that clap rejected asks for JSON, and for JSON Lines.
+/// Returns two facts about a command line that clap rejected: it asks for JSON, and its JSON would be JSON
+/// Lines.
 pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -> (bool, bool) {
     let words: Vec<&std::ffi::OsStr> = words.take_while(|word| *word != "--").collect();
     let is_lines = words.iter().find_map(|word| {
@@ -325,30 +326,30 @@ pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -
     (words.iter().any(|word| *word == "--json"), is_lines.unwrap_or(false))
 }
 
-/// Actions on hosts.
+/// Subcommands of `dtrain hosts`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostsCommand {
     /// Forget what is held against a host, and use it again
     #[command(after_help = "Example:\n  dtrain hosts forgive gpu-02")]
     Forgive {
         /// The host, as `dtrain hosts` names it
-        #[arg(add = completion::host())]
+        #[arg(add = completions::host())]
         host: String,
     },
 }
 
-/// Other entries of a worker.
+/// Jobs of a worker process other than training.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerPart {
-    /// Measures
+    /// Measures rates of computation and communication
     Probe,
     /// Examines a device
     Device,
-    /// Generates text
+    /// Generates text with a trained decoder
     Sample,
-    /// Classifies
+    /// Classifies samples with a trained model
     Predict,
-    /// Measures a trained model
+    /// Measures a trained model on data
     Evaluate,
 }
 

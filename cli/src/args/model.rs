@@ -1,7 +1,7 @@
-//! Arguments of commands that take a trained model.
+//! Arguments of `dtrain model`.
 
 use super::TrialArgs;
-use crate::completion;
+use crate::completions;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub(crate) struct ModelExportArgs {
     pub(crate) force: bool,
 }
 
-/// Formats of weights.
+/// Format of weights that `--to` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelFormat {
     /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2), adapters
@@ -67,7 +67,7 @@ pub(crate) enum ModelFormat {
 #[derive(Args, Debug)]
 pub(crate) struct PredictArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: String,
 
     /// Files or glob patterns: CSV or Parquet with or without the target column, PNG, JPEG or IDX images
@@ -139,7 +139,7 @@ pub(crate) struct SampleArgs {
     pub(crate) seed: u64,
 }
 
-/// Parses a number above 0 and at most 1.
+/// Parses a number above 0 and at most 1, as for `--top-p`.
 fn parse_share(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1.0);
     number.ok_or_else(|| "expected a number above 0 and at most 1".to_owned())

@@ -1,6 +1,6 @@
-//! Arguments of commands that find and share recipes.
+//! Arguments of `dtrain recipe`.
 
-use crate::completion;
+use crate::completions;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe show library/tiny-llama > recipe.toml")]
     Show {
         /// `library/NAME` or `PACKAGE/RECIPE`
-        #[arg(add = completion::recipe_name())]
+        #[arg(add = completions::recipe_name())]
         name: String,
     },
 
@@ -26,7 +26,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe update team")]
     Update {
         /// The package [default: all]
-        #[arg(add = completion::package())]
+        #[arg(add = completions::package())]
         package: Option<String>,
 
         /// Also allow repositories on this machine
@@ -40,7 +40,7 @@ pub(crate) enum RecipeCommand {
     )]
     Remove {
         /// The package
-        #[arg(add = completion::package())]
+        #[arg(add = completions::package())]
         package: String,
     },
 
@@ -60,7 +60,7 @@ pub(crate) enum RecipeCommand {
     #[command(after_help = "Example:\n  dtrain recipe trust team")]
     Trust {
         /// The package
-        #[arg(add = completion::package())]
+        #[arg(add = completions::package())]
         package: String,
     },
 
@@ -109,7 +109,7 @@ pub(crate) struct PublishArgs {
     #[arg(long, default_value = "origin")]
     pub(crate) remote: String,
 
-    /// Push also to a repository on this machine
+    /// Allow pushing to a repository on this machine
     #[arg(long)]
     pub(crate) allow_file: bool,
 }

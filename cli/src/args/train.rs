@@ -1,17 +1,17 @@
 //! Arguments of commands that take a recipe.
 
-use crate::completion;
+use crate::completions;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use dtrain_planner::emit::{ConfigFormat, EmitError};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// A recipe and the layers over it.
+/// Arguments that name a recipe and override its values.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecipeArgs {
     /// A recipe: a file, `library/NAME`, or `PACKAGE/RECIPE` of an added package
-    #[arg(value_name = "RECIPE", default_value = "recipe.toml", add = completion::recipe())]
+    #[arg(value_name = "RECIPE", default_value = "recipe.toml", add = completions::recipe())]
     pub(crate) recipe: String,
 
     #[command(flatten)]
@@ -28,11 +28,11 @@ pub(crate) struct CheckArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Layers over a recipe.
+/// Arguments that override values of a recipe.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LayerArgs {
     /// Set one key of the recipe; repeatable
-    #[arg(long = "set", value_name = "KEY=VALUE", add = completion::setting())]
+    #[arg(long = "set", value_name = "KEY=VALUE", add = completions::setting())]
     pub(crate) set: Vec<String>,
 
     /// File with the cluster section
@@ -40,7 +40,7 @@ pub(crate) struct LayerArgs {
     pub(crate) cluster: Option<PathBuf>,
 }
 
-/// Template of a new recipe.
+/// Template for a new recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RecipeTemplate {
     /// A small language model on text files
@@ -135,7 +135,7 @@ fn formats() -> impl TypedValueParser<Value = ConfigFormat> {
         .try_map(|name| -> Result<ConfigFormat, EmitError> { ConfigFormat::parse(&name) })
 }
 
-/// Engines that train.
+/// Engine that `--engine` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EngineName {
     /// dtrain's own worker, which was never measured on a GPU
@@ -191,17 +191,17 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
 
-    /// Train the best setting and the untuned one with so many other seeds each, and compare them [default:
-    /// tune.confirm, 0]
+    /// Train the best setting and the untuned one with this many other seeds each, and compare them
+    /// [default: tune.confirm, 0]
     #[arg(long, value_name = "SEEDS")]
     pub(crate) confirm: Option<u32>,
 
-    /// Begin no trial after so long, such as "2 h"
+    /// Begin no trial after this long, such as "2 h"
     #[arg(long, value_name = "TIME")]
     pub(crate) time: Option<String>,
 
     /// Begin a new study with what the trials of another one found
-    #[arg(long, value_name = "STUDY", add = completion::study())]
+    #[arg(long, value_name = "STUDY", add = completions::study())]
     pub(crate) from: Option<String>,
 
     /// Steps of each trial [default: of dtrain's models a ninth of the run, at least 20; of a command its
@@ -219,7 +219,7 @@ pub(crate) struct TuneArgs {
     pub(crate) range_test: bool,
 
     /// Name of the study; an existing study is resumed [default: RECIPE-tune-N]
-    #[arg(long, value_name = "NAME", add = completion::study())]
+    #[arg(long, value_name = "NAME", add = completions::study())]
     pub(crate) study: Option<String>,
 
     /// Save the best plan to this file [default: in the state folder]
@@ -234,7 +234,7 @@ pub(crate) struct TuneArgs {
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// A recipe (a file, `library/NAME`, or `PACKAGE/RECIPE`), or a plan saved by `dtrain plan --out`
-    #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml", add = completion::recipe())]
+    #[arg(value_name = "RECIPE|PLAN", default_value = "recipe.toml", add = completions::recipe())]
     pub(crate) target: String,
 
     #[command(flatten)]
@@ -254,7 +254,7 @@ pub(crate) struct RunArgs {
 
     /// Begin with the weights of a trial (its newest checkpoint, or that of a step) or of a folder of Hugging
     /// Face transformers
-    #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completion::trial())]
+    #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completions::trial())]
     pub(crate) from: Option<String>,
 
     /// Length of the text sample after training, in tokens [default: 120]

@@ -1,35 +1,35 @@
 //! Arguments of commands that take trials.
 
 use super::LayerArgs;
-use crate::completion;
+use crate::completions;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueHint};
 use dtrain_protocol::bundle::LONGEST_NOTE;
 use std::path::PathBuf;
 
-/// Longest name of a tag, in bytes.
+/// Maximum length of a tag's name, in bytes.
 const LONGEST_TAG_NAME: usize = 256;
 
-/// A trial by name.
+/// Argument that names a trial.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TrialArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", default_value = "last", add = completion::trial())]
+    #[arg(value_name = "TRIAL", default_value = "last", add = completions::trial())]
     pub(crate) trial: String,
 }
 
-/// A trial that runs.
+/// Argument that names a running trial.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunningArgs {
     /// A trial: its name, the beginning of its id, or `last` [default: the one that runs]
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct WatchArgs {
     /// A trial or a study by name, the beginning of a trial's id, or `last`; without one, what runs is listed
-    #[arg(value_name = "TRIAL|STUDY", add = completion::trial_or_study())]
+    #[arg(value_name = "TRIAL|STUDY", add = completions::trial_or_study())]
     pub(crate) name: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct ResumeArgs {
 #[derive(Args, Debug)]
 pub(crate) struct FenceArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: String,
 
     /// The host, as the recipe names it
@@ -71,7 +71,7 @@ pub(crate) struct FenceArgs {
 #[derive(Args, Debug)]
 pub(crate) struct AuditArgs {
     /// Only this trial: its name, its id or the beginning of it, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: Option<String>,
 
     /// Only what was done within this time, such as 12h, 7d or 2w
@@ -83,7 +83,7 @@ pub(crate) struct AuditArgs {
 pub(crate) struct LogsArgs {
     /// A trial: its name, the beginning of its id, or `last` [default: with --follow the one that runs,
     /// otherwise `last`]
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: Option<String>,
 
     /// Only this rank
@@ -98,7 +98,7 @@ pub(crate) struct LogsArgs {
 #[derive(Args, Debug)]
 pub(crate) struct RmArgs {
     /// Trials: their names, the beginnings of their ids, or `last`
-    #[arg(value_name = "TRIAL", required = true, add = completion::trial())]
+    #[arg(value_name = "TRIAL", required = true, add = completions::trial())]
     pub(crate) trials: Vec<String>,
 
     /// Do not ask
@@ -186,7 +186,7 @@ pub(crate) struct HistoryExportArgs {
     pub(crate) to: PathBuf,
 
     /// Trials [default: all]
-    #[arg(value_name = "TRIAL", conflicts_with = "condition", add = completion::trial())]
+    #[arg(value_name = "TRIAL", conflicts_with = "condition", add = completions::trial())]
     pub(crate) trials: Vec<String>,
 
     /// Only trials that meet these conditions, as for `dtrain history`
@@ -204,7 +204,7 @@ pub(crate) struct HistoryImportArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// A trial: its name, the beginning of its id, or `last`; with --resolved a recipe
-    #[arg(value_name = "TRIAL|RECIPE", add = completion::trial_or_recipe())]
+    #[arg(value_name = "TRIAL|RECIPE", add = completions::trial_or_recipe())]
     pub(crate) what: Option<String>,
 
     /// Show every setting of a recipe and where it was set
@@ -224,12 +224,12 @@ pub(crate) struct ShowArgs {
     pub(crate) layers: LayerArgs,
 }
 
-/// At least one of a text and tags.
+/// Arguments of `dtrain note`: a text, tags, or both.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("said").required(true).multiple(true))]
 pub(crate) struct NoteArgs {
     /// A trial: its name, the beginning of its id, or `last`
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trial: String,
 
     /// Text of the note
@@ -245,7 +245,7 @@ pub(crate) struct NoteArgs {
     pub(crate) untag: Vec<String>,
 }
 
-/// Parses the text of a note: not empty, and short enough for a bundle.
+/// Parses the text of a note, which must not be empty, and short enough for a bundle.
 fn parse_note(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a note has at least one character".to_owned());
@@ -261,7 +261,7 @@ fn check_length(what: &str, text: &str, most: usize) -> Result<(), String> {
     Err(format!("{what} has at most {most} bytes, not {}", text.len()))
 }
 
-/// Parses a tag; one without a value gets the value `yes`.
+/// Parses a tag as name and value; one without a value gets the value `yes`.
 fn parse_tag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').unwrap_or((text, "yes"));
     let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
@@ -279,11 +279,11 @@ fn parse_tag(text: &str) -> Result<(String, String), String> {
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
     /// A trial
-    #[arg(add = completion::trial())]
+    #[arg(add = completions::trial())]
     pub(crate) a: String,
 
     /// Trial to compare with
-    #[arg(add = completion::trial())]
+    #[arg(add = completions::trial())]
     pub(crate) b: String,
 
     /// Also show what is equal
@@ -302,11 +302,11 @@ pub(crate) struct CompareArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
     /// A trial, or several to compare: their names, the beginnings of their ids, or `last` [default: last]
-    #[arg(value_name = "TRIAL", add = completion::trial())]
+    #[arg(value_name = "TRIAL", add = completions::trial())]
     pub(crate) trials: Vec<String>,
 
     /// Report on this study
-    #[arg(long, value_name = "NAME", conflicts_with = "trials", add = completion::study())]
+    #[arg(long, value_name = "NAME", conflicts_with = "trials", add = completions::study())]
     pub(crate) study: Option<String>,
 
     /// Write to this file [default: named after the trial or the study, in this folder]

@@ -1,4 +1,4 @@
-//! `dtrain agent`, started over SSH by a controller on another machine.
+//! `dtrain agent`, which a controller on another machine starts over SSH.
 
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -10,7 +10,7 @@ use dtrain_runner::transport::ProgramDigest;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Prints the blake3 of this executable, so that the controller can verify its copy.
+/// Prints the BLAKE3 digest of this executable, so that the controller can verify its copy.
 pub(crate) fn digest() -> ExitCode {
     match std::env::current_exe().and_then(|path| ProgramDigest::of(&path)) {
         #[expect(clippy::print_stdout, reason = "it is the answer")]
@@ -22,7 +22,7 @@ pub(crate) fn digest() -> ExitCode {
     }
 }
 
-/// Serves a controller until it disconnects. Checkpoints are kept in the state folder `shared`, if given.
+/// Serves one controller until it disconnects. Checkpoints go into the state folder `shared`, if given.
 pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult {
     let programs = crate::this_host::programs()?;
     // A Slurm node has a state folder of its own already.

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 #[derive(Serialize)]
 struct AuditTrail<'a> {
     entries: &'a [AuditRecord],
-    /// Number of unreadable lines.
+    /// Number of unreadable lines in the audit log.
     damaged: u64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn run(context: &Context, args: &AuditArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Finds a trial by name. Removed trials are still in the log, by id.
+/// Finds a trial by name; removed trials, which only the audit log still has, are found by id.
 fn trial(context: &Context, entries: &[AuditRecord], name: &str) -> Result<TrialId, CommandError> {
     match entries.iter().find(|entry| entry.subject.trial.0 == name) {
         Some(entry) => Ok(entry.subject.trial.clone()),
@@ -56,7 +56,7 @@ fn trial(context: &Context, entries: &[AuditRecord], name: &str) -> Result<Trial
     }
 }
 
-/// Parses a duration such as `7d` or `30 min` into milliseconds.
+/// Parses a duration such as `7d` or `30 min`, and returns it in milliseconds.
 fn milliseconds(text: &str) -> Result<u64, CommandError> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));

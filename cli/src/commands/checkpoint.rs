@@ -14,7 +14,7 @@ use dtrain_runner::checkpoints::{
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Lists, verifies and copies checkpoints.
+/// Runs `dtrain checkpoint ls`, `verify` or `pull`.
 pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> CommandResult {
     match command {
         CheckpointCommand::Ls(args) => ls(context, args),
@@ -150,8 +150,8 @@ fn copy(context: &Context, args: &PullArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Returns the checkpoints newer than `first` that cannot be copied, newest first: step, and reason. Without
-/// `first`, returns all of them.
+/// Returns step and reason of each checkpoint that cannot be copied and is newer than `first`, newest first.
+/// Without `first`, returns all of them.
 ///
 /// `recorded` are the folder names of the checkpoints in the history, oldest first.
 fn skipped_checkpoints(
@@ -177,8 +177,8 @@ fn skipped_checkpoints(
     all.into_iter().map(|(name, state)| (step(name), state)).collect()
 }
 
-/// Copies the first undamaged checkpoint and reports the damaged ones; `None` if all are damaged. Reports
-/// when it falls back from `newest`.
+/// Copies the first undamaged checkpoint of `wanted` and reports the damaged ones; `None` if all are damaged.
+/// Says so if the copied checkpoint is not `newest`.
 fn copy_newest_intact<'a>(
     context: &Context,
     holders: &mut [Box<dyn CheckpointStore + '_>],
@@ -211,14 +211,15 @@ fn copy_newest_intact<'a>(
     Ok(None)
 }
 
-/// Returns `true` if part of a checkpoint has no intact copy on the hosts that answered.
+/// Returns `true` if some part of checkpoint `name` has no intact copy on the hosts that answered.
 fn is_damaged(holders: &mut [Box<dyn CheckpointStore + '_>], inventory: &Inventory, name: &str) -> bool {
     let all_answer = Inventory::collect(holders).is_ok_and(|now| now.away.len() <= inventory.away.len());
     let examined = verify_all_copies(holders, inventory, name, &mut |_, _| ());
     all_answer && examined.is_ok_and(|found| !found.lost.is_empty())
 }
 
-/// Builds the error when no requested checkpoint is intact; `intact` is the newest intact one of all.
+/// Builds the error for the case that no requested checkpoint is intact; `intact` is the newest intact one of
+/// the trial, if any.
 fn no_intact(label: &str, intact: Option<&CheckpointInfo>) -> CommandError {
     let hint = match intact {
         Some(CheckpointInfo { step, .. }) => {
@@ -230,12 +231,12 @@ fn no_intact(label: &str, intact: Option<&CheckpointInfo>) -> CommandError {
         .hint(hint)
 }
 
-/// Returns `true` if training can resume from a checkpoint in this state, once it is complete.
+/// Returns `true` if training can resume from a checkpoint in this state, provided its parts are complete.
 fn is_resumable(state: State) -> bool {
     matches!(state, State::Committed | State::Damaged)
 }
 
-/// Returns the newest committed checkpoint of `step`.
+/// Finds the newest committed checkpoint at `step`.
 fn find_step<'a>(
     listed: &'a [CheckpointInfo],
     step: u64,

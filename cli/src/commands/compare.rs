@@ -9,7 +9,7 @@ use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_runner::compare::compare;
 
-/// Compares two trials.
+/// Prints the differences between two trials: settings, code, results and curves.
 pub(crate) fn run(context: &Context, args: &CompareArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;

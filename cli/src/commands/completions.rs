@@ -1,7 +1,7 @@
-//! `dtrain completions`: shell completion scripts.
+//! `dtrain completions`: prints the completion script of a shell.
 
 use crate::command_error::{CommandError, CommandResult};
-use crate::completion::VARIABLE;
+use crate::completions::VARIABLE;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use clap_complete::Shell;

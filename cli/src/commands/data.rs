@@ -1,4 +1,4 @@
-//! `dtrain data`: describes the data of a recipe, and prepares its tokens.
+//! `dtrain data`: describes the data of a recipe, and tokenizes it on request.
 
 use crate::args::DataArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -12,10 +12,10 @@ use dtrain_recipes::{DataFormat, Documents, InputSignature};
 use dtrain_worker::data::{self, ColumnFacts, ColumnKind, CorpusFacts, DataError};
 use serde::Serialize;
 
-/// Most categories of a column in the text output.
+/// Maximum number of categories shown per column in the text output.
 const CATEGORIES: usize = 8;
 
-/// Shows the contents of a recipe's data.
+/// Prints what the data of a recipe contains.
 pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
     let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
@@ -96,7 +96,7 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Describes a data format for people.
+/// Returns the name of a data format for display.
 fn format(format: &DataFormat) -> &'static str {
     match format {
         DataFormat::Text { documents: Documents::Files, .. } => "text",
@@ -110,7 +110,7 @@ fn format(format: &DataFormat) -> &'static str {
     }
 }
 
-/// Formats the summary as text.
+/// Formats the summary as text for the terminal.
 fn page(report: &DatasetSummary) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
@@ -153,64 +153,66 @@ fn page(report: &DatasetSummary) -> String {
     lines.join("\n")
 }
 
-/// JSON document of `--json`.
+/// JSON document that `dtrain data --json` prints.
 #[derive(Serialize)]
 struct DatasetSummary {
-    /// Format in which the files are read.
+    /// Name of the format in which the files are read.
     format: &'static str,
     files: Vec<FileJson>,
-    /// Bytes of the files as stored.
+    /// Total size of the files as stored, in bytes.
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     documents: Option<u64>,
-    /// Bytes of text, decompressed.
+    /// Size of the text in bytes after decompression; `None` for data that is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     text_bytes: Option<u64>,
-    /// Documents that repeat an earlier one.
+    /// Number of documents that repeat an earlier one; `None` for data that is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicates: Option<u64>,
-    /// Validation documents, rows or images that also occur in the training data.
+    /// Number of validation documents, rows or images that also occur in the training data; `None` if
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     train_samples: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     valid_samples: Option<u64>,
-    /// Number of tokens in all samples.
+    /// Number of tokens in all samples; `None` if samples are no token sequences or were not prepared.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<u64>,
-    /// Number of samples of each class.
+    /// Number of samples of each class; `None` without classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     classes: Option<Vec<u64>>,
-    /// Names of the classes in the same order, if they have names.
+    /// Names of the classes, in the order of `classes`; `None` if they have no names.
     #[serde(skip_serializing_if = "Option::is_none")]
     class_names: Option<Vec<String>>,
-    /// Separator of a table's fields, in words.
+    /// Separator of a table's fields, in words; `None` for data that is no table.
     #[serde(skip_serializing_if = "Option::is_none")]
     separator: Option<&'static str>,
-    /// Number of inputs that a model gets per row of a table.
+    /// Number of inputs that a table gives a model per row; `None` for data that is no table.
     #[serde(skip_serializing_if = "Option::is_none")]
     inputs: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     columns: Vec<ColumnJson>,
-    /// Remarks about unusual data.
+    /// Warnings about unusual data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
-    /// Beginnings of documents.
+    /// Beginnings of the first documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     samples: Vec<String>,
 }
 
-/// A column of a table.
+/// JSON of one column of a table.
 #[derive(Serialize)]
 struct ColumnJson {
     name: String,
-    /// Kind of column: number, date, category, class or ignored.
+    /// Kind of the column: `number`, `date`, `category`, `class` or `ignored`.
     kind: &'static str,
-    /// Categories in alphabetical order; an empty text stands for empty cells.
+    /// Categories in alphabetical order, with an empty text for empty cells; `None` unless the kind is
+    /// `category`.
     #[serde(skip_serializing_if = "Option::is_none")]
     categories: Option<Vec<String>>,
-    /// Number of cells without a value.
+    /// Number of the column's cells without a value.
     empty: u64,
 }
 
@@ -226,7 +228,7 @@ impl ColumnJson {
         Self { name: column.name.clone(), kind, categories, empty: column.empty }
     }
 
-    /// Describes the column's values for people.
+    /// Describes the values of the column in words.
     fn summary(&self) -> String {
         let mut words = match (self.kind, &self.categories) {
             (_, Some(categories)) => {

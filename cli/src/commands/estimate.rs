@@ -1,4 +1,5 @@
-//! `dtrain estimate`: estimated cost of given training runs, compared with measurements.
+//! `dtrain estimate`: estimates the cost of training runs listed in a table, and compares it with
+//! measurements.
 
 use crate::args::EstimateArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -10,7 +11,7 @@ use dtrain_planner::benchmarks::{TableRow, estimate_rows, read_table, scores};
 use std::io::Read;
 use std::path::Path;
 
-/// Estimates the rows of a table, in order, and summarizes errors by source.
+/// Estimates the rows of the table in order, and summarizes the errors by source.
 pub(crate) fn run(context: &Context, args: &EstimateArgs) -> CommandResult {
     let rows = read(&args.rows)?;
     refuse_unknown(&args.calibrate_on, &rows)?;
@@ -50,7 +51,7 @@ fn read(path: &Path) -> Result<Vec<TableRow>, CommandError> {
     Ok(rows)
 }
 
-/// Refuses ids that no row has, which would silently calibrate nothing.
+/// Refuses ids that no row of the table has: they would calibrate nothing, without a message.
 fn refuse_unknown(ids: &[String], rows: &[TableRow]) -> Result<(), CommandError> {
     let missing: Vec<_> =
         ids.iter().filter(|id| !rows.iter().any(|row| row.id == **id)).map(String::as_str).collect();

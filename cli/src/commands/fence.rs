@@ -13,17 +13,17 @@ use dtrain_runner::driver;
 use dtrain_runner::launch::FencedHosts;
 use serde::Serialize;
 
-/// Result of the command.
+/// JSON document that `dtrain fence --json` prints.
 #[derive(Serialize)]
 struct FencedHost {
     trial: TrialId,
     label: String,
     host: String,
-    /// True if the host counts as lost from now on.
+    /// True if the host now counts as lost for the trial.
     fenced: bool,
-    /// The attempt that was running on the host and was ended.
+    /// Attempt that was running on the host and was ended; `None` if there was none.
     ended: Option<AttemptId>,
-    /// Reason why the host did not answer.
+    /// Reason why the host did not answer; `None` if it did.
     unreachable: Option<String>,
 }
 
@@ -89,7 +89,7 @@ fn report_text(report: &FencedHost) -> String {
     format!("{host} counts as lost for {label}: {what}")
 }
 
-/// Returns the host of the trial with that name.
+/// Finds the host named `name` among those of a trial.
 fn host(label: &str, cluster: &Cluster, name: &str) -> Result<Host, CommandError> {
     if cluster.launcher != LauncherKind::Ssh {
         let hint =

@@ -1,4 +1,4 @@
-//! `dtrain hosts`: strikes against hosts, and how to forgive them.
+//! `dtrain hosts`: lists hosts with their strikes (recorded failures), and forgives them.
 
 use crate::args::HostsCommand;
 use crate::command_error::{CommandError, CommandResult};
@@ -21,24 +21,24 @@ const COLUMNS: [TableColumn; 5] = [
     TableColumn { title: std::borrow::Cow::Borrowed("WHY"), is_right: false, rank: 7, least: Some(20) },
 ];
 
-/// All known hosts, by name.
+/// JSON document that `dtrain hosts --json` prints: all known hosts, by name.
 #[derive(Serialize)]
 struct HostStrikes {
     hosts: Vec<HostRow>,
 }
 
-/// One host with its strikes.
+/// JSON of one host with its strikes.
 #[derive(Serialize)]
 struct HostRow {
     host: String,
-    /// Time of its last answer, in milliseconds since the Unix epoch; `null` if it never answered.
+    /// Time of the host's last answer, in milliseconds since the Unix epoch; `null` if it never answered.
     seen_ms: Option<u64>,
     excluded: Option<ExcludedHost>,
-    /// Strikes of the last week, oldest first.
+    /// Strikes against the host within the last week, oldest first.
     strikes: Vec<Strike>,
 }
 
-/// Lists hosts, or forgives one. Strikes are kept in the history of this machine.
+/// Lists the known hosts, or forgives the strikes of one. Strikes are kept in the history of this machine.
 pub(crate) fn run(context: &Context, command: Option<&HostsCommand>) -> CommandResult {
     match command {
         None => list(context),

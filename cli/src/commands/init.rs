@@ -1,4 +1,4 @@
-//! `dtrain init`: writes a commented recipe, after a few questions on a terminal.
+//! `dtrain init`: writes a commented recipe, on a terminal after a few questions.
 
 mod pretrained;
 
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Answers that a template needs.
+/// Answers of the user that a recipe template needs.
 #[derive(Clone, Debug, PartialEq)]
 struct TemplateAnswers {
     template: RecipeTemplate,
@@ -30,10 +30,10 @@ struct CreatedRecipe {
     path: PathBuf,
 }
 
-/// Fewest rows or images without a warning about too little data.
+/// Number of rows or images below which a warning about too little data is printed.
 const FEW_ROWS: u64 = 100;
 
-/// Runs the command.
+/// Writes a new recipe, from arguments or from answers on the terminal.
 pub(crate) fn run(context: &Context, args: InitArgs) -> CommandResult {
     let path = if args.path.is_dir() { args.path.join("recipe.toml") } else { args.path.clone() };
     if let Some(from) = &args.from {
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Writes the text of a recipe, and prints a message.
+/// Writes the text of a recipe to a new file, and prints a message.
 fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), CommandError> {
     refuse_unusable(name, "a recipe")?;
     write_new(path, text)?;
@@ -80,7 +80,7 @@ fn data_warning(context: &Context, path: &Path) -> Option<String> {
     }
 }
 
-/// Returns a warning if the model would overfit on so few samples.
+/// Returns a warning if the model would overfit on `samples` samples.
 fn overfit_warning(samples: u64, model: &Model) -> Option<String> {
     match model {
         Model::Decoder(_) => {
@@ -111,7 +111,7 @@ fn answers(
     }
 }
 
-/// Returns the folder's name for `recipe.toml`, otherwise the file's stem.
+/// Returns the default name of a recipe: the folder's name for `recipe.toml`, otherwise the file's stem.
 fn default_name(path: &Path) -> String {
     let folder = || std::path::absolute(path).ok()?.parent()?.file_name()?.to_str().map(str::to_owned);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
@@ -127,7 +127,7 @@ fn default_data(template: RecipeTemplate) -> &'static str {
     }
 }
 
-/// Asks on the terminal; an empty answer takes the default in brackets.
+/// Asks the user on the terminal; an empty answer takes the default in brackets.
 fn ask_on_terminal(path: &Path, args: &InitArgs) -> Result<TemplateAnswers, CommandError> {
     let kinds = "  1  decoder   a small language model on text files
   2  cnn       a residual network that classifies images (IDX files)

@@ -1,4 +1,4 @@
-//! `dtrain logs`: prints the logs of a trial.
+//! `dtrain logs`: prints the logs of a trial's processes.
 
 use crate::args::LogsArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -14,7 +14,7 @@ use dtrain_runner::ledger::{TrialDetails, TrialStatus};
 use serde::Serialize;
 use std::time::Duration;
 
-/// One line of a log as JSON.
+/// JSON of one log line, as `dtrain logs --json` prints it.
 #[derive(Serialize)]
 struct JsonLogLine<'a> {
     attempt: Option<u64>,
@@ -22,7 +22,7 @@ struct JsonLogLine<'a> {
     line: &'a str,
 }
 
-/// Prints the logs of a trial.
+/// Prints the logs of a trial's processes.
 pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let running = match &args.trial {
@@ -87,7 +87,8 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Creates the display that formats a trial's reports; prints the reason if its plan cannot be read.
+/// Creates the display that formats a trial's reports; `None`, with a printed reason, if its plan cannot be
+/// read.
 fn progress(context: &Context, trial: &TrialDetails) -> Option<ProgressDisplay> {
     match trials::plan_of_trial(trial) {
         Ok(plan) => Some(ProgressDisplay::in_lines(context.out, &trial.row.id, planned_training(&plan))),

@@ -1,4 +1,4 @@
-//! `dtrain man`: man pages.
+//! `dtrain man`: prints man pages.
 
 use crate::args::Arguments;
 use crate::command_error::{CommandError, CommandResult};

@@ -1,4 +1,4 @@
-//! The commands, one per file.
+//! The commands of `dtrain`, one file or folder each.
 
 mod agent;
 mod audit;
@@ -45,7 +45,7 @@ use std::fs::File;
 use std::io;
 use std::process::ExitCode;
 
-/// Runs a command and prints its error.
+/// Runs the command that the arguments select, and prints its error.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         CommandArgs::Worker { part, channel } => {
@@ -75,7 +75,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     ExitCode::from(exit.exit_code())
 }
 
-/// Runs an internal entry point of this program that another dtrain process starts.
+/// Runs an internal entry point, which another dtrain process starts, with the channel at descriptor
+/// `number`.
 fn with_channel(number: Option<i32>, part: impl FnOnce(File) -> ExitCode) -> ExitCode {
     match number.ok_or(io::ErrorKind::InvalidInput.into()).and_then(channel::open_inherited) {
         Ok(channel) => part(channel),

@@ -19,7 +19,7 @@ struct SampledText {
     tokens_per_second: f64,
 }
 
-/// Continues a prompt with the newest checkpoint of a trial.
+/// Continues a prompt with the model in the newest checkpoint of a trial.
 pub(crate) fn sample(context: &Context, args: &SampleArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial.trial)?;

@@ -1,4 +1,4 @@
-//! `dtrain model evaluate`: measures a trained model on data.
+//! `dtrain model evaluate`: measures loss and accuracy of a trained model on data.
 
 use crate::args::EvaluateArgs;
 use crate::command_error::CommandResult;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-/// JSON document of `--json`.
+/// JSON document that `dtrain model evaluate --json` prints.
 #[derive(Serialize)]
 struct EvaluationReport<'a> {
     trial: &'a str,
@@ -32,7 +32,7 @@ struct EvaluationReport<'a> {
     classes: Option<ClassificationFigures<'a>>,
 }
 
-/// Results of a decoder.
+/// Results that only a decoder has.
 #[derive(Serialize)]
 struct PerplexityFigures {
     tokens: u64,
@@ -40,16 +40,16 @@ struct PerplexityFigures {
     bits_per_token: f64,
 }
 
-/// Results of a classifier.
+/// Results that only a classifier has.
 #[derive(Serialize)]
 struct ClassificationFigures<'a> {
     calibration_error: f64,
     classes: Vec<ClassFigures<'a>>,
-    /// Sample counts, `confusion[actual][predicted]`.
+    /// Number of samples by class, as `confusion[actual][predicted]`.
     confusion: &'a [Vec<u64>],
 }
 
-/// Results of one class; `None` if it was never predicted, or does not occur.
+/// Results of one class. Precision is `None` if the class was never predicted, recall if it does not occur.
 #[derive(Serialize)]
 struct ClassFigures<'a> {
     class: &'a str,
@@ -58,7 +58,7 @@ struct ClassFigures<'a> {
     recall: Option<f64>,
 }
 
-/// Evaluates the newest checkpoint of a trial.
+/// Evaluates the model in the newest checkpoint of a trial.
 pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial.trial)?;
@@ -133,7 +133,7 @@ fn classification_figures(found: &Classification) -> ClassificationFigures<'_> {
     }
 }
 
-/// Formats the report as text.
+/// Formats the report as text for the terminal.
 fn page(report: &EvaluationReport<'_>, style: PageStyle) -> String {
     let mut page = String::new();
     let mut line = |name: &str, value: &str| _ = writeln!(page, "{name:<18} {value}");

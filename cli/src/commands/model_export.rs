@@ -1,4 +1,4 @@
-//! `dtrain model export`: writes weights for other programs.
+//! `dtrain model export`: writes a trained model's weights for other programs.
 
 use crate::args::{ModelExportArgs, ModelFormat};
 use crate::command_error::{CommandError, CommandResult};
@@ -24,7 +24,7 @@ struct ExportedModel<'a> {
     files: &'a [PathBuf],
 }
 
-/// Writes the weights of a trial for other programs.
+/// Writes the weights of a trial in a format of other programs.
 pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial.trial)?;
@@ -90,7 +90,7 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Returns a temporary name beside `out`.
+/// Returns a temporary path in the folder of `out`.
 fn beside(out: &Path) -> Option<PathBuf> {
     Some(out.with_file_name(format!(".{}.new", out.file_name()?.to_str()?)))
 }
@@ -102,7 +102,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Renames complete files to their final names; in an existing folder, file by file.
+/// Moves complete files from `temporary` to `out`; into an existing folder, file by file.
 fn move_into_place(temporary: &Path, out: &Path, files: &[PathBuf]) -> io::Result<()> {
     if !out.exists() {
         return fs::rename(temporary, out);

@@ -1,4 +1,4 @@
-//! `dtrain model predict`: classifies samples.
+//! `dtrain model predict`: classifies samples with a trained model.
 
 use crate::args::PredictArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -17,7 +17,7 @@ use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Classifies samples with the newest checkpoint of a trial.
+/// Classifies samples with the model in the newest checkpoint of a trial.
 pub(crate) fn run(context: &Context, args: &PredictArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
@@ -72,7 +72,7 @@ fn lines(predictions: &[Prediction]) -> Result<String, CommandError> {
 /// Destination of predictions.
 enum PredictionSink<'a> {
     Stdout(&'a Context),
-    /// A file that is renamed into place when complete.
+    /// A file with a temporary name, renamed when complete.
     File {
         file: BufWriter<File>,
         temporary: PathBuf,

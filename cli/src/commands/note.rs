@@ -12,7 +12,7 @@ use dtrain_runner::ledger::{History, Note};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Note and tags of a trial after the change.
+/// JSON document that `dtrain note --json` prints: note and tags of a trial after the change.
 #[derive(Serialize)]
 struct TrialNotes<'a> {
     trial: &'a str,
@@ -20,7 +20,7 @@ struct TrialNotes<'a> {
     tags: &'a BTreeMap<String, String>,
 }
 
-/// Adds a note and tags to a trial, also while it runs.
+/// Adds a note and tags to a trial, which may be running.
 pub(crate) fn run(context: &Context, args: &NoteArgs) -> CommandResult {
     let trial = trials::find(&trials::read_history(context)?, &args.trial)?;
     let mut history = trials::open_history(context)?;

@@ -1,4 +1,4 @@
-//! `dtrain probe`: measures rates.
+//! `dtrain probe`: measures the rates of hosts (speed of computation and communication).
 
 use crate::args::ProbeArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -17,7 +17,7 @@ struct MeasuredRates {
     rates: Rates,
 }
 
-/// Measures rates, or shows stored ones.
+/// Measures the rates of a recipe's hosts, or shows the stored ones.
 pub(crate) fn run(context: &Context, args: &ProbeArgs) -> CommandResult {
     let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
@@ -73,7 +73,7 @@ fn table(rates: &Rates, model: &Model) -> String {
     lines.join("\n")
 }
 
-/// Formats the speed of each micro-batch and of the all-reduce.
+/// Formats the measured speed of one rank, by micro-batch, and that of its all-reduce.
 fn rank(rates: &RankRates, model: &Model) -> Vec<String> {
     let device = match rates.device {
         dtrain_protocol::DeviceKind::Cpu => format!("{} each", counted(rates.threads.into(), "thread")),

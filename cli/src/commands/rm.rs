@@ -18,14 +18,14 @@ use dtrain_runner::store::{self, RemoveError};
 use serde::Serialize;
 use std::error::Error;
 
-/// Result of deleting one trial.
+/// JSON of one deleted trial.
 #[derive(Serialize)]
 struct DeletedTrial {
     trial: TrialId,
     label: String,
-    /// Bytes freed, here and on hosts.
+    /// Number of bytes freed, on this machine and on other hosts.
     bytes: u64,
-    /// Hosts that did not answer and still hold files.
+    /// Hosts that did not answer and still hold files of the trial.
     unreachable: Vec<UnreachableHost>,
 }
 
@@ -35,7 +35,7 @@ struct RemovalReport {
     trials: Vec<DeletedTrial>,
 }
 
-/// Removes trials.
+/// Removes trials, with their files on all hosts.
 pub(crate) fn run(context: &Context, args: &RmArgs) -> CommandResult {
     record_finished_trials(context);
     // Looked up before opening for writing, so that a missing history is not created.
@@ -81,7 +81,7 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Opens the history for writing. On a full disk it is opened exclusively; the result tells whether.
+/// Opens the history for writing; exclusively, and with `true`, if the disk is full.
 fn open_for_removal(context: &Context) -> Result<(History, bool), CommandError> {
     let path = context.home.history();
     let opened = match History::open(&path) {
@@ -91,7 +91,8 @@ fn open_for_removal(context: &Context) -> Result<(History, bool), CommandError> 
     opened.map_err(|error| history_failure(&error))
 }
 
-/// Empties the folders of all trials first: deleting history rows may need more room than one trial frees.
+/// Empties the folders of all trials before any row is deleted, which may need more room than one trial
+/// frees.
 fn empty_trial_folders(context: &Context, wanted: &[TrialDetails]) -> Result<(), CommandError> {
     let ids: Vec<TrialId> = wanted.iter().map(|trial| trial.row.id.clone()).collect();
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
@@ -99,7 +100,7 @@ fn empty_trial_folders(context: &Context, wanted: &[TrialDetails]) -> Result<(),
         .map_err(|error| removal_failed(&labels.join(", "), &error))
 }
 
-/// Returns the named trials, each once. `Err` unless all of them can be removed.
+/// Returns the trials that the user named, each once. `Err` unless all of them can be removed.
 fn removable_trials(
     context: &Context,
     history: &History,
@@ -189,13 +190,13 @@ fn removal_failed(label: &str, error: &RemoveError) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use std::io;
 
     #[test]
     fn what_keeps_a_trial_from_being_removed_is_named() {
         let words =
-            |error: DriveError| removal_failed("a-1", &RemoveError::Drive(error)).render(ColourMode::plain());
+            |error: DriveError| removal_failed("a-1", &RemoveError::Drive(error)).render(ColorMode::plain());
         let source = io::Error::new(io::ErrorKind::PermissionDenied, "spool is a symbolic link to /etc");
         let said = words(DriveError::Folder { doing: "lock", path: "/s/lock".into(), source });
         assert!(said.contains("spool is a symbolic link") && !said.contains("dtrain stop"), "{said}");

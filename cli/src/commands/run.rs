@@ -1,4 +1,4 @@
-//! `dtrain run`: plans, records and trains.
+//! `dtrain run`: plans a recipe, records a trial, and trains.
 
 use crate::args::RunArgs;
 use crate::begin_trial::{NewRun, record_and_launch, value_sources};
@@ -20,10 +20,10 @@ use dtrain_runner::ledger::History;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Default length of the text sample at the end, in tokens.
+/// Default length of the text that is sampled after training, in tokens.
 const SAMPLE_TOKENS: u32 = 120;
 
-/// Plans if needed, records the trial, and trains.
+/// Plans unless a plan is given, records the trial, and trains.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
     let what = match SavedPlan::read(Path::new(&args.target))? {
         Some(saved) => RunTarget::Plan(Box::new(saved)),
@@ -94,14 +94,14 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
 
 /// Source of a trial's initial weights.
 enum InitialWeights {
-    /// A checkpoint of another trial.
+    /// A checkpoint of an earlier trial.
     Trial(Box<SourceCheckpoint>),
-    /// A folder of Hugging Face transformers.
+    /// A model folder of Hugging Face transformers.
     Folder(WeightsFolder),
 }
 
 impl InitialWeights {
-    /// Finds the folder or trial that the user typed.
+    /// Finds the model folder or trial that the user typed.
     fn find(context: &Context, history: &History, typed: &str) -> Result<Self, CommandError> {
         match WeightsFolder::find(typed)? {
             Some(weights) => Ok(Self::Folder(weights)),
@@ -109,7 +109,8 @@ impl InitialWeights {
         }
     }
 
-    /// Finds a trial's checkpoint; other names may be models of the Hugging Face Hub.
+    /// Finds the checkpoint of the trial that the user typed; the error for another name suggests the Hugging
+    /// Face Hub.
     fn trial(context: &Context, history: &History, typed: &str) -> Result<SourceCheckpoint, CommandError> {
         let name = typed.split('@').next().unwrap_or(typed);
         match trials::find(history, name) {
@@ -122,14 +123,14 @@ impl InitialWeights {
     }
 }
 
-/// Recipe or plan to train.
+/// Recipe or saved plan that the user wants to train.
 enum RunTarget {
     Plan(Box<SavedPlan>),
     Recipe(Box<LoadedRecipe>),
 }
 
 impl RunTarget {
-    /// Returns the pretrained weights that its recipe starts from.
+    /// Returns the pretrained weights from which the recipe starts; `None` if it names none.
     fn weights(&self) -> Result<Option<WeightsFolder>, CommandError> {
         match self {
             Self::Plan(saved) => WeightsFolder::of_recipe(&saved.plan.recipe, &saved.plan.data_root),
@@ -152,7 +153,7 @@ fn load_run_recipe(context: &Context, args: &RunArgs) -> Result<LoadedRecipe, Co
     load(context.out, &args.target, &args.layers, &extra)
 }
 
-/// Refuses overrides of a saved plan, which runs unchanged.
+/// Refuses settings on the command line for a saved plan, which runs unchanged.
 fn refuse_layers(args: &RunArgs, saved: &SavedPlan) -> Result<(), CommandError> {
     if let Some(variable) = saved.other_variables().first() {
         let what = format!("the environment variable {variable} applies to recipes, not to saved plans");
@@ -170,7 +171,7 @@ fn refuse_layers(args: &RunArgs, saved: &SavedPlan) -> Result<(), CommandError> 
     .hint("run the recipe with them, or make a new plan"))
 }
 
-/// Refuses a plan for another engine, and tells how to start that.
+/// Refuses a plan made for another engine, and says how to start that engine.
 fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), CommandError> {
     let Some(engine) = &plan.engine else { return Ok(()) };
     let on = &plan.host.name;
@@ -190,7 +191,7 @@ fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), CommandError> {
     })
 }
 
-/// Refuses a stale plan; with `--stale-ok`, prints the changes instead.
+/// Refuses a plan that is out of date; with `--stale-ok`, prints the changes instead.
 fn refuse_stale(
     context: &Context,
     history: &History,
@@ -213,7 +214,7 @@ fn refuse_stale(
     Err(failure.hint("plan again, or run it anyway with --stale-ok"))
 }
 
-/// Describes changes of hosts, program version and rates since the plan was made.
+/// Describes what has changed since the plan was made: hosts, program version and measured rates.
 fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, CommandError> {
     let host = match plan.recipe.cluster.launcher {
         LauncherKind::Local => this_host::facts(),

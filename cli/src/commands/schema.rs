@@ -1,4 +1,4 @@
-//! `dtrain schema`: the JSON schema of recipes.
+//! `dtrain schema`: prints the JSON schema of recipes.
 
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;

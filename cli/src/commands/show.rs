@@ -1,4 +1,4 @@
-//! `dtrain show`: one trial, or a recipe's settings.
+//! `dtrain show`: prints one trial, or the settings of a recipe.
 
 use crate::args::ShowArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -20,10 +20,10 @@ use std::path::Path;
 /// Width of each curve on a trial's page, in characters.
 const PAGE_CURVE: usize = 48;
 
-/// Most curves on a trial's page.
+/// Maximum number of curves on a trial's page.
 const CURVES_MOST: usize = 8;
 
-/// Shows a trial, or with `--resolved` a recipe.
+/// Shows a trial, or with `--resolved` the settings of a recipe.
 pub(crate) fn run(context: &Context, args: &ShowArgs) -> CommandResult {
     if args.resolved {
         return resolved(context, args);
@@ -42,7 +42,7 @@ struct TrialDocument {
     series: Option<Vec<PrintedSeries>>,
 }
 
-/// A series with its points.
+/// JSON of one series of a trial, with its points.
 #[derive(Serialize)]
 struct PrintedSeries {
     key: String,
@@ -50,7 +50,7 @@ struct PrintedSeries {
     points: Vec<SeriesPoint>,
 }
 
-/// A point. If attempts overlap, the last one counts.
+/// JSON of one point of a series. Of attempts that overlap, the last one counts.
 #[derive(Serialize)]
 struct SeriesPoint {
     step: u64,
@@ -59,7 +59,7 @@ struct SeriesPoint {
     value: f64,
 }
 
-/// Returns the series that `--series` names; `None` without it.
+/// Returns the series that `--series` selects; `None` without that option.
 fn series(
     history: &History,
     trial: &TrialDetails,
@@ -129,8 +129,8 @@ fn show_trial(context: &Context, name: &str, args: &ShowArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Leaves out checkpoints on this machine that retention has removed. Those on other hosts cannot be checked
-/// without a connection.
+/// Drops from `trial` the checkpoints that retention has removed from this machine. Those on other hosts
+/// cannot be checked without a connection.
 fn forget_removed(context: &Context, trial: &mut TrialDetails) {
     let folder = context.home.trial(&trial.row.id);
     let are_here = !folder.remote_hosts_file().exists() || folder.job().exists();
@@ -143,7 +143,7 @@ fn forget_removed(context: &Context, trial: &mut TrialDetails) {
     trial.checkpoints.retain(|saved| saved.refused.is_some() || is_there(&saved.folder));
 }
 
-/// One setting as JSON.
+/// JSON of one setting, as `dtrain show --resolved --json` prints it.
 #[derive(Serialize)]
 struct ResolvedSetting {
     key: String,
@@ -177,7 +177,7 @@ fn resolved(context: &Context, args: &ShowArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Formats key, value and source in columns; a long value shifts only its own line.
+/// Formats settings in columns of key, value and source; a long value shifts only its own line.
 fn table(values: &[ResolvedValue]) -> String {
     let width = |lengths: Vec<usize>| lengths.into_iter().filter(|length| *length <= 40).max().unwrap_or(0);
     let keys = width(values.iter().map(|value| value.path.chars().count()).collect());

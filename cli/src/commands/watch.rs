@@ -8,7 +8,7 @@ use crate::output::shell_quoted;
 use crate::trials::{self, history_failure};
 use crate::watch::{self, StartPage};
 
-/// Watches a trial, a study, or everything that runs.
+/// Opens the full-screen view of a trial, a study, or everything that runs.
 pub(crate) fn run(context: &Context, args: &WatchArgs) -> CommandResult {
     if let Some(reason) = context.out.no_screen() {
         let name = args.name.as_deref().unwrap_or("last");

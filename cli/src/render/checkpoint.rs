@@ -1,4 +1,4 @@
-//! Text of checkpoints, and progress of reading or copying one.
+//! Text about checkpoints, and progress of reading or copying one.
 
 use super::number::counted;
 use super::table::{StyledText, TableColumn, TextRole, age, table};
@@ -9,14 +9,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-/// Interval of progress messages for long transfers without a progress bar.
+/// Interval between progress messages about a long transfer where no progress bar is drawn.
 const TELL: Duration = Duration::from_secs(10);
 
 const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
     TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
-/// Formats the checkpoints of a trial, one per line.
+/// Formats a table of a trial's checkpoints.
 pub(crate) fn checkpoints(listed: &[CheckpointInfo], style: PageStyle) -> String {
     let columns = [
         column("STEP", true, 9, None),
@@ -51,7 +51,7 @@ fn state(state: State) -> (&'static str, TextRole) {
     }
 }
 
-/// Formats the locations: `this machine`, or every host with the files it holds.
+/// Formats where a checkpoint is stored: its only holder, or every holder with the number of its files.
 fn places(places: &[StoredFiles]) -> String {
     match places {
         [only] => only.holder.clone(),
@@ -63,7 +63,7 @@ fn places(places: &[StoredFiles]) -> String {
     }
 }
 
-/// Formats the result of a verification.
+/// Formats the result of verifying a checkpoint.
 pub(crate) fn findings(found: &VerificationReport) -> String {
     let VerificationReport { name, bytes, files, tensors, damaged, lost } = found;
     let mut page = match (lost.is_empty(), damaged.is_empty()) {
@@ -81,7 +81,7 @@ pub(crate) fn findings(found: &VerificationReport) -> String {
     page
 }
 
-/// Progress of a long transfer: a bar, or a message from time to time.
+/// Progress of a long transfer: a progress bar, or a message from time to time.
 pub(crate) struct TransferBar<'a> {
     out: &'a Output,
     what: String,
@@ -90,13 +90,13 @@ pub(crate) struct TransferBar<'a> {
 }
 
 impl<'a> TransferBar<'a> {
-    /// Creates a display for `what`, such as `reading step 5`.
+    /// Creates the progress of a transfer described by `what`, such as `reading step 5`.
     pub(crate) fn new(out: &'a Output, what: String) -> Self {
         let bar = out.draws().then(|| bar(&what));
         Self { out, what, bar, told: Instant::now() }
     }
 
-    /// Sets the bytes done and the total.
+    /// Sets how many bytes are transferred, and how many there are in total.
     pub(crate) fn set_done(&mut self, done: u64, total: u64) {
         match &self.bar {
             Some(bar) => {
@@ -111,7 +111,7 @@ impl<'a> TransferBar<'a> {
         }
     }
 
-    /// Removes the bar.
+    /// Removes the progress bar.
     pub(crate) fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();

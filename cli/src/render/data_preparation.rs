@@ -1,4 +1,4 @@
-//! Progress line of downloading data and tokenizing text.
+//! Progress of downloading data and tokenizing text, on one line.
 
 use super::number::count;
 use crate::output::Output;
@@ -8,25 +8,25 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
-/// Progress line on stderr. Without a terminal, only the downloads are announced.
+/// Progress line on stderr. Where no bar is drawn, only downloads are announced.
 pub(crate) struct DataPreparationBar {
     out: Output,
     bar: ProgressBar,
-    /// Start of tokenization.
+    /// Time at which tokenization started.
     begun: Cell<Instant>,
-    /// URL of the current download.
+    /// URL of the current download, which is announced once.
     named: RefCell<String>,
 }
 
 impl DataPreparationBar {
-    /// Creates a line that is drawn with the first progress.
+    /// Creates a progress line, which is drawn with the first progress.
     pub(crate) fn new(out: Output) -> Self {
         let bar = if out.draws() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template of our own"));
         Self { out, bar, begun: Cell::new(Instant::now()), named: RefCell::default() }
     }
 
-    /// Shows the progress.
+    /// Shows the progress of a download or of tokenization.
     pub(crate) fn show(&self, work: PreparationStep<'_>) {
         let message = match work {
             PreparationStep::Fetching(fetched) => {
@@ -45,7 +45,7 @@ impl DataPreparationBar {
     }
 }
 
-/// Formats `downloading corpus.txt: 3.2 of 12.0 MB`.
+/// Formats the progress of a download: `downloading corpus.txt: 3.2 of 12.0 MB`.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn downloading(fetched: &DownloadProgress<'_>) -> String {
     let (name, megabytes) = (url::file_extension(fetched.url), |bytes: u64| bytes as f64 / 1e6);
@@ -61,7 +61,8 @@ impl Drop for DataPreparationBar {
     }
 }
 
-/// Formats `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M tokens/s`.
+/// Formats the progress of tokenization:
+/// `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M tokens/s`.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn tokenizing_summary(prepared: TokenizationProgress, seconds: f64) -> String {
     let TokenizationProgress { bytes, documents, tokens } = prepared;

@@ -1,4 +1,4 @@
-//! Tables of estimated runs and of the estimates' errors by source.
+//! Tables of `dtrain estimate`: estimated runs, and errors of the estimates by source.
 
 use super::number::{count, seconds};
 use super::table::{StyledText, TableColumn, TextRole, painted, table as drawn};
@@ -23,7 +23,7 @@ const COLUMNS: [TableColumn; 10] = [
     column("ASSUMED", false, 1, Some(8)),
 ];
 
-/// Formats a line per row, in their order.
+/// Formats the table of estimates: one line per row of the input, in the same order.
 pub(crate) fn table(priced: &[RowEstimate], style: PageStyle) -> String {
     let lines: Vec<_> = priced.iter().map(line).collect();
     drawn(&COLUMNS, &lines, style)
@@ -91,7 +91,7 @@ const SCORES: [TableColumn; 12] = [
     column("P95", true, 4, None),
 ];
 
-/// Formats a line per source and its parts: relative errors in percent.
+/// Formats the relative errors of the estimates in percent: one line per source, and per part of it.
 pub(crate) fn summary(scores: &[AccuracyScores], style: PageStyle) -> String {
     let lines: Vec<_> = scores.iter().map(score).collect();
     drawn(&SCORES, &lines, style)
@@ -119,7 +119,7 @@ fn score(of: &AccuracyScores) -> Vec<StyledText> {
     ]
 }
 
-/// Formats rows without an estimate, each with the reason; empty if there are none.
+/// Formats the rows that have no estimate, each with the reason; empty if all have one.
 pub(crate) fn unpriced_rows(priced: &[RowEstimate], style: PageStyle) -> String {
     let lines: Vec<String> = priced
         .iter()

@@ -1,62 +1,64 @@
-//! Live figures of a trial, folded from its events; independent of the terminal.
+//! Live figures of a trial, folded from its events; they do not depend on the terminal.
 
 use super::number::{count, loss, plain, seconds};
 use dtrain_protocol::{Event, StampedEvent, StepFigures, StepId};
 use dtrain_runner::reporters::Reporters;
 use std::collections::BTreeMap;
 
-/// Figures that the plan predicts.
+/// Figures that the plan predicts for a training run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlannedTraining {
-    /// Total optimizer steps; 0 if unknown, or if only a time limit ends training.
+    /// Total number of optimizer steps; 0 if unknown, or if only a time limit ends the training.
     pub(crate) steps: u64,
-    /// Time limit in seconds of training.
+    /// Time limit of the training in seconds; `None` without one.
     pub(crate) limit: Option<f64>,
-    /// Predicted seconds per step.
+    /// Predicted seconds per step; `None` without a prediction.
     pub(crate) step_seconds: Option<f64>,
-    /// Unit of throughput: `tokens` for a model with sequences, otherwise `samples`.
+    /// Unit in which throughput is counted: `tokens` for a model with sequences, otherwise `samples`.
     pub(crate) unit: &'static str,
-    /// Metric of the objective.
+    /// Name of the objective's metric.
     pub(crate) metric: String,
 }
 
 impl PlannedTraining {
-    /// Returns the total steps; `None` if unknown or already exceeded: a script may count something else.
+    /// Returns the total number of steps; `None` if unknown or if `step` exceeds it: a script may count
+    /// something else.
     pub(crate) fn steps_at(&self, step: u64) -> Option<u64> {
         Some(self.steps).filter(|steps| *steps > 0 && *steps >= step)
     }
 }
 
-/// Number of named metrics on one line.
+/// Maximum number of named metrics on one line.
 const METRICS_SHOWN: usize = 3;
 
-/// Latest figures of a trial.
+/// Latest figures of a trial, updated by its events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// Latest step.
+    /// Figures of the latest step; `None` before the first.
     pub(crate) step: Option<StepFigures>,
-    /// Latest validation: step, loss, accuracy.
+    /// Latest validation: step, loss, and accuracy if measured.
     pub(crate) valid: Option<(StepId, f64, Option<f64>)>,
-    /// Samples of the current validation: done, and total.
-    validating: Option<(u64, u64)>,
-    /// Best validation loss and its step.
+    /// Number of samples in the current validation: those done, and all; `None` outside a validation.
+    pub(super) validating: Option<(u64, u64)>,
+    /// Step and value of the best validation loss.
     pub(crate) best: Option<(StepId, f64)>,
-    /// Latest value of each metric that a program names itself, and the latest step with one.
+    /// Latest value of each metric that a program names itself.
     pub(crate) metrics: BTreeMap<String, f64>,
-    metrics_step: u64,
-    /// Ranks whose figures are shown.
+    /// Latest step for which a program reported a named metric.
+    pub(super) metrics_step: u64,
+    /// Selects the ranks whose figures are shown.
     reporters: Reporters,
-    /// Latest durable checkpoint.
+    /// Step of the latest durable checkpoint.
     pub(crate) saved: Option<StepId>,
-    /// Seconds per step and tokens per second, moving averages of about twenty steps.
+    /// Seconds per step and tokens per second, as moving averages over about twenty steps.
     pub(crate) pace: Option<(f64, f64)>,
-    /// Largest memory of any rank in bytes.
+    /// Largest memory used by any rank so far, in bytes.
     pub(crate) memory_bytes: u64,
 }
 
 impl Figures {
-    /// Applies an event. Returns `true` if a displayed figure changed; each comes from the lowest rank that
-    /// reports it.
+    /// Updates the figures by an event. Returns `true` if a displayed figure changed; each figure comes from
+    /// the lowest rank that reports it.
     pub(crate) fn apply(&mut self, said: &StampedEvent) -> bool {
         match &said.event {
             Event::Step(figures) => {
@@ -120,44 +122,8 @@ impl Figures {
         });
     }
 
-    /// Returns progress and remaining time, by steps at the current speed or by the time limit, whichever is
-    /// further.
-    pub(crate) fn advance(&self, expected: &PlannedTraining) -> TrainingProgress {
-        TrainingProgress { validating: self.validating, ..self.advance_of_steps(expected) }
-    }
-
-    fn advance_of_steps(&self, expected: &PlannedTraining) -> TrainingProgress {
-        #![expect(clippy::cast_precision_loss, reason = "an estimate for display")]
-        let Some(newest) = &self.step else {
-            let step = self.metrics_step;
-            let of = expected.steps_at(step);
-            let share = of.map(|of| step as f64 / of as f64);
-            return TrainingProgress { step, of, share, ..TrainingProgress::default() };
-        };
-        let step = newest.step.0.max(self.metrics_step);
-        let by_steps = expected.steps_at(step).map(|of| {
-            let share = step as f64 / of as f64;
-            let left = self.pace.map(|(seconds, _)| (of - step) as f64 * seconds);
-            TrainingProgress { step, of: Some(of), share: Some(share), left, ..TrainingProgress::default() }
-        });
-        let by_time = expected.limit.zip(newest.elapsed).map(|(limit, elapsed)| {
-            let passed = (elapsed * limit + newest.times.step).min(limit);
-            TrainingProgress {
-                step,
-                share: Some(passed / limit),
-                left: Some(limit - passed),
-                ..TrainingProgress::default()
-            }
-        });
-        match (by_steps, by_time) {
-            (Some(steps), Some(time)) if steps.share >= time.share => steps,
-            (_, Some(time)) => time,
-            (Some(steps), None) => steps,
-            (None, None) => TrainingProgress { step, ..TrainingProgress::default() },
-        }
-    }
-
-    /// Formats `loss 2.3140   valid 2.4021   12.3 k tokens/s`, without unknown parts.
+    /// Formats loss, validation loss, named metrics and throughput, without unknown parts:
+    /// `loss 2.3140   valid 2.4021   12.3 k tokens/s`.
     pub(crate) fn results(&self, expected: &PlannedTraining) -> String {
         let mut parts = Vec::new();
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
@@ -169,7 +135,7 @@ impl Figures {
         parts.join("   ")
     }
 
-    /// Returns the named metrics to show: the objective first, few enough for one line.
+    /// Returns the named metrics to show: the objective first, and few enough for one line.
     fn shown<'a>(&'a self, expected: &PlannedTraining) -> impl Iterator<Item = (&'a String, &'a f64)> {
         let objective = expected.metric.clone();
         let first = self.metrics.get_key_value(&objective);
@@ -177,7 +143,7 @@ impl Figures {
         first.into_iter().chain(others).take(METRICS_SHOWN)
     }
 
-    /// Formats `81.0 ms/step, predicted 79.0 ms`, without unknown parts.
+    /// Formats measured and predicted step time: `81.0 ms/step, predicted 79.0 ms`. Leaves out unknown parts.
     pub(crate) fn speed(&self, expected: &PlannedTraining) -> String {
         match (self.pace, expected.step_seconds) {
             (Some((step, _)), Some(predicted)) => {
@@ -188,19 +154,19 @@ impl Figures {
         }
     }
 
-    /// Formats progress and figures as a log line.
+    /// Formats progress, results, speed and remaining time as one log line.
     pub(crate) fn line(&self, expected: &PlannedTraining) -> String {
         let advance = self.advance(expected);
         let progress = match (advance.of, advance.percent()) {
             (None, Some(percent)) => format!("{} ({percent}%)", advance.steps()),
             (Some(_), _) | (None, None) => advance.steps(),
         };
-        let parts = [Some(progress), Some(self.results_and_speed(expected)), advance.time_left()];
+        let parts = [Some(progress), Some(self.results_and_speed(expected)), advance.eta_text()];
         let told = parts.into_iter().flatten().filter(|part| !part.is_empty());
         told.collect::<Vec<_>>().join("   ")
     }
 
-    /// Formats results and speed, without unknown parts.
+    /// Formats results and speed on one line. Leaves out unknown parts.
     pub(crate) fn results_and_speed(&self, expected: &PlannedTraining) -> String {
         let mut parts = vec![self.results(expected), self.speed(expected)];
         parts.retain(|part| !part.is_empty());
@@ -208,54 +174,12 @@ impl Figures {
     }
 }
 
-/// Progress of a training run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct TrainingProgress {
-    /// Completed steps.
-    pub(crate) step: u64,
-    /// Total steps, if they end the training.
-    pub(crate) of: Option<u64>,
-    /// Completed share, 0 to 1, if steps or time end the training.
-    pub(crate) share: Option<f64>,
-    /// Remaining seconds.
-    pub(crate) left: Option<f64>,
-    /// Name of the counted unit if it is not steps.
-    pub(crate) noun: Option<&'static str>,
-    /// Samples of the current validation: done, and total.
-    pub(crate) validating: Option<(u64, u64)>,
-}
-
-impl TrainingProgress {
-    /// Formats `step 50/100`, or `step 50` without a total; during validation `step 50, validating 40%`.
-    pub(crate) fn steps(&self) -> String {
-        let noun = self.noun.unwrap_or("step");
-        let validating = self.validating.map_or(String::new(), |(done, of)| {
-            format!(", validating {}%", done.saturating_mul(100) / of.max(1))
-        });
-        match self.of {
-            Some(of) => format!("{noun} {}/{of}{validating}", self.step),
-            None => format!("{noun} {}{validating}", self.step),
-        }
-    }
-
-    /// Returns the completed share in whole percent.
-    pub(crate) fn percent(&self) -> Option<u32> {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 100")]
-        self.share.map(|share| (share * 100.0 + 1e-9) as u32)
-    }
-
-    /// Formats `4 min 52 s left`; `None` if unknown or at the end.
-    pub(crate) fn time_left(&self) -> Option<String> {
-        self.left.filter(|left| *left > 0.0).map(|left| format!("{} left", seconds(left)))
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use dtrain_protocol::{AttemptId, PhaseTimes, Rank};
 
-    fn expected() -> PlannedTraining {
+    pub(in crate::render) fn expected() -> PlannedTraining {
         PlannedTraining {
             steps: 100,
             limit: None,
@@ -265,11 +189,11 @@ mod tests {
         }
     }
 
-    fn said(rank: u32, event: Event) -> StampedEvent {
+    pub(in crate::render) fn said(rank: u32, event: Event) -> StampedEvent {
         StampedEvent { attempt: AttemptId(1), rank: Rank(rank), sequence: 0, at_ms: 0, event }
     }
 
-    fn step(number: u64, seconds: f64) -> Event {
+    pub(in crate::render) fn step(number: u64, seconds: f64) -> Event {
         Event::Step(StepFigures {
             step: StepId(number),
             loss: 2.5,
@@ -283,20 +207,6 @@ mod tests {
             sent_bytes: 0,
             held: dtrain_protocol::ResidentBytes::default(),
         })
-    }
-
-    #[test]
-    fn more_steps_than_expected_are_told_without_them() {
-        let mut figures = Figures::default();
-        figures.apply(&said(0, step(100, 0.1)));
-        assert_eq!(figures.advance(&expected()).of, Some(100));
-        figures.apply(&said(0, step(101, 0.1)));
-        let advance = figures.advance(&expected());
-        assert_eq!((advance.step, advance.of, advance.share), (101, None, None));
-        let mut metrics = Figures::default();
-        let figure = dtrain_protocol::NamedFigure { name: "f1".into(), value: 0.5 };
-        metrics.apply(&said(0, Event::Metrics { step: StepId(250), figures: vec![figure] }));
-        assert_eq!(metrics.advance(&expected()).of, None);
     }
 
     #[test]
@@ -320,43 +230,6 @@ mod tests {
         figures.apply(&said(0, Event::Step(StepFigures { tokens: 0, ..told })));
         let line = figures.line(&expected());
         assert!(line.contains("110.0 ms/step") && !line.contains("tokens/s"), "{line}");
-    }
-
-    #[test]
-    fn a_time_limit_tells_what_is_left_and_no_number_of_steps() {
-        let timed = |number, seconds, elapsed| match step(number, seconds) {
-            Event::Step(figures) => Event::Step(StepFigures { elapsed: Some(elapsed), ..figures }),
-            other => other,
-        };
-        let mut figures = Figures::default();
-        figures.apply(&said(0, timed(14, 0.5, 0.4)));
-        let limited = PlannedTraining { steps: 0, limit: Some(10.0), ..expected() };
-        let line = figures.line(&limited);
-        assert!(line.starts_with("step 14 (45%)   loss 2.5000"), "{line}");
-        assert!(line.ends_with("   5.5 s left"), "{line}");
-        // The limit that is further along ends training.
-        let both = PlannedTraining { steps: 100, ..limited.clone() };
-        assert_eq!(figures.advance(&both), figures.advance(&limited));
-        let few = PlannedTraining { steps: 20, ..limited };
-        let line = figures.line(&few);
-        assert!(line.starts_with("step 14/20   loss") && line.ends_with("   3.0 s left"), "{line}");
-        figures.apply(&said(0, timed(15, 0.5, 1.0)));
-        assert_eq!(figures.advance(&both).percent(), Some(100));
-        assert_eq!(figures.advance(&both).time_left(), None);
-    }
-
-    #[test]
-    fn a_validation_says_how_far_it_is() {
-        let mut figures = Figures::default();
-        figures.apply(&said(0, step(50, 0.1)));
-        assert!(figures.apply(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 })));
-        assert_eq!(figures.advance(&expected()).steps(), "step 50/100, validating 30%");
-        let validated = Event::Validated { step: StepId(50), loss: 2.5, accuracy: None, seconds: Some(2.0) };
-        figures.apply(&said(0, validated));
-        assert_eq!(figures.advance(&expected()).steps(), "step 50/100");
-        figures.apply(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 }));
-        figures.apply(&said(0, step(51, 0.1)));
-        assert_eq!(figures.advance(&expected()).steps(), "step 51/100", "a validation that was given up");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! List of trials, as a table, CSV or JSON.
+//! List of trials as a table, CSV or JSON.
 
 use super::number::{accuracy, count, loss, plain};
 use super::sparkline::sparkline;
@@ -9,10 +9,10 @@ use dtrain_runner::ledger::{TrialRow, TrialStatus};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// Version of the list's JSON format.
+/// Version of the JSON format of the list.
 const VERSION: u32 = 1;
 
-/// Length of an abbreviated commit.
+/// Number of characters in an abbreviated commit.
 const COMMIT: usize = 7;
 
 const COLUMNS: [TableColumn; 10] = [
@@ -32,7 +32,7 @@ const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usi
     TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
-/// Formats a page of the list; `curves[i]` is the loss curve of `rows[i]`, possibly empty.
+/// Formats the list of trials as a table; `curves[i]` is the loss curve of `rows[i]`, possibly empty.
 pub(crate) fn history(rows: &[TrialRow], curves: &[Vec<Option<f64>>], style: PageStyle) -> String {
     let is_wide = style.width >= 110;
     let lines: Vec<_> = rows
@@ -64,7 +64,7 @@ fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: PageStyle) 
     ]
 }
 
-/// Formats a status as one coloured word.
+/// Returns the word for a trial's status, with the color of its meaning.
 pub(crate) fn status(status: TrialStatus) -> StyledText {
     let (word, tone) = match status {
         TrialStatus::Created => ("created", TextRole::Dim),
@@ -80,7 +80,7 @@ pub(crate) fn status(status: TrialStatus) -> StyledText {
     StyledText::new(word, tone)
 }
 
-/// Formats a layout with its axes abbreviated by `axes`; approximate training (`[sync]`) ends with `≈`.
+/// Formats a trial's layout, its axes abbreviated by `axes`; approximate training (`[sync]`) ends with `≈`.
 fn layout_text(layout: &str, axes: fn(&str) -> String) -> String {
     match layout.split_once(" (approximate") {
         Some((layout, _)) => format!("{} ≈", axes(layout)),
@@ -88,7 +88,7 @@ fn layout_text(layout: &str, axes: fn(&str) -> String) -> String {
     }
 }
 
-/// Formats `data 2 × tensor 4` as `d2 t4`, and `one rank` as `1`.
+/// Abbreviates a layout: `data 2 × tensor 4` as `d2 t4`, and `one rank` as `1`.
 fn short(layout: &str) -> String {
     if layout == "one rank" {
         return "1".to_owned();
@@ -100,12 +100,12 @@ fn short(layout: &str) -> String {
     axes.collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a learning rate: `1.0e-3`.
+/// Formats a learning rate in exponential form: `1.0e-3`.
 pub(crate) fn rate(value: f64) -> String {
     format!("{value:.1e}")
 }
 
-/// Formats a value of the objective: accuracy in percent, loss in nats.
+/// Formats a value of the metric `objective`: accuracy in percent, loss in nats.
 pub(crate) fn figure(objective: &str, value: f64) -> String {
     match objective {
         "valid.accuracy" => accuracy(value, 2),
@@ -114,13 +114,13 @@ pub(crate) fn figure(objective: &str, value: f64) -> String {
     }
 }
 
-/// Formats the first digits of the commit, with `+` for uncommitted changes.
+/// Formats the abbreviated commit of a trial, with `+` for uncommitted changes.
 fn commit(row: &TrialRow) -> String {
     let digits: String = row.git_revision.iter().flat_map(|commit| commit.chars()).take(COMMIT).collect();
     if row.is_dirty { format!("{digits}+") } else { digits }
 }
 
-/// Formats the list as CSV with a header line; unknown values are empty fields.
+/// Formats the list of trials as CSV with a header line; unknown values are empty fields.
 pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
     let header = "id,label,recipe,study,status,layout,batch,learning_rate,objective,goal,best,loss,step,\
         tokens_per_second,step_seconds,predicted_step_seconds,created_ms,started_ms,ended_ms,git_revision,is_dirty";
@@ -155,14 +155,14 @@ pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
     format!("{header}\n{}", csv(lines))
 }
 
-/// JSON document of the list.
+/// JSON document with the list of trials.
 #[derive(Serialize)]
 pub(crate) struct HistoryJson<'a> {
     version: u32,
     trials: &'a [TrialRow],
 }
 
-/// Builds the JSON document: `{"version": 1, "trials": […]}`.
+/// Builds the JSON document with the list of trials: `{"version": 1, "trials": […]}`.
 pub(crate) fn history_json(rows: &[TrialRow]) -> HistoryJson<'_> {
     HistoryJson { version: VERSION, trials: rows }
 }
@@ -171,7 +171,7 @@ pub(crate) fn history_json(rows: &[TrialRow]) -> HistoryJson<'_> {
 pub(crate) mod tests {
     use super::*;
     use crate::render::table::tests::plain;
-    use crate::render::table::width;
+    use crate::render::truncate::width;
     use dtrain_protocol::TrialId;
 
     /// Returns a trial that ended well, `age` seconds ago.

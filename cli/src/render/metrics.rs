@@ -1,11 +1,11 @@
-//! Metrics of a trial on its page: best and last value of each.
+//! Metrics on the text page of a trial: best and last value of each.
 
 use super::history::figure;
 use super::number::{count, plain as number};
 use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Summary, TrialDetails, is_own_series};
 
-/// Formats best and last value of the objective and of named metrics.
+/// Formats best and last value of the objective and of the named metrics, one line each.
 pub(super) fn lines(trial: &TrialDetails) -> Vec<Vec<String>> {
     let first = [trial.row.objective.as_str(), "valid.loss", "valid.accuracy", "loss", "gradient_norm"];
     let mut lines: Vec<Vec<String>> = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn lines(trial: &TrialDetails) -> Vec<Vec<String>> {
     lines
 }
 
-/// Returns `true` if a program chose the name of the series.
+/// Returns `true` if a program chose the name of the series `key`.
 fn is_named(key: &str) -> bool {
     !is_own_series(key)
 }

@@ -1,9 +1,10 @@
-//! Rendering of text and HTML. Makes no decisions.
+//! Rendering as text and HTML. Makes no decisions.
 
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod data_preparation;
 pub(crate) mod estimate;
+pub(crate) mod eta;
 pub(crate) mod figures;
 pub(crate) mod history;
 pub(crate) mod html;
@@ -20,3 +21,4 @@ pub(crate) mod sparkline;
 pub(crate) mod table;
 pub(crate) mod template_match;
 pub(crate) mod time_spent;
+pub(crate) mod truncate;

@@ -1,21 +1,21 @@
-//! Formats numbers with units for people.
+//! Formatting of numbers with units for people.
 
 use dtrain_recipes::Seconds;
 pub(crate) use dtrain_recipes::number_format::{count, thousands};
 use std::time::Duration;
 
-/// Formats a whole count.
+/// Formats a whole number with three digits and a suffix, such as `12.3 k`.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 pub(crate) fn whole(value: u64) -> String {
     count(value as f64)
 }
 
-/// Formats a loss in nats with up to four significant decimals.
+/// Formats a loss in nats with four decimals.
 pub(crate) fn loss(value: f64) -> String {
     if value.is_finite() { format!("{value:.4}") } else { value.to_string() }
 }
 
-/// Formats a number without a unit: four decimals, or three digits if it is very small or large.
+/// Formats a number without a unit: with four decimals, or with three digits if it is very small or large.
 pub(crate) fn plain(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 || (1e-3..1e6).contains(&size) || !value.is_finite() {
@@ -25,22 +25,23 @@ pub(crate) fn plain(value: f64) -> String {
     }
 }
 
-/// Formats a duration.
+/// Formats a duration in seconds with a fitting unit.
 pub(crate) fn seconds(value: f64) -> String {
     if value.is_finite() { Seconds(value.max(0.0)).to_string() } else { "unknown".to_owned() }
 }
 
-/// Formats the time left until a moment, both in milliseconds since the Unix epoch.
+/// Formats the time from `now_ms` until `until_ms`, both in milliseconds since the Unix epoch.
 pub(crate) fn remaining(until_ms: u64, now_ms: u64) -> String {
     seconds(Duration::from_millis(until_ms.saturating_sub(now_ms)).as_secs_f64().ceil())
 }
 
-/// Formats the deviation of `measured` from `predicted`: `+3%`.
+/// Formats the relative deviation of `measured` from `predicted`, such as `+3%`.
 pub(crate) fn deviation(measured: f64, predicted: f64) -> String {
     format!("{:+.0}%", (measured / predicted - 1.0) * 100.0)
 }
 
-/// Formats the deviation of a time: `3% slower than predicted`, or `2.5× the predicted time` from twice on.
+/// Formats how a measured time deviates: `3% slower than predicted`, or from twice on
+/// `2.5× the predicted time`.
 pub(crate) fn against(measured: f64, predicted: f64) -> String {
     let percent = (measured / predicted - 1.0) * 100.0;
     match percent.round() {
@@ -51,12 +52,12 @@ pub(crate) fn against(measured: f64, predicted: f64) -> String {
     }
 }
 
-/// Formats an accuracy in percent with so many decimals. Values above 1 are no shares and stay unchanged.
+/// Formats an accuracy in percent with `decimals` decimals. Values above 1 are no shares, and stay unchanged.
 pub(crate) fn accuracy(value: f64, decimals: usize) -> String {
     if value.abs() <= 1.0 { format!("{:.decimals$}%", value * 100.0) } else { plain(value) }
 }
 
-/// Formats `1 step`, `2 steps`, `12,000 steps`.
+/// Formats a number with a noun: `1 step`, `2 steps`, `12,000 steps`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", thousands(number)) }
 }

@@ -1,15 +1,15 @@
-//! Formats keys of recipes and plans, and their values, for people.
+//! Formatting of recipe and plan keys, and their values, for people.
 
 use dtrain_recipes::keys::{ValueType, find};
 use dtrain_runner::ledger::TrialParameter;
 use serde_json::Value;
 
-/// Returns name, value and source of a parameter.
+/// Returns name, value and source of a trial's parameter as texts.
 pub(crate) fn row(param: &TrialParameter) -> [String; 3] {
     [name(&param.path).to_owned(), value(&param.path, &param.value), param.source.word().to_owned()]
 }
 
-/// Returns the name of a key; fields of a plan are named as in `dtrain plan`.
+/// Returns the name of a key for display; fields of a plan are named as in `dtrain plan`.
 pub(crate) fn name(path: &str) -> &str {
     match path {
         "plan.split.global" => "batch",
@@ -18,7 +18,7 @@ pub(crate) fn name(path: &str) -> &str {
     }
 }
 
-/// Formats a value in the unit of its key.
+/// Formats the value of the key `path` in its unit.
 fn value(path: &str, value: &Value) -> String {
     match value.as_f64() {
         Some(number) => self::number(path, number).unwrap_or_else(|| value.to_string()),
@@ -26,13 +26,13 @@ fn value(path: &str, value: &Value) -> String {
     }
 }
 
-/// Formats a number in the unit of its key; `None` if the key has no unit.
+/// Formats a number in the unit of the key `path`; `None` if the key has no unit.
 pub(crate) fn number(path: &str, number: f64) -> Option<String> {
     let is_time = find(path, None).is_some_and(|key| key.shape == ValueType::Time);
     is_time.then(|| duration(number))
 }
 
-/// Formats seconds as written in a recipe: `2 min`, `1 h 30 min`, `0.5 s`.
+/// Formats seconds as in a recipe: `2 min`, `1 h 30 min`, `0.5 s`.
 fn duration(seconds: f64) -> String {
     if seconds.fract() != 0.0 || seconds < 1.0 {
         return format!("{seconds} s");

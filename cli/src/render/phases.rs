@@ -7,10 +7,10 @@ use dtrain_protocol::PhaseTimes;
 use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::{TrialDetails, TypicalStep};
 
-/// Name of a phase, and functions that return its measured and its predicted seconds.
+/// A phase of a step: its name, and functions that return its measured and its predicted seconds.
 pub(super) type PhaseColumn = (&'static str, fn(&PhaseTimes) -> f64, fn(&TimeBreakdown) -> f64);
 
-/// All phases, in the order of a step.
+/// All phases in the order of a step.
 pub(super) const PHASES: [PhaseColumn; 6] = [
     ("forward", |t| t.forward, |b| b.forward),
     ("backward", |t| t.backward, |b| b.backward),
@@ -20,11 +20,12 @@ pub(super) const PHASES: [PhaseColumn; 6] = [
     ("samples, overhead", |t| t.data, |b| b.overhead),
 ];
 
-/// The whole step, shown above its phases.
+/// The whole step, whose line stands above those of its phases.
 const STEP: PhaseColumn = ("step", |t| t.step, TimeBreakdown::total);
 
-/// Formats `phase  predicted  min  median  max  deviation of the median` over the ranks' typical steps; first
-/// the step, whose phases add up per rank. Empty without measurements.
+/// Formats a table of each phase's seconds: predicted, and minimum, median and maximum over the ranks'
+/// typical steps, with the median's deviation. The first line is the whole step, to which each rank's phases
+/// add up. Empty without measurements.
 pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> Vec<Vec<String>> {
     let predicted: Option<TimeBreakdown> = predicted(trial, "breakdown");
     let titles = ["", "predicted", "min", "median", "max"].map(str::to_owned).to_vec();
@@ -57,8 +58,8 @@ pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> Vec<Vec<S
     if lines.len() > 1 { lines } else { Vec::new() }
 }
 
-/// Formats `category  predicted  measured  deviation` of the rank with the highest peak. Empty without
-/// measurements.
+/// Formats a table of memory categories, predicted and measured, for the rank with the highest peak. Empty
+/// without measurements.
 ///
 /// Persistent state is counted exactly; the rest of the peak is saved activations, buffers and the process
 /// itself.
@@ -92,8 +93,8 @@ pub(super) fn memory(trial: &TrialDetails) -> Vec<Vec<String>> {
     std::iter::once(titles).chain(lines).collect()
 }
 
-/// Formats `purpose  predicted`, and `all  predicted  measured  deviation`, of the rank that sends most per
-/// step. Empty if nothing was sent.
+/// Formats a table of the bytes sent per step by the rank that sends most: predicted for each purpose, and
+/// predicted and measured in total. Empty if nothing was sent.
 pub(super) fn traffic(trial: &TrialDetails) -> Vec<Vec<String>> {
     let ranks = trial.figures.iter().filter(|summary| summary.key == "sent_bytes");
     let most = ranks.filter_map(|summary| summary.mean).reduce(f64::max).filter(|most| *most > 0.0);
@@ -114,13 +115,13 @@ pub(super) fn traffic(trial: &TrialDetails) -> Vec<Vec<String>> {
     std::iter::once(titles).chain(parts).chain([all]).collect()
 }
 
-/// Formats bytes for people.
+/// Formats a number of bytes with a unit.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes are whole and positive")]
 pub(crate) fn bytes(value: f64) -> String {
     Bytes(value as u64).to_string()
 }
 
-/// Parses a part of the plan's estimate for the trained candidate.
+/// Parses the field `part` of the plan's estimate for the candidate that was trained; `None` without one.
 pub(super) fn predicted<T: serde::de::DeserializeOwned>(trial: &TrialDetails, part: &str) -> Option<T> {
     let choices = trial.plan.get("choices")?.as_array()?;
     let trained = choices.iter().find(|choice| choice.get("candidate") == Some(&trial.candidate))?;

@@ -1,16 +1,16 @@
-//! Text of a plan.
+//! Text of a plan for the terminal.
 
 use super::figures::PlannedTraining;
 use super::number::{count, counted, whole};
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::output::PageStyle;
 use dtrain_planner::planning::explain::{DetailLevel, explain, summary, validation};
 use dtrain_planner::text::{wrapped, wrapped_with_indent};
 use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 
-/// Summarizes the choice and its reasons in a few lines.
-pub(crate) fn short(plan: &Plan, paint: ColourMode) -> String {
+/// Summarizes the chosen layout and the reasons for it in a few lines.
+pub(crate) fn short(plan: &Plan, paint: ColorMode) -> String {
     let best = plan.best();
     // Messages to stderr are wrapped when they are printed.
     let Some(estimate) = &best.estimate else { return explain(plan, DetailLevel::Short) };
@@ -38,7 +38,7 @@ pub(crate) fn short(plan: &Plan, paint: ColourMode) -> String {
 
 pub(crate) use dtrain_planner::planning::explain::unit;
 
-/// Returns the figures that the trial's plan predicts.
+/// Returns the figures that a plan predicts for a live display.
 pub(crate) fn planned_training(plan: &Plan) -> PlannedTraining {
     let best = plan.best();
     PlannedTraining {
@@ -54,7 +54,7 @@ fn samples(number: u64) -> String {
     counted(number, "sample")
 }
 
-/// Formats the plan in detail, with its best candidates side by side. The choice comes last, where a terminal
+/// Formats a plan in detail, with its best candidates side by side. The choice comes last, where a terminal
 /// shows it.
 pub(crate) fn long(plan: &Plan, depth: DetailLevel, top: usize, style: PageStyle) -> String {
     let mut text = wrapped(&explain(plan, depth), style.width);

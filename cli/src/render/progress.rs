@@ -1,4 +1,4 @@
-//! Live display of a training run, for people or as JSON Lines. Makes no decisions.
+//! Live display of a training run, as text for people or as JSON Lines. Makes no decisions.
 
 use super::figures::{Figures, PlannedTraining};
 use super::number::{counted, loss, remaining, seconds, whole};
@@ -12,41 +12,41 @@ use dtrain_runner::{ControllerStatus, Fact, Observer, TrialEvent};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Progress display of a trial.
+/// Live display of one trial's progress.
 pub(crate) struct ProgressDisplay {
     out: Output,
-    /// Trial id in JSON lines.
+    /// Trial id in the lines of JSON.
     trial: TrialId,
-    /// Attempt that was announced last.
+    /// Attempt that was announced last; `None` before the first.
     attempt: Option<AttemptId>,
     expected: PlannedTraining,
-    /// Latest figures.
+    /// Latest figures of the trial.
     pub(crate) figures: Figures,
-    /// Progress bar on a terminal.
+    /// Progress bar; `None` where no terminal shows it.
     bar: Option<TrainingBar>,
-    /// Lines that the caller prints; `None` if they go to stderr.
+    /// Lines that wait until the caller prints them; `None` if they go to stderr.
     lines: Option<RefCell<Vec<String>>>,
-    /// Due times of the first and the last line about a step, in milliseconds since the Unix epoch, without a
-    /// bar.
+    /// Due times of the first and the last line about a step, in milliseconds since the Unix epoch; used
+    /// without a progress bar.
     steps_shown: Option<(u64, u64)>,
     /// Notices printed so far; several ranks may send the same.
     notices: BTreeSet<String>,
-    /// True after the reader of the JSON closed the pipe.
+    /// True once the reader of the JSON has closed the pipe.
     pub(crate) is_unheard: bool,
 }
 
-/// Milliseconds between two step lines during the first [`CHATTY`] milliseconds.
+/// Milliseconds between two lines about steps during the first [`CHATTY`] milliseconds.
 const LINE_EVERY: u64 = 2_000;
 
-/// Milliseconds of frequent step lines.
+/// Milliseconds at the beginning during which lines about steps are frequent.
 const CHATTY: u64 = 120_000;
 
-/// Milliseconds between two step lines afterwards.
+/// Milliseconds between two lines about steps after the first [`CHATTY`] milliseconds.
 const LINE_EVERY_LATER: u64 = 20_000;
 
 impl ProgressDisplay {
-    /// Creates a display on stderr: a bar on a terminal, otherwise lines. With `--json`, all events go to
-    /// stdout as lines.
+    /// Creates a display on stderr: a progress bar on a terminal, otherwise lines. With `--json`, all events
+    /// go to stdout as lines.
     pub(crate) fn new(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
         let bar = out.draws().then(|| TrainingBar::new(out));
         Self {
@@ -63,18 +63,18 @@ impl ProgressDisplay {
         }
     }
 
-    /// Creates a display whose lines the caller prints.
+    /// Creates a display that collects its lines for the caller to print.
     pub(crate) fn in_lines(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
         let out = Output { json: false, quiet: true, ..out };
         Self { lines: Some(RefCell::default()), ..Self::new(out, trial, expected) }
     }
 
-    /// Returns the lines since the last call.
+    /// Returns the lines that were added since the last call.
     pub(crate) fn take_lines(&self) -> Vec<String> {
         self.lines.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
-    /// Prints a message without garbling the bar.
+    /// Prints a message without garbling the progress bar.
     pub(crate) fn say(&self, text: &str) {
         let text = limits::explain_line(text);
         match (&self.lines, &self.bar) {
@@ -84,7 +84,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// Removes the bar; the next message takes its place.
+    /// Removes the progress bar, so that the next message takes its place.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish();

@@ -3,38 +3,38 @@
 //! A line that fills its row wraps when the terminal adds text, such as the `^C` of Ctrl-C, and indicatif
 //! fills every row. It also cannot tell how a terminal rewraps lines when it becomes narrower.
 
-use super::figures::TrainingProgress;
+use super::eta::TrainingProgress;
 use crate::output::{Output, write_control_sequence, write_stderr};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// Columns kept free at the end of a line.
+/// Number of columns kept free at the end of a line.
 const MARGIN: usize = 4;
 
-/// Largest and smallest width of the bar itself, in columns.
+/// Largest and smallest width of the bar without the text behind it, in columns.
 const BAR: (usize, usize) = (30, 5);
 
-/// Shortest interval between two redraws.
+/// Shortest interval between two redraws of the progress bar.
 const PAUSE: Duration = Duration::from_millis(125);
 
-/// Progress bar on stderr.
+/// Progress bar of a training run on stderr.
 pub(crate) struct TrainingBar {
     out: Output,
-    /// Wanted text of both lines, without colours.
+    /// Text of both lines as last set, without colors.
     lines: RefCell<[String; 2]>,
-    /// Widths of the lines on the terminal; `None` while nothing is drawn.
+    /// Widths of the two lines on the terminal; `None` while nothing is drawn.
     drawn: Cell<Option<[usize; 2]>>,
     drawn_at: Cell<Option<Instant>>,
 }
 
 impl TrainingBar {
-    /// Creates a bar; it appears with the first [`TrainingBar::set`].
+    /// Creates a progress bar; it appears with the first [`TrainingBar::set`].
     pub(crate) fn new(out: Output) -> Self {
         let (lines, drawn, drawn_at) = (RefCell::default(), Cell::new(None), Cell::new(None));
         Self { out, lines, drawn, drawn_at }
     }
 
-    /// Shows the progress of a training run.
+    /// Shows the progress and the figures of a training run.
     pub(crate) fn set(&self, advance: &TrainingProgress, figures: &str) {
         let columns = self.out.terminal_width();
         *self.lines.borrow_mut() = lines(columns, advance, figures);
@@ -44,7 +44,7 @@ impl TrainingBar {
         }
     }
 
-    /// Runs `write`, which prints to the terminal, without garbling the bar.
+    /// Runs `write`, which prints to the terminal, without garbling the progress bar.
     pub(crate) fn suspend(&self, write: impl FnOnce()) {
         let is_drawn = self.drawn.get().is_some();
         self.clear(self.out.terminal_width());
@@ -54,7 +54,7 @@ impl TrainingBar {
         }
     }
 
-    /// Removes the bar.
+    /// Removes the progress bar.
     pub(crate) fn finish(&self) {
         self.clear(self.out.terminal_width());
     }
@@ -81,12 +81,12 @@ impl Drop for TrainingBar {
     }
 }
 
-/// Formats the two lines for a terminal of so many columns.
+/// Formats the two lines for a terminal with `columns` columns.
 fn lines(columns: usize, advance: &TrainingProgress, figures: &str) -> [String; 2] {
     let room = columns.saturating_sub(MARGIN);
     let words = match advance.percent() {
         Some(percent) => {
-            format!(" {percent:>3}%   {}   {}", advance.steps(), advance.time_left().unwrap_or_default())
+            format!(" {percent:>3}%   {}   {}", advance.steps(), advance.eta_text().unwrap_or_default())
         }
         None => format!("   {}", advance.steps()),
     };
@@ -120,7 +120,7 @@ mod tests {
             step: 150,
             of: Some(300),
             share: Some(0.5),
-            left: Some(112.0),
+            eta_seconds: Some(112.0),
             ..TrainingProgress::default()
         };
         for columns in [20, 40, 66, 80, 200] {

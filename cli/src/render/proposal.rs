@@ -1,9 +1,9 @@
-//! Text of a proposed trial of a study.
+//! Text about the proposed values of a study's trial.
 
 use super::number::plain;
 use dtrain_planner::tune::ProposalSource;
 
-/// Describes the source of a proposal.
+/// Describes how a study came to propose a trial's values.
 pub(crate) fn proposal_reason(source: &ProposalSource) -> String {
     match source {
         ProposalSource::Given => "given".to_owned(),

@@ -1,4 +1,4 @@
-//! Text page of one trial.
+//! Text page about one trial.
 
 use super::history::{rate, status};
 use super::number::{count, deviation, seconds};
@@ -13,11 +13,11 @@ use dtrain_recipes::sanitize::on_one_line;
 use dtrain_runner::ledger::{Attempt, Parent, TrialDetails, TypicalStep, ValueSource};
 use dtrain_runner::{AttemptEnd, Verdict};
 
-/// Most checkpoints shown; the newest ones.
+/// Maximum number of checkpoints shown, the newest ones.
 const CHECKPOINTS: usize = 5;
 
-/// Formats the page; `typical` are the steps of its ranks, `curves` are named series, one character per
-/// value. With `all`, includes default parameters.
+/// Formats a trial's page; `typical` are the typical steps of its ranks, `curves` are named series with one
+/// character per value. With `all`, default parameters are included.
 pub(crate) fn show(
     trial: &TrialDetails,
     typical: &[TypicalStep],
@@ -67,13 +67,13 @@ fn head(trial: &TrialDetails, style: PageStyle) -> String {
         + &begins_with_folder(trial)
 }
 
-/// Formats the origin of an imported trial.
+/// Formats the origin of an imported trial; empty for other trials.
 fn imported(trial: &TrialDetails) -> String {
     let host = trial.row.imported_from.as_ref();
     host.map_or_else(String::new, |host| format!("  imported: trained on {host}, checkpoints are there\n"))
 }
 
-/// Formats the checkpoint of another trial that it started from, and the differences.
+/// Formats the checkpoint from which a trial started, and how its settings differ; empty without one.
 pub(super) fn begins_with(trial: &TrialDetails) -> String {
     let Some(Parent { label, step, weights_only, changes, .. }) = &trial.parent else { return String::new() };
     let how = if *weights_only { "begins with the weights of" } else { "continues" };
@@ -81,7 +81,7 @@ pub(super) fn begins_with(trial: &TrialDetails) -> String {
     format!("  {how} {label} at step {step}\n{changes}")
 }
 
-/// Formats the folder of pretrained weights that it started from.
+/// Formats the folder of pretrained weights from which a trial started; empty without one.
 pub(super) fn begins_with_folder(trial: &TrialDetails) -> String {
     let environment = &trial.provenance.environment;
     let [Some(folder), Some(digest)] =
@@ -92,7 +92,7 @@ pub(super) fn begins_with_folder(trial: &TrialDetails) -> String {
     format!("  begins with the weights in {folder} (blake3 {})\n", digest.get(..12).unwrap_or(digest))
 }
 
-/// Formats the verdict of a trial.
+/// Formats the verdict on a trial as words.
 pub(crate) fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(reason) => stopped(*reason).to_owned(),
@@ -104,7 +104,7 @@ pub(crate) fn verdict_text(verdict: &Verdict) -> String {
     }
 }
 
-/// Formats the end of an attempt.
+/// Formats how an attempt ended.
 pub(crate) fn end_text(ended: &AttemptEnd) -> String {
     match ended {
         AttemptEnd::Finished(reason) => format!("finished: {}", stopped(*reason)),
@@ -122,13 +122,13 @@ pub(super) fn stopped(reason: StopReason) -> &'static str {
     }
 }
 
-/// Returns the largest memory of any rank, in bytes.
+/// Returns the largest memory used by any rank of a trial, in bytes; `None` if it was not measured.
 pub(super) fn peak(trial: &TrialDetails) -> Option<f64> {
     let memory = trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
     memory.filter_map(|summary| summary.max).reduce(f64::max)
 }
 
-/// Formats `what  predicted  measured  deviation` for each prediction.
+/// Formats a table of predictions, each with the measured value and its deviation.
 pub(super) fn predicted(trial: &TrialDetails) -> Vec<Vec<String>> {
     let memory = peak(trial);
     let told = |name: &str, predicted: Option<f64>, measured: Option<f64>, show: &dyn Fn(f64) -> String| {
@@ -199,7 +199,7 @@ fn checkpoints(trial: &TrialDetails, style: PageStyle) -> Vec<Vec<String>> {
     lines
 }
 
-/// Lists parameters set by the user, a search or the planner; with `all`, also defaults.
+/// Formats the parameters set by the user, a search or the planner; with `all`, also the defaults.
 fn parameters(trial: &TrialDetails, all: bool) -> Vec<Vec<String>> {
     let chosen = trial
         .params

@@ -1,14 +1,14 @@
-//! Curves drawn with text characters.
+//! Curves drawn with text characters: sparklines, and plots of several lines.
 
 use super::number::loss;
-use super::table::width;
+use super::truncate::width;
 use crate::output::PageStyle;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const PLAIN: [char; 8] = ['_', '.', ',', '-', '~', '=', '*', '#'];
 
 /// Draws one character per value, scaled between minimum and maximum. A gap repeats the previous value;
-/// before the first and after the last value there are blanks.
+/// blanks stand before the first and after the last value.
 pub(crate) fn sparkline(values: &[Option<f64>], style: PageStyle) -> String {
     let levels = if style.is_ascii { PLAIN } else { BLOCKS };
     let Some((least, most)) = range(values.iter().copied().flatten()) else { return String::new() };
@@ -25,9 +25,9 @@ pub(crate) fn sparkline(values: &[Option<f64>], style: PageStyle) -> String {
     filled.collect()
 }
 
-/// Plots several curves over the same steps, `A` the first; `=` where they overlap.
+/// Plots several curves over the same steps, the first as `A`, and with `=` where they overlap.
 ///
-/// One column per value, `height` lines, and a line with the steps below.
+/// The plot has one column per value, `height` lines, and below them a line with the steps.
 pub(crate) fn plot(
     curves: &[Vec<Option<f64>>],
     steps: (u64, u64),
@@ -65,7 +65,7 @@ pub(crate) fn plot(
     page
 }
 
-/// Returns the minimum and maximum of the finite values.
+/// Returns the minimum and maximum of the finite values; `None` if there are none.
 fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.filter(|value| value.is_finite()).fold(None, |range, value| match range {
         None => Some((value, value)),
@@ -73,7 +73,7 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Returns the level, of `count`, of a share in 0..=1.
+/// Returns the index of the level, among `count`, for a share from 0 to 1.
 fn level(share: f64, count: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a few levels")]
     let level = (share.clamp(0.0, 1.0) * count as f64) as usize;

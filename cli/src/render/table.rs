@@ -1,10 +1,11 @@
-//! Text tables that fit a width in characters.
+//! Text tables that fit into a width in characters.
 
-use crate::colour::ColourMode;
+use super::truncate::{truncate, width};
+use crate::color::ColorMode;
 use crate::output::PageStyle;
 use std::borrow::Cow;
 
-/// Meaning of a text, which selects its colour.
+/// Meaning of a text, which determines its color.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TextRole {
     #[default]
@@ -16,23 +17,23 @@ pub(crate) enum TextRole {
     Notice,
 }
 
-/// A text with its meaning.
+/// A text with the meaning that determines its color.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StyledText {
     pub(crate) text: String,
     pub(crate) tone: TextRole,
 }
 
-/// A column of a table: title, alignment, and how it shrinks.
+/// A column of a table: its title, alignment, and how it shrinks.
 #[derive(Clone, Debug)]
 pub(crate) struct TableColumn {
-    /// Title.
+    /// Title of the column.
     pub(crate) title: Cow<'static, str>,
-    /// True for right alignment.
+    /// True if the column's texts are aligned to the right.
     pub(crate) is_right: bool,
-    /// Priority: the lowest rank is dropped first if the columns do not fit; rank 9 is never dropped.
+    /// Priority of the column: the lowest is dropped first if the columns do not fit; 9 is never dropped.
     pub(crate) rank: u8,
-    /// Width down to which its texts may be truncated; `None`: never.
+    /// Width down to which the column's texts may be truncated; `None` if they may not.
     pub(crate) least: Option<usize>,
 }
 
@@ -54,32 +55,8 @@ impl From<&str> for StyledText {
     }
 }
 
-/// Returns the number of characters; each is assumed to be one column wide.
-pub(crate) fn width(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// Joins a text into one line.
-pub(crate) fn one_line(text: &str) -> String {
-    text.replace(['\n', '\r', '\t'], " ")
-}
-
-/// Joins a text into one line of at most `most` characters, truncated with an ellipsis.
-pub(crate) fn truncate(text: &str, most: usize, style: PageStyle) -> String {
-    let text = one_line(text);
-    if width(&text) <= most {
-        return text;
-    }
-    let mark = if style.is_ascii { '~' } else { '…' };
-    let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
-    if most > 0 {
-        short.push(mark);
-    }
-    short
-}
-
-/// Colours a text.
-pub(crate) fn painted(text: &str, tone: TextRole, paint: ColourMode) -> String {
+/// Colors a text by its meaning.
+pub(crate) fn painted(text: &str, tone: TextRole, paint: ColorMode) -> String {
     match tone {
         TextRole::Plain => text.to_owned(),
         TextRole::Bold => paint.bold(text),
@@ -90,12 +67,12 @@ pub(crate) fn painted(text: &str, tone: TextRole, paint: ColourMode) -> String {
     }
 }
 
-/// Formats a table with a title line. Columns without any text are dropped; then gaps, truncatable columns
-/// and the columns of lowest rank shrink or go until it fits.
+/// Formats a table with a line of titles. Columns without any text are dropped. Then gaps shrink, truncatable
+/// columns shrink, and columns of the lowest rank are dropped, until the table fits.
 pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: PageStyle) -> String {
     let mut page = String::new();
     for cells in layout_table(columns, rows, style) {
-        // Trailing blanks are not coloured, so that lines end with visible text.
+        // Trailing blanks are not colored, so that lines end with visible text.
         let paint = |cell: &StyledText| {
             let ink = cell.text.trim_matches(' ');
             let lead = cell.text.len() - cell.text.trim_start_matches(' ').len();
@@ -109,7 +86,7 @@ pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: Pa
     page
 }
 
-/// Lays out the lines of a table, titles first: padded cells.
+/// Lays out the lines of a table as padded cells, titles first.
 pub(crate) fn layout_table(
     columns: &[TableColumn],
     rows: &[Vec<StyledText>],
@@ -140,7 +117,8 @@ pub(crate) fn layout_table(
     std::iter::once(&titles).chain(rows).map(line).collect()
 }
 
-/// Returns gap and widths of the columns; removes columns from `kept` if nothing else helps.
+/// Returns the gap between columns and their widths; drops columns from `kept` if nothing else makes them
+/// fit.
 fn fit(
     columns: &[TableColumn],
     rows: &[Vec<StyledText>],
@@ -176,7 +154,7 @@ fn fit(
     }
 }
 
-/// Formats a section of a page with aligned columns; empty without lines.
+/// Formats a section of a page with aligned columns; empty if it has no lines.
 pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> String {
     if lines.is_empty() {
         return String::new();
@@ -199,7 +177,7 @@ pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> St
     page
 }
 
-/// Formats an age in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`; `in the future` if a clock was
+/// Formats an age in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`. `in the future` if a clock was
 /// wrong.
 pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     if at_ms > now_ms.saturating_add(60_000) {
@@ -215,13 +193,13 @@ pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// Formats an age as a statement: `3h ago`, or `in the future`.
+/// Formats an age as a phrase: `3h ago`, or `in the future`.
 pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
     let age = age(at_ms, now_ms);
     if age.starts_with(|c: char| c.is_ascii_digit()) { format!("{age} ago") } else { age }
 }
 
-/// Formats CSV (RFC 4180): one line per row, fields quoted if necessary.
+/// Formats CSV (RFC 4180): one line per row, with fields quoted if necessary.
 pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, str>>>) -> String {
     let mut page = String::new();
     for row in rows {
@@ -245,9 +223,9 @@ pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, st
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns a style of this width without colours.
+    /// Returns a style of this width without colors.
     pub(crate) fn plain(width: usize) -> PageStyle {
-        PageStyle { paint: ColourMode::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
+        PageStyle { paint: ColorMode::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
     }
 
     fn columns() -> Vec<TableColumn> {

@@ -1,14 +1,15 @@
-//! Text about how templates match a program's output.
+//! Text about how line templates match a program's output.
 
 use dtrain_recipes::line_template::{NearestMiss, TemplateReport};
 
-/// Most characters shown of a line.
+/// Maximum number of characters of a line that are shown.
 const SHOWN: usize = 100;
 
-/// Characters shown before a mismatch in a longer line.
+/// Number of characters shown before a mismatch in a line that is shortened.
 const BEFORE: usize = 60;
 
-/// Formats the number of lines that match; then the first of them, or the nearest mismatch.
+/// Formats a template and the number of lines that it matches, then the first of them or the nearest
+/// mismatch.
 pub(crate) fn template_match_lines(tried: &TemplateReport) -> Vec<String> {
     let mut lines = vec![format!("`{}`", tried.template)];
     let shadowed = match tried.shadowed {
@@ -36,19 +37,19 @@ pub(crate) fn template_match_lines(tried: &TemplateReport) -> Vec<String> {
     lines
 }
 
-/// Formats the mismatch: ``expected a blank, found `: loss 2` ``.
+/// Formats a mismatch: ``expected a blank, found `: loss 2` ``.
 pub(crate) fn mismatch_text(nearest: &NearestMiss) -> String {
     let found = nearest.found.as_ref().map_or("the end of the line".to_owned(), |found| format!("`{found}`"));
     format!("expected {}, found {found}", nearest.expected)
 }
 
-/// Formats the line, and a caret below the mismatch.
+/// Formats the mismatched line, and below it a caret at the mismatch.
 pub(crate) fn mismatch_pointer(nearest: &NearestMiss) -> [String; 2] {
     let (line, caret) = shortened(&nearest.text, nearest.column - 1);
     [line, format!("{}^", " ".repeat(caret))]
 }
 
-/// Returns the part of a line around the character `at`, and its position there.
+/// Returns the part of a line around the character with index `at`, and that character's index in the part.
 fn shortened(text: &str, at: usize) -> (String, usize) {
     let characters: Vec<char> = text.chars().map(|c| if c == '\t' { ' ' } else { c }).collect();
     let from = if characters.len() <= SHOWN { 0 } else { at.saturating_sub(BEFORE) };

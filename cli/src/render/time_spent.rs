@@ -1,25 +1,26 @@
-//! Time breakdown of a trial: steps, validations, checkpoints, and the rest.
+//! Breakdown of a trial's time: steps, validations, checkpoints, and the rest.
 
 use super::number::{count, counted, seconds};
 use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::TrialDetails;
 
-/// Seconds of a trial, over all attempts.
+/// Seconds that a trial spent on each activity, over all attempts.
 pub(crate) struct TimeSpent {
-    /// Seconds from start to end of the attempts.
+    /// Seconds from start to end, summed over the attempts.
     wall: f64,
     steps: f64,
     validations: f64,
-    /// Number of validations.
+    /// Number of completed validations.
     validated: u64,
-    /// Seconds that checkpoints blocked training.
+    /// Seconds during which checkpoints blocked the training.
     checkpoints: f64,
-    /// Tokens (or samples, without sequences) per second of wall time.
+    /// Tokens (or samples, without sequences) per second of the whole time; `None` if unknown.
     rate: Option<f64>,
 }
 
 impl TimeSpent {
-    /// Computes the breakdown of a built-in model's trial; `now_ms` is the end of a running attempt.
+    /// Computes the breakdown for a trial; `None` for a script. `now_ms` is the end of an attempt that is
+    /// running.
     pub(crate) fn of(trial: &TrialDetails, now_ms: u64) -> Option<Self> {
         let sum = |key: &str| {
             let summary = trial.figure(key)?;
@@ -37,7 +38,7 @@ impl TimeSpent {
         Some(Self { wall, steps, validations, validated, checkpoints, rate })
     }
 
-    /// Formats each part with its seconds and its share.
+    /// Formats each activity with its seconds and its share of the whole time.
     pub(crate) fn parts(&self) -> Vec<Vec<String>> {
         let rest = (self.wall - self.steps - self.validations - self.checkpoints).max(0.0);
         let parts = [
@@ -51,7 +52,8 @@ impl TimeSpent {
         parts.into_iter().map(line).collect()
     }
 
-    /// Formats `27.1 s: 22.4 s training steps (83%), …; 9.20 k tokens/s over all of it`.
+    /// Formats the breakdown on one line:
+    /// `27.1 s: 22.4 s training steps (83%), …; 9.20 k tokens/s over all of it`.
     pub(crate) fn summary(&self, unit: &str) -> String {
         let parts = self.parts().into_iter().map(|part| format!("{} {} ({})", part[1], part[0], part[2]));
         let rate =
@@ -60,7 +62,7 @@ impl TimeSpent {
     }
 }
 
-/// Formats the breakdown for the trial's page.
+/// Formats the breakdown for the trial's page; empty for a script.
 pub(super) fn lines(trial: &TrialDetails, now_ms: u64) -> Vec<Vec<String>> {
     let Some(spent) = TimeSpent::of(trial, now_ms) else { return Vec::new() };
     let mut lines = spent.parts();

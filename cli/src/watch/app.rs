@@ -1,13 +1,12 @@
-//! Key handling: open pages, selection, and requests to the rest of the program.
+//! State of the full-screen view: open pages, selection, and requests to the rest of the program.
 
 use super::model::list::{ListEntry, TrialList};
 use super::model::study::StudyModel;
 use super::model::trial::TrialModel;
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::TrialStatus;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// A page with its contents.
+/// An open page with its contents.
 #[derive(Clone, Debug)]
 pub(crate) enum OpenPage {
     List(TrialList, Cursor),
@@ -15,69 +14,71 @@ pub(crate) enum OpenPage {
     Trial(Box<TrialModel>, TrialViewState),
 }
 
-/// Selected entry of a list.
+/// Position of the selected entry in a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) at: usize,
 }
 
-/// View settings of a trial's page.
+/// View settings of the page about a trial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrialViewState {
-    /// Index of the selected metric.
+    /// Index of the metric whose curve is shown.
     pub(crate) metric: usize,
     pub(crate) pane: Pane,
-    /// True if the focused pane fills the screen.
+    /// True if the pane with the focus fills the screen.
     pub(crate) is_large: bool,
-    /// True if the log is shown in place of the events.
+    /// True if the log is shown instead of the events.
     pub(crate) has_log: bool,
-    /// Index of the selected log.
+    /// Index of the log that is shown.
     pub(crate) log: usize,
-    /// Names of all logs, and the last lines of the selected one.
+    /// Names of all logs.
     pub(crate) logs: Vec<String>,
+    /// Last lines of the log that is shown.
     pub(crate) lines: Vec<String>,
-    /// Scroll positions in lines: ranks from the top, events or log from the end.
+    /// Number of ranks scrolled past, from the top.
     pub(crate) ranks_first: usize,
+    /// Number of lines of events or log scrolled back, from the end.
     pub(crate) back: usize,
 }
 
-/// A pane of a trial's page.
+/// A pane of the page about a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pane {
     #[default]
     Curves,
     Ranks,
-    /// Events, or the log.
+    /// Messages about events, or the log.
     Told,
 }
 
-/// Request to the rest of the program.
+/// Request from the page to the event loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AppRequest {
-    /// Quit; trials continue.
+    /// Quit the view; trials continue.
     Quit,
-    /// Return to the shell until the user resumes the program.
+    /// Stop this program and return to the shell, until the user resumes it.
     Suspend,
     OpenTrial(TrialId),
     OpenStudy(String),
-    /// Return to the previous page.
+    /// Return to the page below.
     Back,
-    /// Stop a trial after its current step and a checkpoint.
+    /// Stop this trial after its current step and a checkpoint.
     Stop(TrialId),
-    /// Redraw everything.
+    /// Redraw the whole screen.
     Redraw,
-    /// Read the selected log.
+    /// Read the log that is shown.
     Log,
 }
 
-/// Stack of open pages, the last one on top.
+/// State of the view: a stack of open pages, the last one on top.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) pages: Vec<OpenPage>,
     pub(crate) has_help: bool,
-    /// Trial id and label of the open question about stopping.
+    /// Id and label of the trial in the open question about stopping it.
     pub(crate) stop: Option<(TrialId, String)>,
-    /// Message in the last line.
+    /// Message in the last line of the screen.
     pub(crate) message: Option<String>,
 }
 
@@ -86,7 +87,7 @@ impl App {
         Self { pages: vec![page], has_help: false, stop: None, message: None }
     }
 
-    /// Returns the page on top.
+    /// Returns the page on top of the stack.
     pub(crate) fn page(&self) -> &OpenPage {
         self.pages.last().expect("the first page is never closed")
     }
@@ -95,65 +96,8 @@ impl App {
         self.pages.last_mut().expect("the first page is never closed")
     }
 
-    /// Handles a key.
-    pub(crate) fn key(&mut self, key: KeyEvent) -> Option<AppRequest> {
-        let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
-        match key.code {
-            KeyCode::Char('c') if has_control => return Some(AppRequest::Quit),
-            KeyCode::Char('z') if has_control => return Some(AppRequest::Suspend),
-            KeyCode::Char('l') if has_control => return Some(AppRequest::Redraw),
-            _ if has_control => return None,
-            _ => {}
-        }
-        self.message = None;
-        if let Some((trial, label)) = self.stop.take() {
-            if matches!(key.code, KeyCode::Char('y' | 'Y')) {
-                self.message = Some(format!("stopping {label}: it finishes its step and saves"));
-                return Some(AppRequest::Stop(trial));
-            }
-            return None;
-        }
-        if self.has_help {
-            self.has_help = false;
-            return None;
-        }
-        match key.code {
-            KeyCode::Char('q' | 'd') => Some(AppRequest::Quit),
-            KeyCode::Char('?') => {
-                self.has_help = true;
-                None
-            }
-            KeyCode::Char('s') => {
-                self.stop = self.stoppable();
-                if self.stop.is_none() {
-                    self.message = Some("it is not running".to_owned());
-                }
-                None
-            }
-            KeyCode::Esc | KeyCode::Backspace => self.back(),
-            code => match self.page_mut() {
-                OpenPage::List(list, cursor) => {
-                    cursor.moved(code, list.entries().count());
-                    if code != KeyCode::Enter {
-                        return None;
-                    }
-                    match list.entries().nth(cursor.at)? {
-                        ListEntry::Study(study) => Some(AppRequest::OpenStudy(study.name.clone())),
-                        ListEntry::Trial(row) => row.id().cloned().map(AppRequest::OpenTrial),
-                    }
-                }
-                OpenPage::Study(study, cursor) => {
-                    cursor.moved(code, study.rows.len());
-                    let row = study.rows.get(cursor.at).filter(|_| code == KeyCode::Enter)?;
-                    row.id().cloned().map(AppRequest::OpenTrial)
-                }
-                OpenPage::Trial(trial, look) => look.key(code, trial),
-            },
-        }
-    }
-
-    /// Returns to the previous page, or restores a page whose pane fills the screen.
-    fn back(&mut self) -> Option<AppRequest> {
+    /// Returns to the page below, or restores a pane that fills the screen.
+    pub(super) fn back(&mut self) -> Option<AppRequest> {
         if let OpenPage::Trial(_, look) = self.page_mut()
             && (look.is_large || look.has_log)
         {
@@ -163,8 +107,8 @@ impl App {
         (self.pages.len() > 1).then_some(AppRequest::Back)
     }
 
-    /// Returns the open or selected trial if it is running.
-    fn stoppable(&self) -> Option<(TrialId, String)> {
+    /// Returns id and label of the open or selected trial if it is running.
+    pub(super) fn stoppable(&self) -> Option<(TrialId, String)> {
         let row = match self.page() {
             OpenPage::Trial(trial, _) => {
                 let is_running = trial.status == TrialStatus::Running;
@@ -178,83 +122,5 @@ impl App {
         };
         let trial = row.trial.as_ref().filter(|trial| trial.status == TrialStatus::Running)?;
         Some((trial.id.clone(), trial.label.clone()))
-    }
-}
-
-impl Cursor {
-    fn moved(&mut self, code: KeyCode, count: usize) {
-        let last = count.saturating_sub(1);
-        self.at = match code {
-            KeyCode::Up | KeyCode::Char('k') => self.at.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => (self.at + 1).min(last),
-            KeyCode::PageUp => self.at.saturating_sub(PAGE),
-            KeyCode::PageDown => (self.at + PAGE).min(last),
-            KeyCode::Home | KeyCode::Char('g') => 0,
-            KeyCode::End | KeyCode::Char('G') => last,
-            _ => self.at.min(last),
-        };
-    }
-}
-
-/// Lines scrolled by a page key.
-const PAGE: usize = 10;
-
-impl TrialViewState {
-    fn key(&mut self, code: KeyCode, trial: &TrialModel) -> Option<AppRequest> {
-        let metrics = trial.metrics().len().max(1);
-        let logs = self.logs.len().max(1);
-        match code {
-            KeyCode::Tab => self.pane = self.pane.next(),
-            KeyCode::BackTab => self.pane = self.pane.next().next(),
-            KeyCode::Enter => self.is_large = !self.is_large,
-            KeyCode::Char('m') => self.metric = (self.metric + 1) % metrics,
-            KeyCode::Char('M') => self.metric = (self.metric + metrics - 1) % metrics,
-            KeyCode::Char('l') => {
-                (self.has_log, self.back, self.pane) = (!self.has_log, 0, Pane::Told);
-                return self.has_log.then_some(AppRequest::Log);
-            }
-            KeyCode::Right if self.pane == Pane::Curves => self.metric = (self.metric + 1) % metrics,
-            KeyCode::Left if self.pane == Pane::Curves => self.metric = (self.metric + metrics - 1) % metrics,
-            KeyCode::Right | KeyCode::Left if self.has_log && self.pane == Pane::Told => {
-                let by = if code == KeyCode::Right { 1 } else { logs - 1 };
-                (self.log, self.back) = ((self.log + by) % logs, 0);
-                return Some(AppRequest::Log);
-            }
-            _ => self.scroll(code, trial),
-        }
-        None
-    }
-
-    fn scroll(&mut self, code: KeyCode, trial: &TrialModel) {
-        let (up, by) = match code {
-            KeyCode::Up | KeyCode::Char('k') => (true, 1),
-            KeyCode::Down | KeyCode::Char('j') => (false, 1),
-            KeyCode::PageUp => (true, PAGE),
-            KeyCode::PageDown => (false, PAGE),
-            KeyCode::Home | KeyCode::Char('g') => (true, usize::MAX),
-            KeyCode::End | KeyCode::Char('G') => (false, usize::MAX),
-            _ => return,
-        };
-        let moved = |at: usize, is_more: bool, most: usize| {
-            if is_more { at.saturating_add(by).min(most) } else { at.saturating_sub(by) }
-        };
-        let told = if self.has_log { self.lines.len() } else { trial.events.len() };
-        match self.pane {
-            Pane::Curves => {}
-            Pane::Ranks => {
-                self.ranks_first = moved(self.ranks_first, !up, trial.ranks.len().saturating_sub(1));
-            }
-            Pane::Told => self.back = moved(self.back, up, told.saturating_sub(1)),
-        }
-    }
-}
-
-impl Pane {
-    fn next(self) -> Self {
-        match self {
-            Self::Curves => Self::Ranks,
-            Self::Ranks => Self::Told,
-            Self::Told => Self::Curves,
-        }
     }
 }

@@ -1,14 +1,14 @@
-//! Terminal backend with a bounded size: some terminals claim 65,535 columns and lines.
+//! Terminal backend with a bounded size, because some terminals claim 65,535 columns and lines.
 
 use ratatui::backend::{Backend, ClearType, CrosstermBackend, WindowSize};
 use ratatui::buffer::Cell;
 use ratatui::layout::{Position, Size};
 use std::io::{self, Stdout, stdout};
 
-/// Largest area that is drawn.
+/// Largest area that is drawn, in columns and lines.
 const MOST: Size = Size { width: 1000, height: 500 };
 
-/// Terminal on stdout, limited to [`MOST`].
+/// Backend that draws on stdout, limited to the area [`MOST`].
 pub(super) struct BoundedBackend(CrosstermBackend<Stdout>);
 
 impl BoundedBackend {

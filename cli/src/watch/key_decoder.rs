@@ -1,21 +1,21 @@
-//! Decoder of terminal bytes into keys.
+//! Decoder that turns bytes from the terminal into keys.
 //!
 //! crossterm's reader is not used: it can lose a key typed during a resize, and never returns once the
 //! terminal is gone.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Decoder with the bytes of an incomplete key.
+/// Decoder with the bytes of a key that is not complete yet.
 #[derive(Debug, Default)]
 pub(super) struct KeyDecoder {
     rest: Vec<u8>,
 }
 
-/// Longest key sequence in bytes; longer ones are ignored.
+/// Maximum length of a key sequence in bytes; longer ones are ignored.
 const LONGEST: usize = 16;
 
 impl KeyDecoder {
-    /// Decodes bytes into keys and keeps an incomplete key for the next call.
+    /// Decodes bytes into keys, and keeps the bytes of an incomplete key for the next call.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Vec<KeyEvent> {
         self.rest.extend_from_slice(bytes);
         let (mut keys, mut at) = (Vec::new(), 0);
@@ -30,12 +30,13 @@ impl KeyDecoder {
         keys
     }
 
-    /// Returns `true` if a key is incomplete: a lone escape may be a key, or the beginning of another.
+    /// Returns `true` if a key is incomplete: a lone escape may be a key of its own or the beginning of
+    /// another.
     pub(super) fn is_waiting(&self) -> bool {
         !self.rest.is_empty()
     }
 
-    /// Returns the pending key when nothing follows it.
+    /// Returns the key Esc if a lone escape was pending, and drops all pending bytes.
     pub(super) fn flush(&mut self) -> Option<KeyEvent> {
         let is_escape = self.rest == [ESCAPE];
         self.rest.clear();
@@ -45,7 +46,8 @@ impl KeyDecoder {
 
 const ESCAPE: u8 = 0x1b;
 
-/// Decodes the first key and its length in bytes; `None` if incomplete. Unknown sequences are skipped.
+/// Returns the first key and its length in bytes; `None` if it is incomplete. The key of an unknown sequence
+/// is `None`.
 fn key(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
     let plain = |code: KeyCode| Some((Some(KeyEvent::from(code)), 1));
     match *bytes.first()? {

@@ -1,8 +1,10 @@
-//! Full-screen view of running trials: a model folded from events, a view, and their event loop.
+//! Full-screen terminal view (TUI) of running trials: a model folded from events, a view, and their event
+//! loop.
 
 mod app;
 mod bounded_backend;
 mod feed;
+mod key_bindings;
 mod key_decoder;
 mod model;
 mod screen;
@@ -22,17 +24,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use view::TerminalStyle;
 
-/// Shortest interval between two redraws.
+/// Shortest interval between two redraws of the screen.
 const DRAW: Duration = Duration::from_millis(100);
 
-/// Page that is opened first.
+/// Page with which the view starts.
 pub(crate) enum StartPage {
     Trial(TrialId),
     Study(String),
     List,
 }
 
-/// Runs the screen until the user quits.
+/// Runs the full-screen view until the user quits.
 pub(crate) fn run(context: &Context, history: History, first: &StartPage) -> CommandResult {
     let mut feed = Feed::new(context, history);
     let page = match first {
@@ -121,7 +123,7 @@ fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Command
     let style = context.out.style();
     let is_console = std::env::var_os("TERM").is_some_and(|term| term == "linux");
     let ink = TerminalStyle {
-        is_coloured: style.paint.is_coloured(),
+        is_colored: style.paint.is_colored(),
         // The Linux console has no braille characters.
         is_ascii: style.is_ascii || is_console,
         now_ms: style.now_ms,
@@ -130,7 +132,7 @@ fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Command
     drawn.map(|_| ()).map_err(|error| failure(&error))
 }
 
-/// Starts `dtrain stop` as a process of its own, which records the trial's end even if the screen closes.
+/// Starts `dtrain stop` as a separate process, which records the trial's end even if the view closes.
 fn stop(context: &Context, trial: &TrialId) -> Result<Child, CommandError> {
     let failed = |error: std::io::Error| {
         CommandError::new(ExitReason::Infrastructure, "cannot run `dtrain stop`").cause(error.to_string())
@@ -148,7 +150,7 @@ fn stop(context: &Context, trial: &TrialId) -> Result<Child, CommandError> {
         .map_err(failed)
 }
 
-/// Returns the error of a finished `dtrain stop`; `None` while it runs, and if it succeeded.
+/// Returns the error of a `dtrain stop` that failed; `None` if it is running or succeeded.
 fn stop_refusal(stopping: &mut Child) -> Option<String> {
     let status = stopping.try_wait().ok()??;
     if status.success() {

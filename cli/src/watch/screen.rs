@@ -1,4 +1,4 @@
-//! Terminal control: enters the full screen, suspends to the shell, and always restores the terminal.
+//! Control of the terminal: enters the full screen, suspends to the shell, and always restores the terminal.
 
 use super::bounded_backend::BoundedBackend;
 use super::key_decoder::KeyDecoder;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time that an escape waits for the rest of a key sequence.
+/// Time for which a lone escape waits for the rest of a key sequence.
 const ESCAPE: Duration = Duration::from_millis(50);
 
-/// The terminal in full-screen mode; restored on drop.
+/// The terminal in full-screen mode, which is restored on drop.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<BoundedBackend>,
     signals: SignalFlags,
     keys: KeyDecoder,
 }
 
-/// Signals received since the last check.
+/// Flags of the signals received since the last check.
 struct SignalFlags {
     end: Arc<AtomicBool>,
     suspend: Arc<AtomicBool>,
@@ -38,12 +38,12 @@ struct SignalFlags {
     resized: Arc<AtomicBool>,
 }
 
-/// Request made by a signal.
+/// Request that a signal makes to the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalRequest {
     End,
     Suspend,
-    /// Redraw: the program was stopped, and another program may have written to the terminal.
+    /// The program was stopped and resumed; another program may have written to the terminal.
     Resumed,
     Resized,
 }
@@ -63,7 +63,7 @@ impl Screen {
         Ok(Self { terminal, signals, keys: KeyDecoder::default() })
     }
 
-    /// Returns the pending signal, if any.
+    /// Returns the request of a signal that arrived since the last call; `None` without one.
     pub(super) fn signalled(&self) -> Option<SignalRequest> {
         let came = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
         if came(&self.signals.end) {
@@ -76,7 +76,8 @@ impl Screen {
         }
     }
 
-    /// Waits for keys, at most `pause`; a signal ends the wait. `Err` if the terminal is gone.
+    /// Waits at most `pause` for keys, and returns them; a signal ends the wait. `Err` if the terminal is
+    /// gone.
     pub(super) fn keys(&mut self, pause: Duration) -> Result<Vec<KeyEvent>, CommandError> {
         let pause = if self.keys.is_waiting() { ESCAPE } else { pause };
         let stdin = stdin();
@@ -106,15 +107,15 @@ impl Screen {
         self.reenter()
     }
 
-    /// Enters full-screen mode again, and forgets the old contents.
+    /// Enters full-screen mode again, and clears the screen.
     pub(super) fn reenter(&mut self) -> Result<(), CommandError> {
         self.signals.resumed.store(false, Ordering::SeqCst);
         enter_raw_mode().map_err(|error| failure(&error))?;
         self.clear()
     }
 
-    /// Clears the screen without asking for the cursor position as `Terminal::clear` does: not every terminal
-    /// answers.
+    /// Clears the screen. Unlike `Terminal::clear`, does not ask for the cursor position, which not every
+    /// terminal answers.
     pub(super) fn clear(&mut self) -> Result<(), CommandError> {
         let size = self.terminal.size().map_err(|error| failure(&error))?;
         self.terminal.resize(size.into()).map_err(|error| failure(&error))
@@ -148,7 +149,7 @@ fn enter_raw_mode() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Restores the terminal; errors are ignored.
+/// Restores the terminal to its state before the full screen; errors are ignored.
 fn restore_terminal() {
     drop(execute!(stdout(), Show, LeaveAlternateScreen));
     drop(disable_raw_mode());

@@ -13,7 +13,7 @@ use crate::render::number::{counted, whole};
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
-/// Checks a recipe and the files it names.
+/// Checks a recipe and the files that it names; prints every problem found.
 pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     let CheckArgs { recipe: args, output } = args;
     if let Some(output) = output {
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     }
 }
 
-/// Describes the training in a few words.
+/// Describes in a few words the training that a recipe asks for.
 pub(crate) fn summary(recipe: &Recipe) -> String {
     let kind = match &recipe.model {
         Model::Decoder(decoder) => format!("decoder, {} layers of {}", decoder.layers, decoder.hidden),
@@ -75,7 +75,7 @@ struct RecipeValidation {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    /// Problems that `run` refuses.
+    /// Problems for which `dtrain run` would refuse the recipe.
     problems: Vec<ProblemJson>,
     /// Remarks about the data, and problems that may appear on other hosts.
     warnings: Vec<ProblemJson>,

@@ -1,4 +1,4 @@
-//! `dtrain check --try`: matches a recipe's templates against a program's output.
+//! `dtrain check --try`: matches a recipe's line templates against a program's output.
 
 use crate::args::RecipeArgs;
 use crate::command_error::{CommandError, CommandResult};
@@ -15,15 +15,15 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// JSON document of `--json`.
+/// JSON document that `dtrain check --try --json` prints.
 #[derive(Serialize)]
 struct TemplateMatchReport<'a> {
-    /// Non-empty lines of the output.
+    /// Number of non-empty lines in the program's output.
     lines: u64,
     templates: &'a [TemplateReport],
 }
 
-/// Matches the templates of a recipe against a program's output: a file, or `-` for standard input.
+/// Matches the line templates of a recipe against a program's output: a file, or `-` for standard input.
 pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> CommandResult {
     let loaded = load(context.out, &args.recipe, &args.layers, &[])?;
     let templates = templates(&loaded.checked.recipe)?;

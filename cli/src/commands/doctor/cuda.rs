@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 const DRIVER: &str = "CUDA driver";
 
-/// Fix for an incomplete driver.
+/// Advice for a driver that is only partly installed.
 const WHOLE_DRIVER: &str = "install the whole NVIDIA driver (on Debian: libcuda1, libnvidia-ml1 and nvidia-smi); \
                             in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
-/// Returns all checks of a host with an NVIDIA GPU.
+/// Returns all CUDA checks of a host with an NVIDIA GPU.
 pub(super) fn checks(place: &HostEnvironment) -> Vec<Finding> {
     let found = Toolkit::with_driver(place, driver_release());
     let mut checks = driver(place, found.driver.as_ref());
@@ -21,7 +21,7 @@ pub(super) fn checks(place: &HostEnvironment) -> Vec<Finding> {
     checks
 }
 
-/// Returns `true` if the driver's library can be loaded.
+/// Returns `true` if the library of the NVIDIA driver can be loaded.
 pub(super) fn has_driver(place: &HostEnvironment) -> bool {
     cuda_library(place).is_some()
 }
@@ -30,8 +30,8 @@ fn cuda_library(place: &HostEnvironment) -> Option<PathBuf> {
     place.library(&["libcuda.so", "libcuda.so.1"])
 }
 
-/// Checks the compute library, and NVML with `nvidia-smi`, which report the memory of a GPU. A container may
-/// have only one of them.
+/// Checks the driver's compute library, and NVML with `nvidia-smi`, which report the memory of a GPU. A
+/// container may have only one of them.
 fn driver(place: &HostEnvironment, release: Option<&Release>) -> Vec<Finding> {
     let (cuda, nvml) = (cuda_library(place), place.library(&["libnvidia-ml.so.1"]));
     let mut checks = vec![match (&cuda, &nvml) {
@@ -68,7 +68,7 @@ fn driver(place: &HostEnvironment, release: Option<&Release>) -> Vec<Finding> {
     checks
 }
 
-/// Checks the kernel compiler (NVRTC) that workers use.
+/// Checks NVRTC, the compiler with which workers build kernels.
 fn nvrtc(found: &Toolkit) -> Finding {
     let name = "NVRTC";
     let Some(taken) = &found.nvrtc.taken else {
@@ -90,7 +90,7 @@ fn nvrtc(found: &Toolkit) -> Finding {
     finding.with_part(taken, &found.nvrtc.passed_over)
 }
 
-/// Checks the headers that workers use.
+/// Checks the CUDA headers that kernels of workers include.
 fn headers(found: &Toolkit, place: &HostEnvironment) -> Finding {
     let name = "CUDA headers";
     let release =
@@ -140,7 +140,7 @@ fn headers_finding(name: &'static str, taken: &HeaderFolders, nvrtc: Option<&Rel
     }
 }
 
-/// PyPI packages of NVRTC and all headers, for CUDA 13 and for CUDA 12.
+/// PyPI packages that contain NVRTC and all headers: name for CUDA 13, and name for CUDA 12.
 const PARTS: [(&str, &str); 4] = [
     ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
     ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
@@ -148,14 +148,15 @@ const PARTS: [(&str, &str); 4] = [
     ("nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12"),
 ];
 
-/// Returns the PyPI packages of the missing headers, each once.
+/// Returns the PyPI packages that contain the missing headers, each once.
 fn packages(missing: &[&RequiredHeader]) -> Vec<(&'static str, &'static str)> {
     let is_there =
         |part: &(&str, &str)| missing.iter().any(|header| (header.python, header.python_12) == *part);
     PARTS.into_iter().filter(is_there).collect()
 }
 
-/// Returns the command that installs packages of a CUDA release: the newest may be newer than the driver.
+/// Returns the command that installs the packages for a CUDA release; without a release, the newest packages
+/// might be newer than the driver.
 fn install(parts: &[(&str, &str)], release: Option<&Release>) -> String {
     let is_old = release.is_some_and(|release| release.major() <= 12);
     let package = |(since_13, of_12): &(&str, &str)| {
@@ -170,7 +171,8 @@ fn install(parts: &[(&str, &str)], release: Option<&Release>) -> String {
     format!("`pip install {}`", parts.iter().map(package).collect::<Vec<_>>().join(" "))
 }
 
-/// Checks NCCL, through which GPUs communicate directly, on this and other hosts.
+/// Checks NCCL, through which GPUs on this and other hosts communicate directly; `None` if there is nothing
+/// to check.
 #[cfg(feature = "cuda")]
 fn nccl(found: &Toolkit) -> Option<Finding> {
     let name = "NCCL";

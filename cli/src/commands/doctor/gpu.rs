@@ -1,4 +1,4 @@
-//! Checks of GPUs: whether there are any, and whether this build can use them.
+//! Checks of GPUs: which ones this machine has, and which this build can use.
 
 use super::place::HostEnvironment;
 use super::{Finding, cuda};
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Returns all checks of GPUs; a single one if there is no GPU.
+/// Returns all findings about GPUs; a single one if there is no GPU.
 pub(super) fn checks() -> Vec<Finding> {
     let (place, usable) = (HostEnvironment::current(), dtrain_worker::device::gpus());
     let seen = KernelGpus::at(&place);
@@ -21,7 +21,7 @@ pub(super) fn checks() -> Vec<Finding> {
     checks
 }
 
-/// Checks the GPUs: those `usable` by this build, or only `seen` by the kernel.
+/// Checks the GPUs that this build can use (`usable`), or else those that only the kernel sees (`seen`).
 fn gpu(place: &HostEnvironment, seen: &KernelGpus, usable: &[Gpu], built: BuiltBackends) -> Finding {
     let name = "gpu";
     if let Some(first) = usable.first() {
@@ -63,7 +63,7 @@ fn gpu(place: &HostEnvironment, seen: &KernelGpus, usable: &[Gpu], built: BuiltB
     }
 }
 
-/// Formats `2 × NVIDIA H100, AMD Instinct MI300X`.
+/// Formats the names of GPUs with their numbers: `2 × NVIDIA H100, AMD Instinct MI300X`.
 fn names(gpus: &[Gpu]) -> String {
     let alike = gpus.chunk_by(|one, next| one.name == next.name);
     let words = alike.map(|alike| match alike {
@@ -74,7 +74,7 @@ fn names(gpus: &[Gpu]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Explains why wgpu cannot use the GPU at `node`.
+/// Returns the finding that wgpu cannot use the GPU at `node`, with the reason and a fix.
 fn without_vulkan(place: &HostEnvironment, maker: GpuVendor, node: &Path) -> Finding {
     let (name, at) = ("gpu", node.display());
     if !has_vulkan_driver(place) {
@@ -90,7 +90,7 @@ fn without_vulkan(place: &HostEnvironment, maker: GpuVendor, node: &Path) -> Fin
     Finding::poor(name, found, "`vulkaninfo --summary` (package vulkan-tools) lists what the drivers show")
 }
 
-/// Returns `true` if a Vulkan driver for hardware is installed, or the environment names one.
+/// Returns `true` if a Vulkan driver for a GPU is installed, or the environment names one.
 fn has_vulkan_driver(place: &HostEnvironment) -> bool {
     let is_named = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].iter().any(|name| place.variable(name).is_some());
     let folders = ["/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
@@ -98,7 +98,8 @@ fn has_vulkan_driver(place: &HostEnvironment) -> bool {
     is_named || installed.any(|name| name.ends_with(".json") && !name.starts_with("lvp_icd"))
 }
 
-/// Warns about GPUs of unknown memory, which cannot be planned for. For CUDA the driver's checks explain it.
+/// Returns the finding that the memory of a wgpu GPU is unknown, so that no plan fits; `None` if all are
+/// known.
 fn memory(usable: &[Gpu]) -> Option<Finding> {
     let unknown = usable.iter().find(|gpu| gpu.device == DeviceKind::Wgpu && gpu.memory_bytes == 0)?;
     let found = format!("that of {} is unknown, and no plan fits", unknown.name);

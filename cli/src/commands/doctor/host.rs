@@ -1,4 +1,4 @@
-//! Checks of hosts over SSH, in parallel.
+//! Checks of other hosts over SSH, in parallel.
 
 use super::{CheckStatus, Finding};
 use dtrain_recipes::Bytes;
@@ -7,15 +7,15 @@ use dtrain_runner::transport::{Bastions, FACTS, Ssh, SshTarget, Transport, Trans
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Checks of one host.
+/// Findings about one host.
 #[derive(Debug, Serialize)]
 pub(super) struct HostReport {
-    /// The host as the user wrote it.
+    /// The host as the user typed it.
     pub(super) host: String,
     pub(super) checks: Vec<Finding>,
 }
 
-/// Checks every host in a thread of its own; returns the reports in the order of the hosts.
+/// Checks every host in a thread of its own; returns the reports in the order of `hosts`.
 pub(super) fn examine(hosts: &[String]) -> Vec<HostReport> {
     let (user, bastions) = (crate::hosts::ssh_user(), Bastions::default());
     std::thread::scope(|scope| {
@@ -81,7 +81,8 @@ fn fix(error: &TransportError) -> &'static str {
     }
 }
 
-/// Evaluates the `key=value` lines of [`FACTS`]; `now` in seconds since the Unix epoch.
+/// Converts the `key=value` lines that [`FACTS`] printed to findings; `now` is in seconds since the Unix
+/// epoch.
 fn findings(facts: &str, now: i64) -> Vec<Finding> {
     let text =
         |key: &str| facts.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or("");

@@ -1,4 +1,4 @@
-//! Checks of this machine.
+//! Checks of this machine: state folder, disk, memory, clock and the like.
 
 use super::{Finding, gpu};
 use dtrain_recipes::Bytes;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Returns all checks, the state folder first.
+/// Returns all checks of this machine, that of the state folder first.
 pub(super) fn checks(home: &Home) -> Vec<Finding> {
     let mut checks = vec![program()];
     let state = state_folder(home.path());
@@ -167,10 +167,10 @@ fn git() -> Finding {
     }
 }
 
-/// Tolerated difference between two clocks, or of one clock before and after it was set.
+/// Tolerated difference between two clocks, or between readings of one clock before and after it was set.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// Greatest plausible age of this build: ten years.
+/// Greatest plausible age of the running program: ten years.
 const OLDEST: Duration = Duration::from_secs(315_576_000);
 
 fn clock(history: &Path) -> Finding {
@@ -180,7 +180,7 @@ fn clock(history: &Path) -> Finding {
     clock_of(SystemTime::now(), built.ok(), latest)
 }
 
-/// Checks the clock against this program's build time, and against the time of the last recorded trial.
+/// Compares the clock with this program's build time, and with the time of the last recorded trial.
 fn clock_of(now: SystemTime, built: Option<SystemTime>, latest: Option<(String, SystemTime)>) -> Finding {
     let name = "clock";
     let ahead = |of: SystemTime| of.duration_since(now).ok().filter(|ahead| *ahead > LEEWAY);

@@ -17,31 +17,31 @@ use crate::render::number::counted;
 use dtrain_runner::cuda::{RejectedComponent, ToolkitComponent};
 use serde::Serialize;
 
-/// Result of a check.
+/// Verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CheckStatus {
     Good,
-    /// Works, but may be slow or limited.
+    /// The checked thing works, but may be slow or limited.
     Poor,
     /// Training would fail.
     Bad,
 }
 
-/// A completed check.
+/// Result of one check: its name, verdict, and finding.
 #[derive(Debug, Serialize)]
 struct Finding {
     name: &'static str,
     verdict: CheckStatus,
-    /// Finding.
+    /// Observation of the check, in words.
     found: String,
-    /// Command or action that fixes it.
+    /// Command or action that fixes the problem; `None` if nothing is to be fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
-    /// CUDA component that is used.
+    /// CUDA component that is used; `None` for other checks, and if none was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     taken: Option<ToolkitComponent>,
-    /// Other candidates of the component that were found and not used.
+    /// Candidates of the CUDA component that were found but not used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     passed_over: Vec<RejectedComponent>,
 }
@@ -63,7 +63,7 @@ impl Finding {
         Self::new(name, CheckStatus::Bad, found, Some(fix.into()))
     }
 
-    /// Adds the CUDA component that is used, and the rejected candidates.
+    /// Adds to the finding the CUDA component that is used, and the candidates that were not.
     fn with_part(self, taken: &ToolkitComponent, passed_over: &[RejectedComponent]) -> Self {
         Self { taken: Some(taken.clone()), passed_over: passed_over.to_vec(), ..self }
     }

@@ -1,4 +1,4 @@
-//! Root of the inspected machine; tests replace it by temporary folders.
+//! File system root of the inspected machine; tests replace it by temporary folders.
 
 pub(super) use dtrain_runner::cuda::HostEnvironment;
 

@@ -1,4 +1,4 @@
-//! Metrics of running trials, including those that no controller copies to the history.
+//! Collector of metrics of running trials, including trials that no controller copies to the history.
 
 use super::{ExportArgs, filtered};
 use crate::command_error::CommandError;
@@ -14,14 +14,14 @@ use dtrain_runner::{Fact, TrialEvent};
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
 
-/// Reads the history and the spools of trials repeatedly.
+/// Collector that reads the history and the spools of trials again for each page of metrics.
 pub(super) struct MetricsCollector<'a> {
     context: &'a Context,
     args: &'a ExportArgs,
     followed: HashMap<TrialId, FollowedTrial>,
 }
 
-/// A running trial, and its latest metrics.
+/// A running trial with its latest metrics.
 struct FollowedTrial {
     viewer: Viewer,
     news: LatestSamples,
@@ -29,7 +29,7 @@ struct FollowedTrial {
 
 #[derive(Default)]
 struct LatestSamples {
-    /// Latest step and value of each series.
+    /// Latest step and value of each series, by name and rank.
     last: BTreeMap<(String, Rank), (u64, f64)>,
     checkpoints: Vec<Checkpoint>,
 }
@@ -39,7 +39,7 @@ impl<'a> MetricsCollector<'a> {
         Self { context, args, followed: HashMap::new() }
     }
 
-    /// Returns the current page.
+    /// Returns the page with the current metrics.
     pub(super) fn page(&mut self) -> Result<String, CommandError> {
         let history = trials::read_history(self.context)?;
         let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
@@ -62,7 +62,7 @@ impl<'a> MetricsCollector<'a> {
         Ok(page.finish())
     }
 
-    /// Returns the requested trials: by default those that run.
+    /// Returns the trials that the user asked for; by default those that run.
     fn trials(&self, history: &History) -> Result<Vec<TrialRow>, CommandError> {
         if !self.args.trials.is_empty() {
             let names = self.args.trials.iter();
@@ -78,7 +78,7 @@ impl<'a> MetricsCollector<'a> {
         rows.map_err(|error| history_failure(&error))
     }
 
-    /// Adds events from a trial's spool that the history may not have yet.
+    /// Adds to `trial` the events in its spool that the history may not have yet.
     fn follow(&mut self, trial: &mut TrialDetails) {
         let attempt = trial.attempts.last().map_or(0, |attempt| attempt.number.0);
         let followed = self.followed.entry(trial.row.id.clone()).or_insert_with(|| FollowedTrial {

@@ -1,4 +1,4 @@
-//! `dtrain export`: writes trials for other tools.
+//! `dtrain export`: writes trials in the formats of other tools.
 
 mod metrics_collector;
 mod serve;
@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes trials for another tool.
+/// Writes trials in the format of another tool.
 pub(crate) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     let Some(format) = format(args.to) else { return serve::run(context, args) };
     if args.listen.is_some() {
@@ -54,7 +54,7 @@ pub(crate) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Returns the output format; `None` for Prometheus, which reads a page.
+/// Returns the output format; `None` for Prometheus, which fetches a page instead of reading files.
 fn format(to: ExportFormat) -> Option<OutputFormat> {
     match to {
         ExportFormat::Tensorboard => Some(OutputFormat::TensorBoard),
@@ -67,7 +67,7 @@ fn format(to: ExportFormat) -> Option<OutputFormat> {
     }
 }
 
-/// Returns the named trials; those of `--study` or `--where` oldest first.
+/// Returns the trials named on the command line, or those of `--study` and `--where`, oldest first.
 fn selected_trials(
     context: &Context,
     history: &History,
@@ -111,7 +111,7 @@ fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<V
     rows.map_err(|error| history_failure(&error))
 }
 
-/// Returns the default output path of a format.
+/// Returns the default output path for a format.
 fn default_place(format: OutputFormat, args: &ExportArgs, trials: &[TrialRow]) -> PathBuf {
     let name = match (&args.study, trials) {
         (Some(study), _) => file_name(study),
@@ -128,7 +128,7 @@ fn default_place(format: OutputFormat, args: &ExportArgs, trials: &[TrialRow]) -
     }
 }
 
-/// Prints the export to stdout.
+/// Prints the exported trials to stdout.
 fn print(context: &Context, request: &TrialSelection<'_>, format: OutputFormat) -> CommandResult {
     if !matches!(format, OutputFormat::Csv | OutputFormat::JsonLines) {
         return Err(CommandError::new(
@@ -199,7 +199,7 @@ fn summary_line(written: &WrittenFiles) -> String {
     )
 }
 
-/// Returns the command that reads the exported files.
+/// Returns the command with which the user opens the exported files.
 fn next_command(format: OutputFormat, to: &Path) -> String {
     let path = shell_quoted(to.display());
     match format {

@@ -18,27 +18,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Default listen address.
+/// Address on which the server listens by default.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9400);
 
-/// Limits of requests: bytes of a head, duration, and number in parallel.
+/// Maximum size of a request's head, in bytes.
 const HEAD: usize = 8 << 10;
+/// Time within which a request must arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum number of requests that are answered in parallel.
 const AT_A_TIME: usize = 16;
 
-/// Time that a page is cached; requests within it get the same page.
+/// Time for which a page is cached: requests within it get the same page.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Interval between checks for Ctrl-C.
+/// Interval between checks whether the user pressed Ctrl-C.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Target of the server.
+/// JSON document with the address on which the server listens.
 #[derive(Serialize)]
 struct ListenAddress {
     listen: String,
 }
 
-/// Serves the page, or with `--out` writes it once.
+/// Serves the metrics page over HTTP, or with `--out` writes it once.
 pub(super) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     if !args.keys.is_empty() || args.attempt.is_some() || args.force {
         let message = "`--keys`, `--attempt` and `--force` have no meaning for prometheus: a page has the newest values";
@@ -104,7 +106,7 @@ fn serve(context: &Context, address: SocketAddr, live: MetricsCollector<'_>) -> 
     Ok(ExitReason::Done)
 }
 
-/// The last page, rendered again when it is too old.
+/// The last page of metrics, rendered again once it is too old.
 struct CachedPage<'a> {
     live: MetricsCollector<'a>,
     kept: Option<(Instant, String)>,
@@ -121,7 +123,7 @@ impl CachedPage<'_> {
     }
 }
 
-/// Reads one request and answers it.
+/// Reads one HTTP request and answers it.
 fn answer(mut stream: TcpStream, pages: &Mutex<CachedPage<'_>>, is_local: bool) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -146,7 +148,7 @@ fn answer(mut stream: TcpStream, pages: &Mutex<CachedPage<'_>>, is_local: bool) 
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Reads the head of a request; `None` if it is too large. `Err` if it does not arrive in time.
+/// Reads the head of an HTTP request; `None` if it is too large. `Err` if it does not arrive in time.
 fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
     let (mut bytes, mut part, until) = (Vec::new(), [0; 1024], Instant::now() + PATIENCE);
     while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -167,7 +169,7 @@ fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Target of a request.
+/// Page that an HTTP request asks for, or the status with which the request is refused.
 #[derive(Debug, PartialEq, Eq)]
 enum ScrapeRequest {
     Metrics,
@@ -200,7 +202,7 @@ impl ScrapeRequest {
     }
 }
 
-/// Returns `true` if a host, with or without a port, is a loopback address.
+/// Returns `true` if `host`, with or without a port, is `localhost` or a loopback address.
 fn is_loopback(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.chars().all(|c| c.is_ascii_digit()) && !name.ends_with(':') => name,

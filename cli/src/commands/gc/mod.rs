@@ -1,4 +1,4 @@
-//! `dtrain gc`: removes unneeded files.
+//! `dtrain gc`: removes files that are no longer needed.
 
 mod report;
 mod tokens;
@@ -17,7 +17,7 @@ use dtrain_runner::transport::ProgramDigest;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// A file that is kept although it may be unneeded.
+/// JSON of a file that is kept although it may be unneeded, with the reason.
 #[derive(Serialize)]
 struct RetainedFile {
     item: String,
@@ -26,13 +26,13 @@ struct RetainedFile {
     bytes: Option<u64>,
 }
 
-/// Files to remove, and files to keep.
+/// Files to remove, and files to keep although they may be unneeded.
 struct CleanupPlan {
     leftovers: Vec<Garbage>,
     kept: Vec<RetainedFile>,
 }
 
-/// Removes unneeded files.
+/// Removes files that are no longer needed, or with `--dry-run` lists them.
 pub(crate) fn run(context: &Context, args: &GcArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
@@ -87,7 +87,7 @@ fn plan_cleanup(context: &Context, history: &History, args: &GcArgs) -> Result<C
     Ok(CleanupPlan { leftovers, kept })
 }
 
-/// Returns the folder of executables that controllers on other machines sent here.
+/// Returns the folder of the dtrain executables that controllers on other machines sent to this one.
 fn sent_programs() -> PathBuf {
     let home = std::env::var_os("HOME").unwrap_or_default();
     Path::new(&home).join(".cache/dtrain/bin")
@@ -102,7 +102,7 @@ fn own_digest() -> Result<String, CommandError> {
     Ok(digest.to_string())
 }
 
-/// Removes the files; those that came into use meanwhile stay.
+/// Removes the files of a plan; those that came into use meanwhile are kept.
 fn remove(found: &mut CleanupPlan) -> Result<(), CommandError> {
     let mut gone = Vec::new();
     for leftover in found.leftovers.drain(..) {

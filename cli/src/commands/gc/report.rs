@@ -1,4 +1,4 @@
-//! Report of removed files, by kind.
+//! Report of `dtrain gc`: removed files by kind.
 
 use super::{CleanupPlan, RetainedFile};
 use crate::command_error::CommandError;
@@ -19,7 +19,7 @@ const KINDS: [Kind; 6] = [
     Kind::Tokens,
 ];
 
-/// Removed files of one kind.
+/// Number and size of the removed files of one kind.
 #[derive(Serialize)]
 struct KindTotal {
     kind: Kind,
@@ -36,7 +36,7 @@ struct CleanupReport<'a> {
     kept: &'a [RetainedFile],
 }
 
-/// Returns the singular noun of a kind.
+/// Returns the singular noun phrase for a kind of file.
 fn noun(kind: Kind) -> &'static str {
     match kind {
         Kind::PartialCheckpoint => "checkpoint that was never completed",
@@ -48,7 +48,7 @@ fn noun(kind: Kind) -> &'static str {
     }
 }
 
-/// Formats a number of files of a kind.
+/// Formats `number` files of a kind: `2 copies of another dtrain`.
 pub(super) fn counted_kind(kind: Kind, number: usize) -> String {
     let noun = noun(kind);
     let (first, rest) = noun.split_once(' ').unwrap_or((noun, ""));
@@ -59,7 +59,7 @@ pub(super) fn counted_kind(kind: Kind, number: usize) -> String {
     }
 }
 
-/// Prints the report as a table, or as JSON.
+/// Prints the report as text, or as JSON with `--json`.
 pub(super) fn print_report(context: &Context, found: &CleanupPlan, is_dry: bool) -> Result<(), CommandError> {
     let of = |kind: Kind| found.leftovers.iter().filter(move |one| one.kind == kind);
     let sums: Vec<KindTotal> = KINDS

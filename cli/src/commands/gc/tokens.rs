@@ -1,4 +1,4 @@
-//! Cached tokens in the state folder that no trial needs any more.
+//! Cached tokens in the state folder that no trial needs anymore.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -11,11 +11,11 @@ use dtrain_worker::data::{all_cached, cached};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Data, its base folder, and tokenizers.
+/// Input of a trial that reads text: its data, the folder of their paths, and the tokenizers it may use.
 type TokenizedInput = (Data, PathBuf, Vec<Vec<u8>>);
 
-/// Returns cached tokens and tokenizers that no trial of the history needs. `Err` if unknown: then all are
-/// kept.
+/// Returns the cached tokens and tokenizers that no trial of the history needs. The inner `Err` says why that
+/// cannot be known: then all are kept.
 pub(super) fn leftovers(
     context: &Context,
     history: &History,
@@ -50,8 +50,8 @@ pub(super) fn leftovers(
     Ok(Ok(others.map(|path| Garbage::new(Kind::Tokens, path, None)).collect()))
 }
 
-/// Returns a trial's data, its folder, and the tokenizer of its newest checkpoint; `None` if it reads no
-/// text. `Err` if its recipe or plan cannot be parsed.
+/// Returns the data that a trial reads, their folder, and the tokenizer of its newest checkpoint; `None` if
+/// it reads no text. `Err` if its recipe or plan cannot be parsed.
 fn reading(trial: &TrialDetails) -> Result<Option<TokenizedInput>, CommandError> {
     let Some(data) =
         recipe_of_trial(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// File name extension of bundles.
 const ENDING: &str = "dtrain";
 
-/// Result of an export.
+/// JSON document that `dtrain history export --json` prints.
 #[derive(Serialize)]
 struct ExportedBundle {
     file: PathBuf,
@@ -30,7 +30,7 @@ struct ExportedBundle {
     bytes: u64,
 }
 
-/// Result of an import.
+/// JSON of one imported bundle.
 #[derive(Serialize)]
 struct ImportedBundle {
     file: PathBuf,
@@ -45,7 +45,7 @@ struct ImportReport {
     bundles: Vec<ImportedBundle>,
 }
 
-/// Writes trials into a bundle.
+/// Writes the selected trials into a bundle file.
 pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
@@ -81,7 +81,7 @@ pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> CommandResu
     Ok(ExitReason::Done)
 }
 
-/// Returns the trials that the user selected.
+/// Returns the trials that the user selected for export.
 fn selected_trials(
     context: &Context,
     history: &History,
@@ -106,7 +106,7 @@ fn selected_trials(
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
-/// Returns a file name per machine, so that a shared folder has no conflicts.
+/// Returns the name of a bundle file, which differs by machine so that a shared folder has no conflicts.
 fn file_name(host: &str, machine: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let host: String = host.chars().map(plain).collect();
@@ -114,7 +114,7 @@ fn file_name(host: &str, machine: &str) -> String {
     format!("{host}-{id}.{ENDING}")
 }
 
-/// Writes a temporary file and renames it; returns its size in bytes.
+/// Writes a bundle to a temporary file and renames it; returns its size in bytes.
 fn write(
     history: &History,
     trials: &[TrialId],
@@ -137,7 +137,7 @@ fn write(
     whole().inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
-/// Merges bundles into the history.
+/// Merges bundles into the history of this machine.
 pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> CommandResult {
     let mut files = Vec::new();
     for path in &args.bundles {
@@ -168,7 +168,7 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> CommandResu
     Ok(ExitReason::Done)
 }
 
-/// Formats one line about a bundle.
+/// Formats one line about an imported bundle.
 fn line(ImportedBundle { file, host, merged }: &ImportedBundle) -> String {
     let mut words = vec![format!("{} new", merged.new)];
     let more = [(merged.updated, "updated"), (merged.unchanged, "unchanged")];
@@ -179,7 +179,7 @@ fn line(ImportedBundle { file, host, merged }: &ImportedBundle) -> String {
     format!("{}: trials of {host}: {}", file.display(), words.join(", "))
 }
 
-/// Returns the bundles at a path: the file itself, or those in the folder.
+/// Returns the bundle files at a path: the file itself, or those in the folder.
 fn bundles(path: &Path) -> Result<Vec<PathBuf>, CommandError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -1,4 +1,4 @@
-//! `dtrain history`: lists trials.
+//! `dtrain history`: lists, exports and imports trials.
 
 mod bundle;
 

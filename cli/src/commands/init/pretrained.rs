@@ -1,4 +1,4 @@
-//! Recipe for a model in a folder of Hugging Face transformers.
+//! `dtrain init --from`: a recipe for a model in a folder of Hugging Face transformers.
 
 use super::{default_name, write};
 use crate::args::InitArgs;
@@ -12,7 +12,7 @@ use dtrain_recipes::{Family, Positions};
 use dtrain_worker::pretrained::ModelFolder;
 use std::path::Path;
 
-/// Writes a recipe for the model in a folder.
+/// Writes a recipe that starts from the model in the folder `from`.
 pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) -> CommandResult {
     let weights = WeightsFolder::open(from)?;
     let name = args.name.clone().unwrap_or_else(|| default_name(path));
@@ -36,10 +36,10 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
     Ok(ExitReason::Done)
 }
 
-/// Vocabulary of a byte-level model.
+/// Size of a byte-level model's vocabulary.
 const BYTES: u32 = 256;
 
-/// Refuses text without the model's tokenizer; only shards of token ids can be used then.
+/// Refuses to train on text a model without its tokenizer, which can use only shards of token ids.
 fn refuse_text(folder: &ModelFolder, data: Option<&str>) -> Result<(), CommandError> {
     let Some(data) = data.filter(|data| !data.ends_with(".bin")) else { return Ok(()) };
     let path = folder.path().display();
@@ -52,10 +52,10 @@ fn refuse_text(folder: &ModelFolder, data: Option<&str>) -> Result<(), CommandEr
     )))
 }
 
-/// Default limit of the context length in tokens; longer contexts need much memory.
+/// Default maximum of the context length in tokens, since longer contexts need much memory.
 const CONTEXT: u32 = 1024;
 
-/// Returns a recipe for the model of a folder, whose tokenizer is in the file `tokenizer`.
+/// Returns the text of a recipe for the model in a folder, whose tokenizer is in the file `tokenizer`.
 fn text(folder: &ModelFolder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) -> String {
     let data = args.data.as_deref();
     let pretrained = folder.pretrained();

@@ -1,4 +1,4 @@
-//! `dtrain plan --emit`: writes the best candidate as configuration of another engine.
+//! `dtrain plan --emit`: writes the best plan as configuration files of another engine.
 
 use crate::args::PlanArgs;
 use crate::command_error::CommandError;
@@ -11,7 +11,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the files of a format to `--emit-to`, or a single file to stdout. Notes go to stderr.
+/// Writes the files of an engine's format to `--emit-to`, or a single file to stdout. Notes go to stderr.
 pub(crate) fn run(
     context: &Context,
     args: &PlanArgs,
@@ -47,7 +47,8 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Returns the folder's path relative to where the training command is started: here, or another checkout.
+/// Returns the path of `folder` for the training command: absolute if that is started in the checkout of an
+/// engine, otherwise unchanged.
 fn path_from_launch_folder(folder: &Path, emitted: &ConfigFiles) -> PathBuf {
     let absolute = emitted.checkout.and_then(|_| std::path::absolute(folder).ok());
     absolute.unwrap_or_else(|| folder.to_owned())
@@ -64,7 +65,7 @@ fn print(context: &Context, format: ConfigFormat, emitted: &ConfigFiles) -> Resu
     context.out.file(&file.text)
 }
 
-/// Writes all files, or none if one of them already exists.
+/// Writes all configuration files into `folder`, or none if one of them already exists.
 fn write_all(folder: &Path, emitted: &ConfigFiles) -> Result<(), CommandError> {
     let there = emitted.files.iter().map(|file| folder.join(&file.name)).find(|path| path.exists());
     if let Some(path) = there {

@@ -1,4 +1,4 @@
-//! Parser of the hosts in `--on`.
+//! Parser of the hosts that `dtrain plan --on` describes.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -7,10 +7,10 @@ use dtrain_planner::hardware::GpuSpec;
 use dtrain_planner::hardware::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
 use dtrain_planner::hardware::{gpus, normalized_gpu_name};
 
-/// Least similarity of a GPU type that is suggested for a word; 1 is equal.
+/// Least similarity, from 0 to 1, of a known GPU type that is suggested for a misspelled one.
 const LIKE: f64 = 0.8;
 
-/// Parses groups of equal hosts, `HOSTSxGPUS TYPE` joined by `+`.
+/// Parses groups of equal hosts, each `HOSTSxGPUS TYPE`, joined by `+`.
 pub(super) fn parse_host_groups(
     on: &str,
     network: Option<f64>,
@@ -24,7 +24,7 @@ pub(super) fn parse_host_groups(
     }
 }
 
-/// Parses one group, `HOSTSxGPUS TYPE`.
+/// Parses one group of equal hosts, `HOSTSxGPUS TYPE`.
 fn parse_host_group(on: &str, network: Option<f64>) -> Result<HomogeneousCluster, CommandError> {
     let wrong = |what: String| {
         CommandError::new(ExitReason::Usage, what).hint(
@@ -62,10 +62,10 @@ fn parse_host_group(on: &str, network: Option<f64>) -> Result<HomogeneousCluster
     }
 }
 
-/// Accepted separators between hosts and GPUs per host.
+/// Accepted separators between the number of hosts and the number of GPUs per host.
 const TIMES: [char; 3] = ['x', 'X', '×'];
 
-/// Splits `2048x8 H100` into numbers and type; blanks around the `x` are allowed.
+/// Splits `2048x8 H100` into `2048x8` and `H100`; blanks around the `x` are allowed.
 fn split_count_and_type(on: &str) -> (&str, &str) {
     let on = on.trim();
     let is_number = |c: char| c.is_ascii_digit() || c == '-';
@@ -77,7 +77,7 @@ fn split_count_and_type(on: &str) -> (&str, &str) {
     (size, part.trim())
 }
 
-/// Explains why a name is no GPU type.
+/// Builds the error for a text that is no GPU type, with suggestions.
 fn unknown_gpu_type(part: &str, error: &GpuNameError) -> CommandError {
     match error {
         GpuNameError::Unknown(odd) => unknown(part, odd.as_deref()),
@@ -129,16 +129,16 @@ fn unknown(part: &str, odd: Option<&str>) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
 
     fn size(on: &str) -> Vec<(u32, u32)> {
         let groups = parse_host_groups(on, None)
-            .unwrap_or_else(|failure| panic!("{}", failure.render(ColourMode::plain())));
+            .unwrap_or_else(|failure| panic!("{}", failure.render(ColorMode::plain())));
         groups.iter().map(|group| (group.devices, group.per_host)).collect()
     }
 
     fn unknown_gpu_type(on: &str) -> String {
-        parse_host_groups(on, None).expect_err("it is wrong").render(ColourMode::plain())
+        parse_host_groups(on, None).expect_err("it is wrong").render(ColorMode::plain())
     }
 
     #[test]

@@ -21,7 +21,7 @@ use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
 use plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
 
-/// Plans a recipe, explains the plan, and saves it if requested.
+/// Plans a recipe, explains the plan, and saves it on request.
 pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
     if let Some(on) = &args.on {
         return what_if::run(context, args, on);

@@ -1,4 +1,4 @@
-//! Output of a plan: text, JSON, saved files, a page, and files for another engine.
+//! Output of `dtrain plan`: text, JSON, saved files, an HTML page, and files for another engine.
 
 use super::emit;
 use crate::args::PlanArgs;
@@ -9,24 +9,24 @@ use crate::plan_file::{StoredPlan, save};
 use dtrain_planner::planning::explain::DetailLevel;
 use serde::Serialize;
 
-/// Default of `--top`: candidates shown; with `--on`, ties and runners-up shown each.
+/// Default of `--top`: number of candidates shown; with `--on`, of ties and of runners-up.
 pub(super) const TOP: usize = 5;
 
-/// Output of a plan, for these or other hosts.
+/// Plan as it is printed and saved, for the recipe's hosts or those of `--on`.
 pub(super) struct PlanOutput<'a, T> {
     /// Plan for `--out` and `--emit`; `None` if neither is given.
     pub(super) stored: Option<&'a StoredPlan>,
-    /// Kind and value of the `--json` document.
+    /// Format name and value of the document for `--json`.
     pub(super) document: (&'static str, &'a T),
-    /// Text for the user.
+    /// Text to print without `--json`.
     pub(super) text: String,
     /// HTML page of `--html`; `None` without it.
     pub(super) page: Option<String>,
-    /// The command that trains this plan, if dtrain can.
+    /// Command that trains by this plan; `None` if dtrain cannot.
     pub(super) next: Option<String>,
 }
 
-/// Saves, draws, exports and prints the plan as the arguments ask.
+/// Saves, draws, emits and prints the plan, as the arguments ask.
 pub(super) fn output_plan<T: Serialize>(
     context: &Context,
     args: &PlanArgs,
@@ -60,7 +60,7 @@ pub(super) fn output_plan<T: Serialize>(
     Ok(ExitReason::Done)
 }
 
-/// Returns how much detail to print about alternatives that were not chosen.
+/// Returns the level of detail with which alternatives that were not chosen are explained.
 pub(super) fn explanation_depth(args: &PlanArgs) -> DetailLevel {
     if args.explain { DetailLevel::Full } else { DetailLevel::Short }
 }

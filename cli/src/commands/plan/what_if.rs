@@ -1,4 +1,4 @@
-//! `dtrain plan --on`: estimated cost of a recipe on other GPUs.
+//! `dtrain plan --on`: estimates the cost of a recipe on GPUs that are not there.
 
 use super::host_groups::parse_host_groups;
 use super::plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
@@ -76,7 +76,7 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
     }
 }
 
-/// Returns the engine that the user named, or the one of `--emit`, or one that supports the GPUs.
+/// Returns the engine that the user named, else that of `--emit`, else one that supports the GPUs.
 fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn Engine, CommandError> {
     let of_format = match args.emit {
         Some(ConfigFormat::Torchtitan) => Some(EngineName::Torchtitan),

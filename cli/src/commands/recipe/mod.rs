@@ -8,13 +8,13 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::find;
 use crate::packages::{failure, store};
-use crate::render::table::one_line;
+use crate::render::truncate::one_line;
 use dtrain_recipes::keys::{Kind, Requirement, keys};
 use dtrain_recipes::{Document, Source, library, sharing};
 use serde::Serialize;
 use std::path::Path;
 
-/// Finds, shares and explains recipes.
+/// Runs `dtrain recipe` with one of its subcommands.
 pub(crate) fn run(context: &Context, command: RecipeCommand) -> CommandResult {
     match command {
         RecipeCommand::List => list(context),
@@ -71,7 +71,7 @@ fn list(context: &Context) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Returns the description that a recipe gives of itself.
+/// Returns the description in a recipe's own text.
 fn description(source: &Source) -> String {
     let document = Document::parse(source).unwrap_or_else(|_| Document::empty());
     match document.get("description").map(|node| &node.value) {
@@ -99,10 +99,10 @@ fn show(context: &Context, name: &str) -> CommandResult {
 #[derive(Serialize)]
 struct KeyDescription {
     key: &'static str,
-    /// Type of value that a user writes.
+    /// Type of the key's value, as a user writes it.
     value: String,
     required: bool,
-    /// Default when the key is absent.
+    /// Value that applies if the key is absent.
     default: &'static str,
     kinds: Vec<&'static str>,
     doc: &'static str,

@@ -7,7 +7,7 @@ use crate::exit_code::ExitReason;
 use crate::load_recipe::matching_files;
 use crate::packages::{failure, store, trust, trust_file};
 use crate::render::number::counted;
-use crate::render::table::one_line;
+use crate::render::truncate::one_line;
 use dtrain_recipes::FilePattern;
 use dtrain_recipes::sharing::{self, CheckoutState, LockedPackage, PackageDetails, PublishRequest};
 use serde::Serialize;
@@ -18,7 +18,7 @@ struct LockedPackages<'a> {
     packages: &'a [LockedPackage],
 }
 
-/// Adds a package.
+/// Adds a package of recipes to the lock file.
 pub(crate) fn add(context: &Context, args: &AddArgs) -> CommandResult {
     let store = store(Path::new("."), args.allow_file)?;
     let locked = sharing::add(&store, &address(&args.url), args.rev.as_deref(), args.name.as_deref())
@@ -35,7 +35,8 @@ pub(crate) fn add(context: &Context, args: &AddArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Makes the path of a local folder absolute, so that the lock file works from any folder; keeps other URLs.
+/// Makes the path of a local folder absolute, so that the lock file works from any folder; returns other URLs
+/// unchanged.
 fn address(url: &str) -> String {
     let path = Path::new(url);
     match path.is_dir() {
@@ -46,7 +47,7 @@ fn address(url: &str) -> String {
     }
 }
 
-/// Describes a package: its origin, its recipes, and their permissions beyond training.
+/// Describes a package: its origin, its recipes, and what they may do besides training.
 pub(crate) fn page(shown: &PackageDetails) -> String {
     let locked = &shown.locked;
     let mut lines =
@@ -68,7 +69,7 @@ fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
 
-/// Updates one package or all to the newest version.
+/// Updates one package, or without a name all packages, to the newest version.
 pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool) -> CommandResult {
     let store = store(Path::new("."), allow_file)?;
     let names: Vec<String> = match package {
@@ -114,7 +115,7 @@ struct PackageVerification {
     packages: Vec<VerifiedPackage>,
 }
 
-/// Verifies packages against the lock file; fetches missing ones.
+/// Verifies all packages against the lock file; fetches missing ones.
 pub(crate) fn verify(context: &Context, allow_file: bool) -> CommandResult {
     let store = store(Path::new("."), allow_file)?;
     let fetched = sharing::restore(&store).map_err(|error| failure(&error))?;
@@ -159,12 +160,12 @@ struct PublishedJson<'a> {
     commit: &'a str,
     branch: &'a str,
     path: &'a str,
-    /// Files that the recipe names and that were published with it.
+    /// Files named by the recipe that were published with it.
     files: &'a [String],
     pushed: Option<&'a str>,
 }
 
-/// Commits a recipe to a branch of a repository and pushes it.
+/// Commits a recipe to a branch of a git repository, and pushes it on request.
 pub(crate) fn publish(context: &Context, args: &PublishArgs) -> CommandResult {
     let store = store(args.recipe.parent().unwrap_or(Path::new(".")), args.allow_file)?;
     let publication = PublishRequest {
@@ -255,7 +256,7 @@ pub(crate) fn remove(context: &Context, name: &str) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Trusts the programs of a package at its current commit.
+/// Allows the programs of a package, at its current commit, to run.
 pub(crate) fn grant(context: &Context, name: &str) -> CommandResult {
     let store = store(Path::new("."), false)?;
     let shown = sharing::show(&store, name).map_err(|error| failure(&error))?;

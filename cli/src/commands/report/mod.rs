@@ -1,4 +1,4 @@
-//! `dtrain report`: an HTML page about a trial, several trials, or a study.
+//! `dtrain report`: writes an HTML page about a trial, several trials, or a study.
 
 mod study;
 
@@ -20,7 +20,7 @@ use dtrain_runner::ledger::History;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Series shown by rank or in a table, not as curves.
+/// Names of series that the report shows by rank or in a table, not as curves.
 const DETAILS: [&str; 13] = [
     "data_seconds",
     "forward_seconds",
@@ -37,7 +37,7 @@ const DETAILS: [&str; 13] = [
     "gradient_noise",
 ];
 
-/// Series shown last, after named metrics.
+/// Names of series whose curves come last, after those of named metrics.
 const LAST: [&str; 7] = [
     "learning_rate",
     "gradient_norm",
@@ -48,7 +48,7 @@ const LAST: [&str; 7] = [
     "validation_seconds",
 ];
 
-/// JSON document of `--json`.
+/// JSON document that `dtrain report --json` prints.
 #[derive(Serialize)]
 struct WrittenPage {
     file: PathBuf,
@@ -77,7 +77,7 @@ pub(crate) fn run(context: &Context, args: &ReportArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Returns name, page and next command for one trial or several.
+/// Returns name, page and suggested next command for a report about one trial or several.
 fn trials_page(
     context: &Context,
     history: &History,
@@ -109,7 +109,7 @@ fn trials_page(
     Ok((name, comparison_page(&ComparedTrials { comparison, trials: shown }), next))
 }
 
-/// Finds the trial that the user typed; the error for a study's name suggests `--study`.
+/// Finds the trial that the user named; the error for a study's name suggests `--study`.
 fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     trials::find(history, name).map_err(|failure| match history.study(name) {
         Ok(Some(_)) => failure.hint(format!("`dtrain report --study {name}` tells of the study")),
@@ -117,7 +117,7 @@ fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     })
 }
 
-/// Reads a trial with its curves: the objective first, then losses and metrics by name, then the rest.
+/// Reads a trial with its curves, in order: the objective, losses and metrics by name, all others.
 fn charted_trial(context: &Context, history: &History, id: &TrialId) -> Result<ChartedTrial, CommandError> {
     let trial =
         history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;

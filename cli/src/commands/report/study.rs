@@ -1,4 +1,4 @@
-//! Reads a study for its report.
+//! Reads a study from the history for its report.
 
 use crate::command_error::CommandError;
 use crate::context::Context;
@@ -14,7 +14,7 @@ use dtrain_runner::{Fact, Ledger};
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Reads the study of this name with its trials.
+/// Reads the study `name` with its trials.
 pub(super) fn read_study(
     context: &Context,
     history: &History,
@@ -62,7 +62,7 @@ pub(super) fn read_study(
     Ok(studied)
 }
 
-/// Adds the study's own insights. Skipped if another version wrote the study.
+/// Adds the study's own insights to the page. Skipped if another version of dtrain wrote the study.
 fn read_insights(history: &History, goal: Goal, studied: &mut StudyPage) -> Result<(), CommandError> {
     let events = history.study_events(&studied.name).map_err(|error| history_failure(&error))?;
     let log = events.into_iter().map(serde_json::from_value).collect::<Result<Vec<_>, _>>();
@@ -89,7 +89,7 @@ fn read_insights(history: &History, goal: Goal, studied: &mut StudyPage) -> Resu
     Ok(())
 }
 
-/// Returns the rungs of a pruner in steps; empty if it has none.
+/// Returns the steps at which a pruner judges trials; empty if it has no such rungs.
 fn rungs(pruner: &Pruner) -> Vec<u64> {
     let asha = match pruner {
         Pruner::Asha(asha) => *asha,
@@ -99,7 +99,7 @@ fn rungs(pruner: &Pruner) -> Vec<u64> {
     (0..).map_while(|rung| asha.level(rung)).collect()
 }
 
-/// Reads the results of a trial.
+/// Reads the settings and results of a trial as the report plots them.
 fn plotted_trial(
     history: &History,
     id: &TrialId,
@@ -126,14 +126,14 @@ fn plotted_trial(
     Ok(())
 }
 
-/// Returns the metric of the objective: that of most trials, or else of the study's recipe.
+/// Returns the name of the objective's metric: that of most trials, or else that of the study's recipe.
 fn metric(json: &Value, rows: &HashMap<TrialId, TrialRow>) -> String {
     let of_trials = rows.values().next().map(|row| row.objective.clone());
     let of_recipe = || json["base_recipe"]["objective"]["metric"].as_str().map(str::to_owned);
     of_trials.filter(|name| !name.is_empty()).or_else(of_recipe).unwrap_or_else(|| "valid.loss".to_owned())
 }
 
-/// Returns the goal (minimize or maximize) of the study's recipe.
+/// Returns the goal (minimize or maximize) that the study's recipe has.
 fn goal(json: &Value) -> Goal {
     match json["base_recipe"]["objective"]["goal"].as_str() {
         Some("max") => Goal::Max,

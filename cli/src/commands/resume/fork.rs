@@ -14,7 +14,7 @@ use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::TrialStatus;
 use std::mem::discriminant;
 
-/// Continues a trial with other settings, from an older checkpoint, or with changed data, as a new trial.
+/// Continues a trial as a new trial: with other settings, from an older checkpoint, or with changed data.
 pub(super) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandResult {
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
@@ -51,7 +51,7 @@ pub(super) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
     record_and_launch(context, &mut history, begin)
 }
 
-/// Refuses to continue with another model, optimizer or sample order: the saved state would not fit.
+/// Refuses another model, optimizer or sample order, to which the saved state would not fit.
 fn refuse_other_training(
     origin: &SourceCheckpoint,
     recipe: &Recipe,
@@ -91,7 +91,8 @@ fn refuse_other_training(
     Ok(())
 }
 
-/// Returns the current data if it differs from the checkpoint's and the user accepts the change.
+/// Returns the current data if they differ from the checkpoint's and the user accepts the change; `None` if
+/// they do not differ.
 fn accepted_data_change(
     context: &Context,
     origin: &SourceCheckpoint,

@@ -17,7 +17,7 @@ use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
 use dtrain_runner::ledger::TrialStatus;
 
-/// Continues a trial; with other settings or data, as a new trial.
+/// Continues a trial; with other settings or data, starts a new trial from it.
 pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CommandResult {
     let layers = &args.layers;
     if !layers.set.is_empty()
@@ -30,7 +30,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CommandResult {
     resume_or_attach(context, &args.trial.trial, RunMode::Resume, args.detach)
 }
 
-/// Watches a trial; without a name, the running one, or else the last, which may just have ended.
+/// Watches a trial; without a name, the running one, or else the last one, which may just have ended.
 pub(crate) fn attach(context: &Context, args: &RunningArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let name = match &args.trial {

@@ -19,48 +19,48 @@ use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::History;
 use serde::Serialize;
 
-/// Result of confirming.
+/// Outcome of the confirming trials.
 pub(super) enum Confirmation {
-    /// Both settings were trained.
+    /// The recommended setting and its baseline were both trained.
     Done(PairedComparison),
-    /// There is nothing to compare, for this reason.
+    /// Nothing was trained, for the given reason.
     Nothing(&'static str),
-    /// Stopped by the user.
+    /// The user stopped the confirming trials.
     Interrupted,
 }
 
-/// Comparison of two settings.
+/// Comparison of the recommended setting with its baseline.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PairedComparison {
-    /// Name of the study of confirming trials.
+    /// Name of the study that the confirming trials form.
     pub(super) study: String,
-    /// Recommended trial and its baseline.
+    /// The recommended setting.
     pub(super) recommended: Recommendation,
     pub(super) baseline: Recommendation,
-    /// Kind of the baseline.
+    /// Kind of baseline that was trained.
     pub(super) baseline_is: Baseline,
     /// Paired test with `recommended` first and `baseline` second.
     pub(super) comparison: PairedTest,
 }
 
-/// Kind of baseline that the recommended setting is compared with.
+/// Kind of baseline with which the recommended setting is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Baseline {
-    /// Untuned settings, as `dtrain run` would use.
+    /// The untuned settings, as `dtrain run` would use them.
     Untuned,
-    /// Second best setting.
+    /// The second best setting of the study.
     Second,
 }
 
 impl PairedComparison {
-    /// Returns the setting to use.
+    /// Returns the setting to use after the comparison.
     pub(super) fn chosen(&self) -> &Recommendation {
         if self.comparison.prefers_first() { &self.recommended } else { &self.baseline }
     }
 }
 
-/// Trains the recommended setting and its baseline, with `tune.confirm` seeds each.
+/// Trains the recommended setting and its baseline, each with `tune.confirm` seeds.
 pub(super) fn confirm(
     context: &Context,
     history: &mut History,
@@ -113,7 +113,8 @@ impl Baseline {
     }
 }
 
-/// Returns the recommended trial and the study's first trial, or the second best if they are the same.
+/// Returns the recommended trial, and as baseline the study's first trial, or the second best if these are
+/// the same.
 fn candidates(search: &StudySolver) -> Option<(Recommendation, Recommendation, Baseline)> {
     let mut ranked = search.study().ranked(search.study_state()).into_iter();
     let best = ranked.next()?;
@@ -125,8 +126,8 @@ fn candidates(search: &StudySolver) -> Option<(Recommendation, Recommendation, B
     }
 }
 
-/// Opens or creates the confirming study of two settings. Its trials depend only on the settings and the
-/// number of seeds.
+/// Opens or creates the study of the confirming trials, which depend only on the two settings and the number
+/// of seeds.
 fn study(
     history: &mut History,
     recipe: &Recipe,
@@ -164,7 +165,7 @@ fn study(
     unreachable!("names do not end")
 }
 
-/// Returns the outcomes of both settings, paired by seed.
+/// Returns the outcomes of the confirming trials in pairs of equal seed: recommended setting, then baseline.
 fn pairs(study: &Study, study_state: &StudyState) -> Vec<(TrialOutcome, TrialOutcome)> {
     let of = |values: &Vec<TrialValue>| {
         // A trial lost to a host failure is repeated under another number.

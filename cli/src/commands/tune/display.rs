@@ -1,9 +1,9 @@
-//! Live display of a study, for people or as JSON Lines.
+//! Live display of a study, as text or as JSON Lines.
 
 use super::report;
 use super::study_config::{StudyConfig, dimension_title};
 use crate::output::Output;
-use crate::render::figures::TrainingProgress;
+use crate::render::eta::TrainingProgress;
 use crate::render::number::{counted, plain};
 use crate::render::progress_bar::TrainingBar;
 use crate::render::proposal::proposal_reason;
@@ -12,41 +12,41 @@ use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A trial as displayed.
+/// Display state of one trial of a study.
 #[derive(Default)]
 struct TrialLabel {
     label: String,
     words: String,
-    /// Latest step, and the metric there as measured.
+    /// Progress and metric in the trial's latest report; the metric is as measured.
     newest: Option<(u64, f64)>,
     is_running: bool,
 }
 
-/// Display of a study: lines on stderr above a bar, or events as JSON Lines.
+/// Live display of a study: lines on stderr above a progress bar, or events as JSON Lines.
 pub(super) struct StudyDisplay<'a> {
     out: Output,
     kept: &'a StudyConfig,
     names: Vec<String>,
     metric: String,
     goal: Goal,
-    /// Trials in total, including lost ones.
+    /// Number of trials in total, including those that were lost.
     budget: u64,
     trials: BTreeMap<u64, TrialLabel>,
     /// Number of ended trials.
     over: u64,
-    /// Best ended trial, and its metric as measured.
+    /// Number of the best ended trial, and its metric as measured.
     best: Option<(u64, f64)>,
     bar: Option<TrainingBar>,
 }
 
-/// One line of `--json`.
+/// JSON of one event, as `dtrain tune --json` prints it.
 #[derive(Serialize)]
 struct EventLine<'a> {
     event: &'a StudyEvent,
 }
 
 impl<'a> StudyDisplay<'a> {
-    /// Creates a display that continues after the events in `log`.
+    /// Creates the display of a study that goes on after the events in `log`.
     pub(super) fn new(out: Output, kept: &'a StudyConfig, log: &[StudyEvent]) -> Self {
         let objective = &kept.base_recipe.objective;
         let mut show = Self {
@@ -71,7 +71,7 @@ impl<'a> StudyDisplay<'a> {
         show
     }
 
-    /// Returns the label of a trial.
+    /// Returns the label of a trial, which names it in the history.
     pub(super) fn label(&self, trial: u64) -> &str {
         self.trials.get(&trial).map_or("last", |shown| shown.label.as_str())
     }
@@ -82,7 +82,7 @@ impl<'a> StudyDisplay<'a> {
         self.tick();
     }
 
-    /// Shows an event: prints its line, or the event as JSON.
+    /// Shows an event as a line for the terminal, or as JSON.
     pub(super) fn event(&mut self, event: &StudyEvent) {
         if self.out.json {
             // The reader may have closed the pipe; the study continues.
@@ -94,7 +94,7 @@ impl<'a> StudyDisplay<'a> {
         self.tick();
     }
 
-    /// Applies an event; returns the line to print, if any.
+    /// Updates the display by an event; returns the line to print, if any.
     fn note(&mut self, event: &StudyEvent) -> Option<String> {
         let trial = event.trial();
         let named = trial + 1;
@@ -158,7 +158,7 @@ impl<'a> StudyDisplay<'a> {
         pairs.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Prints that a host of a trial failed.
+    /// Prints that a host of the trial `trial` failed, with the reason.
     pub(super) fn print_host_failure(&self, trial: u64, reason: &str) {
         let labels = self.trials.get(&trial).map(|shown| shown.label.as_str());
         let label =
@@ -167,7 +167,7 @@ impl<'a> StudyDisplay<'a> {
         self.say(&format!("{warning}: trial {}{label}: {}", trial + 1, reason.trim_end()));
     }
 
-    /// Prints that the user interrupted the study.
+    /// Prints the effect of the user's Ctrl-C on the study, which depends on how often it was pressed.
     pub(super) fn print_interrupted(&self, times: u32) {
         let running = counted(self.running(), "trial");
         self.say(&match times {
@@ -176,7 +176,7 @@ impl<'a> StudyDisplay<'a> {
         });
     }
 
-    /// Redraws the bar.
+    /// Redraws the progress bar of the study.
     pub(super) fn tick(&self) {
         let Some(bar) = &self.bar else { return };
         #[expect(clippy::cast_precision_loss, reason = "a share for display")]
@@ -186,7 +186,7 @@ impl<'a> StudyDisplay<'a> {
             step: self.over,
             of: Some(self.budget),
             share: Some(share),
-            left: None,
+            eta_seconds: None,
             noun,
             validating: None,
         };
@@ -206,7 +206,7 @@ impl<'a> StudyDisplay<'a> {
         self.trials.values().map(|shown| u64::from(shown.is_running)).sum()
     }
 
-    /// Removes the bar.
+    /// Removes the progress bar.
     pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish();

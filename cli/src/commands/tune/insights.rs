@@ -1,4 +1,4 @@
-//! Further results of a study: useful batch sizes, and the error of the learning-rate rule.
+//! Further results of a study: useful batch sizes, and the error of the planner's learning-rate rule.
 
 use super::confirm::PairedComparison;
 use super::study_config::StudyConfig;
@@ -14,24 +14,24 @@ use dtrain_recipes::Model;
 use dtrain_runner::ledger::{History, NoiseScale};
 use serde::Serialize;
 
-/// Insights of a study.
+/// Insights of a study beyond its best setting.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct StudyInsights {
     /// Gradient noise scale of the best trial; `None` if not measured, as with a single replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     noise_scale: Option<NoiseScale>,
-    /// Best learning rates by batch size, ascending.
+    /// Best learning rate for each batch size, in ascending order of batch size.
     learning_rates: Vec<BatchLearningRate>,
 }
 
-/// Best learning rate of a batch size, beside the planner's rule.
+/// Best learning rate for one batch size, beside the one by the planner's rule.
 #[derive(Clone, Debug, Serialize)]
 struct BatchLearningRate {
     #[serde(flatten)]
     measured: Optimum,
-    /// Learning rate by the rule, for this batch size and a trial's number of tokens.
+    /// Learning rate by the planner's rule, for this batch size and the number of tokens of a trial.
     rule: f64,
-    /// True if it corrects later plans.
+    /// True if the measured learning rate is stored and corrects later plans.
     is_kept: bool,
 }
 
@@ -70,7 +70,7 @@ impl StudyInsights {
         Ok(Self { noise_scale: trial.noise_scale, learning_rates })
     }
 
-    /// Formats one line per insight.
+    /// Formats the insights as text, one line each.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.learning_rates.iter().map(BatchLearningRate::line).collect();
         lines.extend(self.noise_scale.map(|scale| {
@@ -113,7 +113,8 @@ impl BatchLearningRate {
     }
 }
 
-/// Returns the best learning rates by batch size. If the batch is not searched, all trials have `batch`.
+/// Returns the best learning rate for each batch size. If the batch is not searched, all trials have size
+/// `batch`.
 fn rates(kept: &StudyConfig, search: &StudySolver, batch: u64) -> Vec<BatchLearningRate> {
     let recipe = &kept.base_recipe;
     let samples = |batch: u64| kept.samples.unwrap_or(kept.steps.unwrap_or(0) * batch);

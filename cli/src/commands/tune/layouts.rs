@@ -1,4 +1,4 @@
-//! Measures a few layouts before the search; all trials of a study use the fastest.
+//! Measurement of a few layouts before the search; all trials of a study then use the fastest.
 
 use crate::begin_trial::{new_trial, value_sources, write_plan_file};
 use crate::command_error::CommandError;
@@ -15,14 +15,14 @@ use dtrain_runner::Verdict;
 use dtrain_runner::driver::DriveOutcome;
 use dtrain_runner::ledger::History;
 
-/// Steps of a measurement.
+/// Number of training steps that are measured per layout.
 const STEPS: u64 = 30;
 
-/// Warm-up steps that do not count.
+/// Number of steps at the beginning that do not count.
 const WARM: usize = 5;
 
-/// Returns the fastest of the first `count` layouts of a plan, as measured; the planner's choice if none is
-/// to be measured or none ran to its end. `None` if the user stopped it.
+/// Returns the fastest of the first `count` layouts of a plan, by measurement; the planner's choice if
+/// `count` is too small or no measurement ran to its end. `None` if the user stopped it.
 pub(super) fn fastest_layout(
     context: &Context,
     history: &mut History,
@@ -59,7 +59,7 @@ pub(super) fn fastest_layout(
     Ok(Some((*choice).clone()))
 }
 
-/// Seconds per step: median and quartiles.
+/// Measured seconds per step: lower quartile, median and upper quartile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct StepTime {
     low: f64,
@@ -68,7 +68,7 @@ struct StepTime {
 }
 
 impl StepTime {
-    /// Computes the statistics of the steps after the first [`WARM`]; `None` for too few steps.
+    /// Computes median and quartiles of the steps after the first [`WARM`]; `None` for too few steps.
     fn of(steps: &[f64]) -> Option<Self> {
         let mut sorted = steps.get(WARM..)?.to_vec();
         if sorted.is_empty() {
@@ -81,11 +81,11 @@ impl StepTime {
 }
 
 enum StepMeasurement {
-    /// Time per step.
+    /// The layout ran; the time that a step took.
     Step(StepTime),
-    /// Failed before its last step.
+    /// The training failed before its last step.
     Nothing,
-    /// Stopped by the user.
+    /// The user stopped the measurement.
     Stopped,
 }
 

@@ -1,4 +1,4 @@
-//! Learning-rate range test: narrows the search with trials of a few steps each.
+//! Learning-rate range test: narrows the searched range with trials of a few steps each.
 //!
 //! Its trials form a study `STUDY-range`, so that they are recorded, shown and resumed like any other.
 
@@ -17,16 +17,16 @@ use dtrain_planner::{Decision, Plan};
 use dtrain_recipes::{Model, Recipe, Tunable};
 use dtrain_runner::ledger::History;
 
-/// Steps of each trial.
+/// Number of training steps of each trial.
 const STEPS: u64 = 20;
 
-/// Number of learning rates on either side of the planned one.
+/// Number of learning rates tried on either side of the planned one.
 const BESIDE: i32 = 4;
 
-/// Ratio of neighbouring learning rates: half a decade.
+/// Ratio of neighboring learning rates: half a decade.
 const RATIO: f64 = 3.162_277_660_168_379_5;
 
-/// Refuses a range test if the recipe fixes the learning rate.
+/// Refuses the range test for a recipe with a fixed learning rate.
 pub(super) fn check(args: &TuneArgs, recipe: &Recipe) -> Result<(), CommandError> {
     if !args.range_test {
         return Ok(());
@@ -101,7 +101,7 @@ pub(super) fn lr_range_test(
     Ok(Some(Decision { value, low, high, reason: planned.reason.clone() }))
 }
 
-/// Returns the learning rates in ascending order with their costs; `None` for failed trials.
+/// Returns the tried learning rates in ascending order, each with its cost; `None` for failed trials.
 fn costs(study_state: &StudyState) -> Vec<(f64, Option<f64>)> {
     let over = study_state.trials().iter().filter_map(|seen| match &seen.status {
         TrialPhase::Ended(TrialOutcome::Done { value }) => Some((seen.values[0].number()?, Some(*value))),

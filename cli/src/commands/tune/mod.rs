@@ -44,16 +44,16 @@ use std::time::{Duration, Instant};
 use study_config::StudyConfig;
 use tracked_trial::{RunnerContext, quiet_context};
 
-/// Fewest steps of a built-in model's trial.
+/// Minimum number of steps in a trial of a built-in model.
 const STEPS_LEAST: u64 = 20;
 
-/// Ratio of the whole training's length to a trial's.
+/// Factor by which a trial is shorter than the whole training.
 const SHORTER: u64 = 9;
 
-/// Grid values of a dimension that has too many.
+/// Number of values tried by a grid search in a dimension with more values than that.
 const GRID_LEVELS: u32 = 5;
 
-/// Number of other trials that the median pruner needs.
+/// Number of other trials that the median pruner needs before it prunes.
 const MEDIAN_TRIALS: usize = 4;
 
 /// Runs a study, and saves the plan of the best setting.
@@ -112,18 +112,18 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
     finish(context, &mut history, &loaded, args, &kept, (&ran, confirmed.as_ref()), &name)
 }
 
-/// This invocation of the command.
+/// Facts about this invocation of `dtrain tune`.
 struct Invocation {
     /// Command that resumes the study.
     again: String,
-    /// Time after which no trial starts.
+    /// Time after which no trial starts; `None` without a limit.
     deadline: Option<Instant>,
 }
 
-/// A completed search.
+/// Result of a completed search.
 struct SearchResult {
     search: StudySolver,
-    /// Recipe of all trials, on hosts that answered.
+    /// Recipe of all trials, restricted to the hosts that answered.
     settled: Recipe,
 }
 
@@ -177,7 +177,7 @@ fn resume_command(args: &TuneArgs, name: &str) -> String {
     format!("dtrain {}", words.join(" "))
 }
 
-/// Returns the recipe keys that flags set.
+/// Returns the recipe keys that the command line sets, with their values.
 fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
     let text = |value: &String| format!("{value:?}");
     let mut extra = Vec::new();
@@ -190,7 +190,7 @@ fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
     extra
 }
 
-/// Starts a study; `None` if the user stopped it.
+/// Creates a study and measures layouts for it; `None` if the user stopped it.
 fn start_study(
     context: &Context,
     history: &mut History,
@@ -276,7 +276,7 @@ fn sampler(recipe: &Recipe, space: &SearchSpace) -> Sampler {
     }
 }
 
-/// Returns the pruner of a recipe for trials of `steps` steps, each of which counts as `unit`.
+/// Returns the pruner that a recipe asks for, for trials of `steps` steps, each of which counts as `unit`.
 fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
     let tune = &recipe.tune;
     let (eta, least) = (tune.eta, tune.min_steps.saturating_mul(unit));
@@ -296,7 +296,7 @@ fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
     }
 }
 
-/// Converts another study's trials that fit this search space into first events.
+/// Converts the trials of another study that fit this search space into the first events of this one.
 fn transferred_trials(
     history: &History,
     kept: &StudyConfig,
@@ -329,7 +329,7 @@ fn transferred_trials(
     Ok(StudyEvent::of(&ended))
 }
 
-/// Prints the result, and saves its plan.
+/// Prints the result of a study, and saves the plan of the best setting.
 fn finish(
     context: &Context,
     history: &mut History,
@@ -363,7 +363,7 @@ fn finish(
     Ok(ExitReason::Done)
 }
 
-/// Returns the path for the winner's plan.
+/// Returns the path at which the plan of the best setting is saved.
 fn save_plan(context: &Context, args: &TuneArgs, name: &str) -> Result<PathBuf, CommandError> {
     if let Some(path) = &args.out {
         return Ok(path.clone());

@@ -1,4 +1,4 @@
-//! Recipe with a study's best setting, which extends the tuned recipe.
+//! `dtrain tune --recipe-out`: a recipe with a study's best setting, which extends the tuned recipe.
 //!
 //! Contains the values that hold on any machine. The layout that was fastest on these machines is in the
 //! plan.
@@ -13,7 +13,7 @@ use dtrain_recipes::{ConfigLayer, Model};
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 
-/// Refuses an unusable output file before any training.
+/// Refuses an unusable output file of `--recipe-out` before any training.
 pub(super) fn check(args: &TuneArgs, loaded: &LoadedRecipe) -> Result<(), CommandError> {
     let Some(file) = &args.recipe_out else { return Ok(()) };
     let usage = |message: String, hint: String| Err(CommandError::new(ExitReason::Usage, message).hint(hint));
@@ -85,14 +85,14 @@ fn text(extends: &str, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> String 
     text
 }
 
-/// Returns the `extends` value: a path relative to the new recipe, or a library or package name.
+/// Returns the value of the key `extends`: a path relative to the new recipe, or a library or package name.
 fn extends(file: &Path, loaded: &LoadedRecipe) -> Result<String, CommandError> {
     let Some(own) = own_file(loaded) else { return Ok(loaded.name.clone()) };
     let (from, to) = (absolute(&folder_of(file)?)?, absolute(&own)?);
     Ok(relative(&from, &to).display().to_string())
 }
 
-/// Returns the file of the recipe; `None` for a library or package recipe.
+/// Returns the file of the tuned recipe; `None` for a library or package recipe.
 fn own_file(loaded: &LoadedRecipe) -> Option<PathBuf> {
     let path = PathBuf::from(&loaded.name);
     let path = if path.is_dir() { path.join("recipe.toml") } else { path };

@@ -1,4 +1,4 @@
-//! Results of a study, as text and JSON.
+//! Results of a study, as text and as JSON.
 
 use super::confirm::PairedComparison;
 use super::insights::StudyInsights;
@@ -16,7 +16,7 @@ use dtrain_recipes::{Goal, Metric};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// JSON document of `--json`.
+/// JSON document that `dtrain tune --json` prints at the end.
 #[derive(Serialize)]
 struct StudyResultJson<'a> {
     study: &'a str,
@@ -34,10 +34,10 @@ struct StudyResultJson<'a> {
     stored: &'a StoredPlan,
 }
 
-/// An ended trial, with its metric as measured.
+/// JSON of an ended trial, with its metric as measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct FinishedTrial {
-    /// Number, from 0.
+    /// Number of the trial, from 0.
     trial: u64,
     #[serde(flatten)]
     ended: TrialResult,
@@ -47,11 +47,11 @@ fn column(title: impl Into<Cow<'static, str>>, is_right: bool) -> TableColumn {
     TableColumn { title: title.into(), is_right, rank: 9, least: None }
 }
 
-/// Results of a study.
+/// Results of a study, as they are printed.
 pub(super) struct StudyReport<'a> {
     pub(super) kept: &'a StudyConfig,
     pub(super) search: &'a StudySolver,
-    /// Recommended setting.
+    /// The recommended setting.
     pub(super) best: &'a Recommendation,
     pub(super) confirmed: Option<&'a PairedComparison>,
     pub(super) learned: &'a StudyInsights,
@@ -129,7 +129,7 @@ pub(super) fn print_study(context: &Context, told: &StudyReport<'_>) -> Result<(
     context.out.data(&lines.join("\n"))
 }
 
-/// Explains why the interval of an estimate excludes the measured value; `None` if it does not.
+/// Explains why an estimate's interval excludes the measured value; `None` if it does not.
 fn omission_note(best: &Recommendation) -> Option<String> {
     let is_inside = (best.low..=best.high).contains(&best.measured);
     (!is_inside).then(|| {
@@ -139,7 +139,7 @@ fn omission_note(best: &Recommendation) -> Option<String> {
     })
 }
 
-/// Describes the result of the confirming trials in a sentence.
+/// Describes in a sentence how the recommended setting compares with its baseline.
 pub(super) fn verdict(confirmed: &PairedComparison, goal: Goal) -> String {
     let comparison = &confirmed.comparison;
     let pairs = counted(u64::try_from(comparison.pairs).unwrap_or(u64::MAX), "pair");
@@ -167,7 +167,7 @@ pub(super) fn verdict(confirmed: &PairedComparison, goal: Goal) -> String {
     }
 }
 
-/// Converts costs back to the metric as measured.
+/// Converts costs, which are negated if higher is better, back to the metric as measured.
 fn comparison_with_original_sign(goal: Goal, confirmed: &PairedComparison) -> PairedComparison {
     let mut shown = confirmed.clone();
     shown.recommended = with_original_sign(goal, &shown.recommended);
@@ -176,7 +176,7 @@ fn comparison_with_original_sign(goal: Goal, confirmed: &PairedComparison) -> Pa
     shown
 }
 
-/// Returns the ended trials, by number.
+/// Returns the ended trials of a study, by number.
 fn finished_trials(goal: Goal, study_state: &StudyState) -> Vec<FinishedTrial> {
     let outcome = |outcome: &TrialOutcome| match *outcome {
         TrialOutcome::Done { value } => TrialOutcome::Done { value: goal.cost(value) },
@@ -205,7 +205,7 @@ fn with_original_sign(goal: Goal, best: &Recommendation) -> Recommendation {
     }
 }
 
-/// Describes why a trial has no value.
+/// Describes why a trial ended without a value of the metric.
 pub(super) fn failure_reason(why: TrialFailure) -> &'static str {
     match why {
         TrialFailure::OutOfMemory => "out of memory",

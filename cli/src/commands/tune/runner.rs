@@ -1,4 +1,4 @@
-//! Runs the trials that a study proposes, in parallel up to the number of slots.
+//! Runner of a study's trials: runs them in parallel, up to the number of slots.
 
 use super::display::StudyDisplay;
 use super::study_config::StudyConfig;
@@ -23,20 +23,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-/// Time that a stopping trial has to save and end.
+/// Time that a trial has to save and end after it is asked to stop.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Time that a trial's hosts may be unreachable before it is repeated elsewhere.
+/// Time for which a trial's hosts may be unreachable before the trial is repeated elsewhere.
 const AWAY: Duration = Duration::from_secs(20);
 
-/// Interval between checks of interrupts and deadlines.
+/// Interval between checks for interrupts and deadlines.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Runs trials, and records every event before it takes effect.
+/// Runner of a study's trials; records every event before it takes effect.
 pub(super) struct Runner<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     context: &'env Context,
-    /// Context without output, for the trials' threads.
+    /// Context without output, for the threads of the trials.
     quiet: &'env Context,
     loaded: &'env LoadedRecipe,
     kept: &'env StudyConfig,
@@ -44,25 +44,25 @@ pub(super) struct Runner<'scope, 'env> {
     history: &'env mut History,
     slots: SlotPool,
     known: BTreeMap<u64, TrackedTrial>,
-    /// Number of the next event.
+    /// Number of the next event in the study's log.
     number: u64,
     messages: (Sender<(u64, TrialMessage)>, Receiver<(u64, TrialMessage)>),
-    /// Events to be processed next.
+    /// Events that are processed before new messages.
     due: VecDeque<StudyEvent>,
     pub(super) show: StudyDisplay<'env>,
-    /// Interrupts by the user.
+    /// Counter of the user's interrupts (Ctrl-C).
     interrupts: Arc<Interrupts>,
     heeded: u32,
-    /// Time after which no trial starts.
+    /// Time after which no trial starts; `None` without a limit.
     deadline: Option<Instant>,
-    /// Consecutive trials that were lost, and that failed.
+    /// Number of consecutive trials that were lost, and number that failed.
     failures: (u32, u32),
-    /// Error that ends the study.
+    /// Error that ends the study; `None` while there is none.
     pub(super) failure: Option<CommandError>,
 }
 
 impl<'scope, 'env> Runner<'scope, 'env> {
-    /// Creates a runner that continues after the events in `log`.
+    /// Creates a runner of a study that goes on after the events in `log`.
     pub(super) fn new(
         scope: &'scope Scope<'scope, 'env>,
         ground: RunnerContext<'env>,
@@ -96,14 +96,14 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         }
     }
 
-    /// Returns `true` if no trial may start any more.
+    /// Returns `true` if no further trial may start.
     fn is_ending(&self) -> bool {
         self.failure.is_some()
             || self.interrupts.count() > 0
             || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Starts the thread of a trial.
+    /// Starts a trial in a thread of its own.
     fn start(&mut self, trial: u64) {
         let slot = self.slots.acquire(trial);
         let known = self.known.entry(trial).or_default();
@@ -127,7 +127,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         self.scope.spawn(move || job.run());
     }
 
-    /// Records an event; a failure ends the study.
+    /// Records an event of the study in the history; a failure ends the study.
     fn keep(&mut self, event: &StudyEvent) {
         if self.failure.is_some() {
             return;
@@ -150,7 +150,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         }
     }
 
-    /// Prunes a trial that is not running; returns the event.
+    /// Records that a trial which is not running was pruned; returns the event.
     fn pruned(&mut self, trial: u64) -> StudyEvent {
         if let Err(failure) = record_pruned(self.context, self.history, self.name, trial) {
             self.failure.get_or_insert(failure);
@@ -163,7 +163,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         StudyEvent::Ended { trial, outcome }
     }
 
-    /// Converts a trial's message into an event.
+    /// Converts the message of a trial's thread into an event of the study, if it is one.
     fn handle_message(&mut self, trial: u64, message: TrialMessage) -> Option<StudyEvent> {
         let cost = |value| self.kept.base_recipe.objective.goal().cost(value);
         match message {
@@ -200,7 +200,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         }
     }
 
-    /// Handles the end of a trial's thread.
+    /// Handles the end of a trial's thread; returns the event that follows from it, if any.
     fn over(&mut self, trial: u64, over: Result<TrialEnd, CommandError>) -> Option<StudyEvent> {
         let running = self.known.get_mut(&trial).and_then(|known| known.running.take());
         let reason = running.as_ref().and_then(|running| running.ending).map(|(reason, _)| reason);
@@ -212,7 +212,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure)
                     && self.lose_host_of(trial) =>
             {
-                self.show.print_host_failure(trial, &failure.render(crate::colour::ColourMode::plain()));
+                self.show.print_host_failure(trial, &failure.render(crate::color::ColorMode::plain()));
                 Some(lost)
             }
             Err(failure) => {
@@ -244,7 +244,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         event
     }
 
-    /// Marks the host of a lost trial as down. Returns `true` if others are left.
+    /// Marks the host of a lost trial as down. Returns `true` if other hosts are left.
     fn lose_host_of(&mut self, trial: u64) -> bool {
         let place = self.known.get(&trial).and_then(|known| known.place);
         let is_left = place.is_some_and(|place| self.slots.mark_down(place));
@@ -255,12 +255,12 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         is_left
     }
 
-    /// Returns the recipe of all trials on hosts that answer, for the plan of the result.
+    /// Returns the recipe of all trials, restricted to the hosts that answer, for the plan of the result.
     pub(super) fn pinned_to_candidate(&self) -> Recipe {
         self.slots.on_hosts(self.slots.first_up(), &self.kept.base_recipe)
     }
 
-    /// Stops the study after several failed trials in a row.
+    /// Counts consecutive trials without a result, and stops the study after several.
     fn count_failures(&mut self, event: Option<&StudyEvent>) {
         let Some(StudyEvent::Ended { trial, outcome }) = event else { return };
         let (lost, crashed) = self.failures;
@@ -285,7 +285,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         self.failure = Some(failure.cause(format!("`dtrain logs {label}` shows the logs of the last one")));
     }
 
-    /// Handles interrupts, trials beyond their grace period, and trials with unreachable hosts.
+    /// Ends what is overdue: reacts to interrupts, trials beyond their grace period, and unreachable hosts.
     fn check_deadlines(&mut self) {
         let wanted = self.interrupts.count();
         if wanted > self.heeded {

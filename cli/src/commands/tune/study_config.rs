@@ -1,4 +1,4 @@
-//! Stored settings of a study, and conversion of verdicts to outcomes.
+//! Stored configuration of a study, and conversion of trial verdicts to outcomes.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -15,25 +15,26 @@ use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_runner::machine::Blame;
 use serde::{Deserialize, Serialize};
 
-/// Most differences listed between a study's recipe and that of the command.
+/// Maximum number of listed differences between a study's recipe and that of the command.
 const DIFFERENCES: usize = 8;
 
-/// Version of the stored format; others are refused.
+/// Version of the stored format; studies in other versions are refused.
 const FORMAT: u32 = 3;
 
-/// Settings of a study, written once when it starts.
+/// Configuration of a study, written once when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct StudyConfig {
     format: u32,
     /// Recipe as the user gave it.
     recipe: Recipe,
-    /// Recipe with the layout of all trials.
+    /// Recipe with the layout that all trials share.
     pub(super) base_recipe: Recipe,
     pub(super) study: Study,
     pub(super) search_space: RecipeSearchSpace,
-    /// Optimizer steps of a trial with the planned batch; `None` if a command decides.
+    /// Number of optimizer steps per trial at the planned batch size; `None` if a command decides.
     pub(super) steps: Option<u64>,
-    /// Samples per trial if trials differ in batch size, so that they are trained equally.
+    /// Number of samples per trial, if trials differ in batch size and shall see equally many; otherwise
+    /// `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) samples: Option<u64>,
     /// Number of trials taken over from other studies.
@@ -60,19 +61,19 @@ impl StudyConfig {
         }
     }
 
-    /// Sets the number of own trials, which may change when a study is resumed.
+    /// Sets the number of the study's own trials, which may change when it is resumed.
     pub(super) fn with_trials(mut self, trials: u64) -> Self {
         self.study.trials = Some(trials + self.prior_trials);
         self
     }
 
-    /// Returns the number of its own ended trials.
+    /// Returns the number of the study's own trials that have ended.
     pub(super) fn done(&self, log: &[StudyEvent]) -> u64 {
         let over = log.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
         over.saturating_sub(self.prior_trials)
     }
 
-    /// Returns the recipe of a trial with these values.
+    /// Returns the recipe of a trial with the given values in the search space.
     pub(super) fn trial(&self, values: &[TrialValue]) -> Recipe {
         let recipe = self.search_space.recipe_with(&self.base_recipe, values);
         match (self.samples, self.steps) {
@@ -82,24 +83,25 @@ impl StudyConfig {
         }
     }
 
-    /// Returns the progress after `step` steps of a batch, in units common to all trials: samples or steps.
+    /// Returns the progress after `step` steps of batch size `batch`, in units common to all trials: samples
+    /// or steps.
     pub(super) fn progress(&self, step: u64, batch: u64) -> u64 {
         if self.samples.is_some() { step.saturating_mul(batch) } else { step }
     }
 
-    /// Formats a progress.
+    /// Formats the progress `at`: a number of samples, or `step N`.
     pub(super) fn progress_text(&self, at: u64) -> String {
         if self.samples.is_some() { counted(at, "sample") } else { format!("step {at}") }
     }
 
-    /// Formats the length of trials; empty if a command decides.
+    /// Formats the length of a trial: ` after 100 steps`; empty if a command decides.
     pub(super) fn length(&self) -> String {
         let length = self.samples.map(|samples| counted(samples, "sample"));
         let length = length.or_else(|| self.steps.map(|steps| counted(steps, "step")));
         length.map_or(String::new(), |length| format!(" after {length}"))
     }
 
-    /// Sets the length of trials to that of another study.
+    /// Takes over the length of trials from another study.
     pub(super) fn of_length(mut self, other: &Self) -> Self {
         (self.steps, self.samples) = (other.steps, other.samples);
         self
@@ -145,7 +147,7 @@ impl StudyConfig {
         serde_json::from_value(json).map_err(|error| error.to_string())
     }
 
-    /// Reads a study of this history by its name.
+    /// Reads a study of the history by its name.
     pub(super) fn named(history: &History, name: &str) -> Result<Self, CommandError> {
         let json = history.study(name).map_err(|error| history_failure(&error))?;
         let json =
@@ -166,7 +168,7 @@ fn without_resumable_keys(recipe: &Recipe) -> Recipe {
     recipe
 }
 
-/// Reads all events of a study.
+/// Reads all events of a study from the history.
 pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, CommandError> {
     let events = history.study_events(name).map_err(|error| history_failure(&error))?;
     events.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(|error| {
@@ -178,7 +180,7 @@ pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, Comm
     })
 }
 
-/// Converts a verdict to an outcome; `None` if the trial can be resumed.
+/// Converts a trial's verdict to its outcome in the study; `None` if the trial can be resumed.
 pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Option<TrialOutcome> {
     let failed = |why| Some(TrialOutcome::Failed { reason: why });
     match verdict {
@@ -195,13 +197,13 @@ pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Opt
     }
 }
 
-/// Returns the cost: the newest value of the objective, negated if higher is better.
+/// Returns the trial's cost: the newest value of the objective, negated if higher is better.
 fn value(trial: &TrialDetails) -> Option<f64> {
     let figure = trial.figure(&trial.row.objective)?;
     Some(trial.row.goal.cost(figure.last.unwrap_or(f64::NAN)))
 }
 
-/// Returns the title of a dimension: its last word.
+/// Returns the title of a search dimension: the last word of its key.
 pub(super) fn dimension_title(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

@@ -1,4 +1,4 @@
-//! State that a runner keeps about a study's trials.
+//! State that the runner of a study keeps about each trial.
 
 use super::study_config::StudyConfig;
 use crate::command_error::CommandError;
@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Consecutive trials that may be lost, or fail, before the study stops: something is wrong with all of them.
+/// Number of consecutive trials that may be lost, or fail, before the study stops: something is wrong with
+/// all of them.
 pub(super) const FAILURES_MOST: u32 = 3;
 
-/// Resources of a runner.
+/// Resources with which a runner is created.
 pub(super) struct RunnerContext<'env> {
     pub(super) context: &'env Context,
     pub(super) quiet: &'env Context,
@@ -25,45 +26,45 @@ pub(super) struct RunnerContext<'env> {
     pub(super) kept: &'env StudyConfig,
     pub(super) name: &'env str,
     pub(super) interrupts: Arc<Interrupts>,
-    /// Time after which no trial starts.
+    /// Time after which no trial starts; `None` without a limit.
     pub(super) deadline: Option<Instant>,
 }
 
-/// A running trial.
+/// Control of a trial that is running.
 pub(super) struct RunningTrial {
     pub(super) interrupts: Arc<Interrupts>,
-    /// Reason and time of the request to end it.
+    /// Reason and time of the request to end the trial; `None` if there was none.
     pub(super) ending: Option<(EndRequest, Instant)>,
-    /// Time since which its hosts are unreachable.
+    /// Time since which the trial's hosts are unreachable; `None` while they answer.
     pub(super) away: Option<Instant>,
 }
 
 /// Reason why a trial was asked to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndRequest {
-    /// Pause it.
+    /// To pause the trial, which may be resumed later.
     Pause,
-    /// Prune it.
+    /// To prune the trial, which does not look promising.
     Prune,
-    /// Its hosts failed; repeat it on others.
+    /// Its hosts failed: it is repeated on others.
     Machines,
-    /// The study was interrupted.
+    /// The user interrupted the study.
     Interrupt,
 }
 
-/// State of a trial, running or not.
+/// State of one trial of a study, running or not.
 #[derive(Default)]
 pub(super) struct TrackedTrial {
     pub(super) values: Vec<TrialValue>,
     pub(super) source: serde_json::Value,
-    /// Steps and cost of the latest report.
+    /// Progress and cost in the latest report; `None` before the first.
     pub(super) newest: Option<(u64, f64)>,
-    /// Slot in which it was started; it resumes on those hosts.
+    /// Slot in which the trial was started, and on whose hosts it resumes; `None` before its start.
     pub(super) place: Option<usize>,
     pub(super) running: Option<RunningTrial>,
 }
 
-/// Restores the state of all trials from a study's events.
+/// Restores the state of all trials from the events in a study's log.
 pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
     let mut known: BTreeMap<u64, TrackedTrial> = BTreeMap::new();
     for event in log {
@@ -80,7 +81,7 @@ pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
     known
 }
 
-/// Returns `true` if an event shows that the hosts ran a trial to its end.
+/// Returns `true` if the event shows that a trial ran to its end, so that its hosts work.
 pub(super) fn is_done(event: &StudyEvent) -> bool {
     matches!(
         event,
@@ -92,12 +93,13 @@ pub(super) fn source_json(source: &ProposalSource) -> serde_json::Value {
     serde_json::to_value(source).expect("a source has string keys only")
 }
 
-/// Returns a context without output, for threads beside a display.
+/// Returns a copy of the context without output, for threads beside a display.
 pub(super) fn quiet_context(context: &Context) -> Context {
     Context { out: Output { json: false, quiet: true, ..context.out }, home: context.home.clone() }
 }
 
-/// Builds the error after too many trials without a result; `unmeasured` is the metric that none reported.
+/// Builds the error after too many trials without a result; `unmeasured` is the objective's metric if no
+/// trial reported it.
 pub(super) fn no_results(unmeasured: Option<&Metric>, is_lost: bool) -> CommandError {
     let many = counted(FAILURES_MOST.into(), "trial");
     match unmeasured {

@@ -2,7 +2,7 @@
 
 use super::study_config::{StudyConfig, outcome_of_verdict};
 use crate::begin_trial::{new_trial, value_sources, write_plan_file};
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
@@ -28,17 +28,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// Message of a trial's thread.
+/// Message from a trial's thread to the runner.
 pub(super) enum TrialMessage {
-    /// Recorded under this label.
+    /// The trial was recorded under this label.
     Begun(String),
-    /// Progress ([`StudyConfig::progress`]), and the metric there as measured.
+    /// Progress of the trial ([`StudyConfig::progress`]), and the metric as measured at that point.
     Report(u64, f64),
-    /// A host failed, with the reason.
+    /// A host of the trial failed, for this reason.
     Trouble(String),
-    /// The trial failed, with the reason.
+    /// The trial failed, for this reason.
     Failed(String),
-    /// The thread is finished.
+    /// The trial's thread is finished.
     Over(Result<TrialEnd, CommandError>),
 }
 
@@ -46,7 +46,7 @@ pub(super) enum TrialMessage {
 pub(super) enum TrialEnd {
     /// The trial ended with an outcome for the study.
     Ended(TrialOutcome),
-    /// It was stopped and can be resumed.
+    /// The trial was stopped and can be resumed.
     Stopped,
 }
 
@@ -55,21 +55,21 @@ pub(super) struct TrialJob<'a> {
     pub(super) context: &'a Context,
     pub(super) loaded: &'a LoadedRecipe,
     pub(super) kept: &'a StudyConfig,
-    /// Name of the study.
+    /// Name of the trial's study.
     pub(super) name: &'a str,
     pub(super) number: u64,
     pub(super) values: Vec<TrialValue>,
-    /// Source of the proposal, for the history.
+    /// Source of the proposed values, recorded in the history.
     pub(super) source: serde_json::Value,
-    /// Recipe of its slot, with its values.
+    /// Recipe with the proposed values, restricted to the hosts of the trial's slot.
     pub(super) recipe: Recipe,
-    /// Share of its host.
+    /// Share of a host's cores and memory that the trial gets.
     pub(super) share: HostShare,
     pub(super) interrupts: Arc<Interrupts>,
     pub(super) say: Sender<(u64, TrialMessage)>,
 }
 
-/// A recorded trial, ready to run.
+/// A trial that is recorded and ready to run.
 struct RecordedTrial {
     id: TrialId,
     label: String,
@@ -78,7 +78,7 @@ struct RecordedTrial {
 }
 
 impl TrialJob<'_> {
-    /// Supervises the trial to its end, and sends the result.
+    /// Runs the trial to its end, and sends the result to the runner.
     pub(super) fn run(self) {
         let over = self.drive();
         self.send(TrialMessage::Over(over));
@@ -130,7 +130,7 @@ impl TrialJob<'_> {
         Ok(outcome.map_or(TrialEnd::Stopped, TrialEnd::Ended))
     }
 
-    /// Finds the trial of this number if it was recorded before.
+    /// Finds the trial of this number in the history, if it was recorded before.
     fn find_recorded(&self, history: &mut History) -> Result<Option<RecordedTrial>, CommandError> {
         let tried = history.study_trials(self.name).map_err(|error| history_failure(&error))?;
         let begun = tried.into_iter().find(|tried| tried.number == self.number).and_then(|tried| tried.trial);
@@ -146,7 +146,7 @@ impl TrialJob<'_> {
         Ok(Some(RecordedTrial { id, label: trial.row.label.clone(), plan, how }))
     }
 
-    /// Plans and records a new trial; returns an outcome if it cannot be planned.
+    /// Plans a trial and records it; the inner `Err` is its outcome if it cannot be planned.
     fn create(&self, history: &mut History) -> Result<Result<RecordedTrial, TrialOutcome>, CommandError> {
         let tried = |trial: Option<TrialId>, rejection: Option<String>| {
             let json = json!({ "values": self.values, "source": self.source });
@@ -155,7 +155,7 @@ impl TrialJob<'_> {
         let plan = match rates::plan_derived_recipe(self.context, history, self.loaded, &self.recipe) {
             Ok(plan) => plan,
             Err(failure) if failure.exit() == ExitReason::NothingFits => {
-                let refused = tried(None, Some(failure.render(ColourMode::plain())));
+                let refused = tried(None, Some(failure.render(ColorMode::plain())));
                 history.record_study_trial(self.name, &refused).map_err(|error| history_failure(&error))?;
                 return Ok(Err(TrialOutcome::Failed { reason: TrialFailure::Rejected }));
             }
@@ -182,7 +182,8 @@ impl TrialJob<'_> {
         Ok(Ok(RecordedTrial { id: created.id, label: created.label, plan, how: RunMode::Start }))
     }
 
-    /// Returns the settings of the study's recipe, with the proposed values and the trial length.
+    /// Returns the settings to record: those of the study's recipe, the proposed values, and the trial's
+    /// length.
     fn settings(&self, plan: &Plan) -> BTreeMap<String, String> {
         let mut settings = plan.settings.clone();
         if self.kept.steps.is_some() {
@@ -200,19 +201,19 @@ impl TrialJob<'_> {
     }
 }
 
-/// Converts a trial's events to messages.
+/// Observer that converts a trial's events to messages for the runner.
 struct TrialListener<'a, 'b> {
     job: &'a TrialJob<'b>,
     metric: &'a Metric,
-    /// Samples per step.
+    /// Number of samples per step.
     batch: u64,
     is_script: bool,
-    /// Ranks whose metrics count for a script.
+    /// Selects the ranks whose metrics count, if a script trains.
     reporters: Reporters,
 }
 
 impl TrialListener<'_, '_> {
-    /// Returns the objective's metric of an event, with its step.
+    /// Returns step and value of the objective's metric in an event; `None` if it has none.
     fn measured(&mut self, said: &StampedEvent) -> Option<(u64, f64)> {
         let step = match &said.event {
             Event::Step(figures) => figures.step,
@@ -246,7 +247,7 @@ impl Observer for TrialListener<'_, '_> {
     }
 }
 
-/// Records that a stopped trial was pruned.
+/// Records in the history that a stopped trial was pruned.
 pub(super) fn record_pruned(
     context: &Context,
     history: &mut History,

@@ -1,9 +1,10 @@
-//! Code versions of the compared trials.
+//! Text about the code versions of compared trials.
 
 use crate::output::PageStyle;
 use dtrain_runner::compare::{CodeVersions, Revision};
 
-/// Formats, part by part, whether the code was the same.
+/// Formats the commits of the trials and their uncommitted changes; `is_shown` if the changes follow as
+/// patches.
 pub(super) fn same_code(code: &CodeVersions, is_shown: bool, style: PageStyle) -> Vec<String> {
     let named = || ('A'..='Z').zip(&code.revisions);
     let short = |revision: &Revision| revision.commit.chars().take(7).collect::<String>();

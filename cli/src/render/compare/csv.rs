@@ -3,7 +3,8 @@
 use crate::render::table::csv;
 use dtrain_runner::compare::{ResultValue, TrialComparison};
 
-/// Formats all values as CSV: `part,name,differs` and one column per trial, numbers at full precision.
+/// Formats all compared values as CSV: `part,name,differs` and one column per trial, numbers at full
+/// precision.
 pub(crate) fn compare_csv(comparison: &TrialComparison) -> String {
     let mut header = vec!["part".into(), "name".into(), "differs".into()];
     header.extend(comparison.trials.iter().map(|trial| trial.label.as_str().into()));

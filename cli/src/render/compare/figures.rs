@@ -1,4 +1,4 @@
-//! Results of compared trials: values with errors, and outcomes.
+//! Text about the results of compared trials: values with errors, and changes from the first trial.
 
 use super::ComparisonLine;
 use crate::render::number::{count, seconds};
@@ -43,7 +43,7 @@ fn remark(change: &BaselineDelta) -> String {
     }
 }
 
-/// Formats a value in its unit, with its error.
+/// Formats a measured value in its unit, with its error if that is known.
 pub(crate) fn measured_text(value: ResultValue, unit: ValueUnit) -> String {
     let show = |number: f64| match unit {
         ValueUnit::Plain => digits(number),
@@ -64,7 +64,7 @@ pub(crate) fn measured_text(value: ResultValue, unit: ValueUnit) -> String {
     }
 }
 
-/// Formats `200.0 ± 10.0 ms`, with a common unit written once.
+/// Joins a value and its error as `200.0 ± 10.0 ms`, with a common unit written once.
 fn give_or_take(value: &str, spread: &str) -> String {
     match (value.rsplit_once(' '), spread.rsplit_once(' ')) {
         (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} ± {spread}"),
@@ -72,7 +72,7 @@ fn give_or_take(value: &str, spread: &str) -> String {
     }
 }
 
-/// Formats four significant digits, without trailing zeros.
+/// Formats a number with four significant digits, without trailing zeros.
 pub(super) fn digits(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();

@@ -1,4 +1,4 @@
-//! Comparison of trials: their differences, as a page or as CSV.
+//! Comparison of trials as a page of text or as CSV: their differences and results.
 
 mod code;
 mod csv;
@@ -10,19 +10,20 @@ pub(super) use figures::measured_text;
 use super::history::status;
 use super::param;
 use super::sparkline::plot;
-use super::table::{TextRole, age, painted, truncate, width};
+use super::table::{TextRole, age, painted};
+use super::truncate::{truncate, width};
 use crate::output::PageStyle;
 use code::{patches, same_code};
 use dtrain_runner::compare::{ComparedValue, TrialComparison, ValuePerTrial};
 use figures::{digits, result};
 
-/// Greatest width of a line's name.
+/// Greatest width of a line's name, in characters.
 const NAME: usize = 28;
 
-/// Height of the loss plot in lines.
+/// Height of the loss plot, in lines.
 const HEIGHT: usize = 8;
 
-/// One line: name, one text per trial, and a remark.
+/// One line of the comparison: a name, one text per trial, and a remark.
 struct ComparisonLine {
     name: String,
     values: Vec<String>,
@@ -30,7 +31,8 @@ struct ComparisonLine {
     tone: TextRole,
 }
 
-/// Formats the page: differences only, unless `all`; with `code`, also uncommitted changes.
+/// Formats the page of a comparison: only the differences, unless `all`; with `code`, also uncommitted
+/// changes.
 pub(crate) fn compare(comparison: &TrialComparison, all: bool, code: bool, style: PageStyle) -> String {
     let params = part(&comparison.params, all);
     let environment = part(&comparison.environment, all);
@@ -53,14 +55,14 @@ pub(crate) fn compare(comparison: &TrialComparison, all: bool, code: bool, style
     page
 }
 
-/// Column widths of the page.
+/// Widths of the columns of the page, in characters.
 struct ColumnWidths {
     name: usize,
     value: usize,
 }
 
 impl ColumnWidths {
-    /// Computes widths: as wide as the texts need, as narrow as the page requires.
+    /// Computes the widths that the texts need, reduced to what fits the page.
     fn fit(parts: &[&Vec<ComparisonLine>], heads: &[String], style: PageStyle) -> Self {
         let lines = || parts.iter().flat_map(|part| part.iter());
         let name = lines().map(|line| width(&line.name)).max().unwrap_or(0).min(NAME);
@@ -92,7 +94,7 @@ impl ColumnWidths {
     }
 }
 
-/// Formats a title and its parts on one line, or on lines of their own if they do not fit.
+/// Formats a title and its parts on one line, or each on a line of its own if they do not fit.
 fn sentence(name: &str, parts: &[String], style: PageStyle) -> String {
     let whole = parts.join("; ");
     if width(name) + 2 + width(&whole) <= style.width {
@@ -109,7 +111,7 @@ fn title(name: &str, style: PageStyle) -> String {
     painted(name, TextRole::Bold, style.paint)
 }
 
-/// Returns the column heads: `A gpt-1`, and `done, 2h`, per trial.
+/// Returns two heads for each trial's column: `A gpt-1`, and `done, 2h`.
 fn heads(comparison: &TrialComparison, style: PageStyle) -> (Vec<String>, Vec<String>) {
     let told = ('A'..='Z').zip(&comparison.trials).map(|(letter, trial)| {
         let state = format!("{}, {}", status(trial.status).text, age(trial.created_ms, style.now_ms));
@@ -118,7 +120,7 @@ fn heads(comparison: &TrialComparison, style: PageStyle) -> (Vec<String>, Vec<St
     told.unzip()
 }
 
-/// Returns the lines that differ, or all lines.
+/// Returns lines for the values that differ between the trials, or with `all` for all values.
 fn part(differences: &[ValuePerTrial], all: bool) -> Vec<ComparisonLine> {
     let shown = differences.iter().filter(|difference| all || difference.differs);
     shown.map(difference).collect()
@@ -143,13 +145,13 @@ fn difference(difference: &ValuePerTrial) -> ComparisonLine {
     }
 }
 
-/// Formats a value in the unit of its key.
+/// Formats the value of one trial in the unit of its key.
 pub(crate) fn text(difference: &ValuePerTrial, cell: &ComparedValue) -> String {
     let told = cell.number.and_then(|number| param::number(&difference.name, number));
     told.unwrap_or_else(|| cell.text.clone())
 }
 
-/// Formats `2 of 37 differ; --all shows the rest`.
+/// Formats the number of differing values: `2 of 37 differ; --all shows the rest`.
 fn counted(differences: &[ValuePerTrial], all: bool) -> String {
     let differing = differences.iter().filter(|difference| difference.differs).count();
     let verb = if differing == 1 { "differs" } else { "differ" };

@@ -1,14 +1,14 @@
-//! Stacked bars: the shares of a step's time, and the memory of each stage.
+//! Stacked bars: shares of a step's time, and memory of each stage.
 
 use super::svg::{Anchor, AxisScale, Rectangle, Svg, escaped};
 use super::{StackPart, StageMemoryBar, StepTimeShares, WIDTH, bytes};
 use crate::render::number::seconds;
 use std::fmt::Write as _;
 
-/// Width that a letter of a label needs.
+/// Estimated width of one letter in a label.
 const LETTER: f64 = 7.5;
 
-/// Draws one bar: the shares of a step's time, and below it the 80 % interval.
+/// Draws the shares of a step's time as one bar, and below it the 80 % interval of the time.
 pub(super) fn time(step: &StepTimeShares) -> String {
     const LEFT: f64 = 16.0;
     let mut svg = Svg::new(WIDTH, 96.0, "time of a step by cause");
@@ -26,7 +26,7 @@ pub(super) fn time(step: &StepTimeShares) -> String {
     svg.finished() + &legend(&step.causes, step.seconds)
 }
 
-/// Draws one bar per stage, on a common scale up to the memory available to a rank.
+/// Draws the memory of each stage as a bar, on a common scale up to the memory available to a rank.
 pub(super) fn memory(stages: &[StageMemoryBar], available: f64) -> String {
     let (mut svg, scale, height) =
         stacked(stages, available, "memory of a rank of each stage by category", bytes);
@@ -37,8 +37,8 @@ pub(super) fn memory(stages: &[StageMemoryBar], available: f64) -> String {
     svg.finished() + &of_largest(stages)
 }
 
-/// Draws a bar for the plan, if given, and one per rank, on a common scale; the legend is that of the largest
-/// rank. `what` is the accessible name of the drawing.
+/// Draws one bar per rank, and one for the plan if given, on a common scale; the legend describes the largest
+/// rank's bar. `what` is the accessible name of the drawing.
 pub(super) fn ranks(
     plan: Option<StageMemoryBar>,
     ranks: Vec<StageMemoryBar>,
@@ -50,7 +50,7 @@ pub(super) fn ranks(
     super::wide(&stacked(&rows, 0.0, what, words).0.finished()) + &legend
 }
 
-/// Draws bars with names and totals, on a scale up to `least` or more; returns the drawing's height too.
+/// Draws bars with names and totals on a scale up to `least` or more; returns drawing, scale and height.
 fn stacked(
     stages: &[StageMemoryBar],
     least: f64,
@@ -78,13 +78,13 @@ fn stacked(
     (svg, scale, height)
 }
 
-/// Returns the legend of the largest bar.
+/// Returns the legend of the largest of the bars.
 fn of_largest(stages: &[StageMemoryBar]) -> String {
     let all = stages.iter().max_by(|a, b| a.total().total_cmp(&b.total()));
     all.map_or_else(String::new, |stage| legend(&stage.parts, stage.total()))
 }
 
-/// Draws parts side by side, with labels where they fit.
+/// Draws the parts of a bar side by side, with labels where they fit.
 fn parts(svg: &mut Svg, parts: &[StackPart], whole: f64, scale: AxisScale, (y, height): (f64, f64)) {
     let mut before = 0.0;
     for part in parts.iter().filter(|part| part.value > 0.0) {
@@ -101,7 +101,7 @@ fn parts(svg: &mut Svg, parts: &[StackPart], whole: f64, scale: AxisScale, (y, h
     }
 }
 
-/// Draws an axis with tick marks.
+/// Draws a horizontal axis with tick marks, labeled by `words`.
 pub(super) fn axis(svg: &mut Svg, scale: AxisScale, y: f64, words: fn(f64) -> String) {
     for mark in scale.marks(8) {
         let x = scale.at(mark);
@@ -111,7 +111,7 @@ pub(super) fn axis(svg: &mut Svg, scale: AxisScale, y: f64, words: fn(f64) -> St
     }
 }
 
-/// Formats the meaning of each colour, with its share.
+/// Formats the legend of a bar: color, name and share of each part.
 fn legend(parts: &[StackPart], whole: f64) -> String {
     let mut text = "<ul class=\"legend\">\n".to_owned();
     for part in parts.iter().filter(|part| part.value > 0.0) {
@@ -127,7 +127,7 @@ fn legend(parts: &[StackPart], whole: f64) -> String {
     text + "</ul>\n"
 }
 
-/// Formats a share in percent; tiny shares as `< 0.1 %`.
+/// Formats a share in percent; tiny ones as `< 0.1 %`.
 pub(super) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     if percent > 0.0 && percent < 0.1 { "< 0.1 %".to_owned() } else { format!("{percent:.1} %") }

@@ -1,4 +1,4 @@
-//! Line charts over steps, tokens or time.
+//! Line charts of values over steps, tokens or time.
 
 use super::parallel_coordinates::MANY;
 use super::svg::{Anchor, AxisScale, Svg, escaped};
@@ -6,59 +6,59 @@ use super::unit::Unit;
 use crate::render::number::counted;
 use std::fmt::Write as _;
 
-/// Most points of a line; longer lines are reduced to minima and maxima.
+/// Maximum number of points in a line; longer lines are reduced to minima and maxima.
 pub(super) const POINTS_MOST: usize = 2000;
 
-/// Most points of a line that are drawn as dots too.
+/// Maximum number of points in a line that are drawn as dots too.
 const DOTS_MOST: usize = 40;
 
-/// Ratio of the largest to the smallest value from which the scale is logarithmic.
+/// Ratio of the largest to the smallest value from which on the scale is logarithmic.
 const WIDE: f64 = 30.0;
 
-/// Number of line styles (colour and dashes); later lines reuse them.
+/// Number of line styles (color and dashes); further lines reuse them.
 pub(super) const LOOKS: usize = 6;
 
-/// A line of a chart.
+/// A line in a chart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Trace {
-    /// Name in the legend.
+    /// Name of the line in the legend.
     pub(super) name: String,
-    /// Short label at its end; may be empty.
+    /// Short label at the end of the line; may be empty.
     pub(super) mark: String,
-    /// CSS class: `look-0` to `look-5`, or `faint`.
+    /// CSS class of the line: `look-0` to `look-5`, or `faint`.
     pub(super) class: String,
-    /// Number of its trial, for the page's script.
+    /// Number of the trial that the line belongs to, for the page's script; `None` if it is not needed.
     pub(super) trial: Option<u64>,
-    /// Points (x, y); a value that is not finite breaks the line.
+    /// Points (x, y) of the line; a value that is not finite breaks it.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Returns the CSS class of a line by its index.
+/// Returns the CSS class of the line with index `place`.
 pub(super) fn line_class(place: usize) -> String {
     format!("look-{}", place % LOOKS)
 }
 
-/// A line chart.
+/// A line chart with its axes and size.
 #[derive(Clone, Debug)]
 pub(super) struct Chart<'a> {
     pub(super) title: &'a str,
-    /// Label and unit of the x axis.
+    /// Label and unit of the chart's x axis.
     pub(super) across: (&'a str, Unit),
     pub(super) unit: Unit,
     pub(super) lines: &'a [Trace],
-    /// Range of y values; values outside are drawn at the edge.
+    /// Range of y values to show, with other values drawn at the edge; `None` for the range of all values.
     pub(super) within: Option<(f64, f64)>,
-    /// Marked x positions.
+    /// X positions that a vertical line marks.
     pub(super) guides: &'a [f64],
-    /// Width and height of the drawing.
+    /// Width and height of the chart.
     pub(super) size: (f64, f64),
 }
 
-/// Size of a chart of half the page's width.
+/// Width and height of a chart that takes half the page's width.
 pub(super) const HALF: (f64, f64) = (500.0, 250.0);
 
 impl Chart<'_> {
-    /// Draws the chart as a figure of a page; empty without points.
+    /// Draws the chart as an HTML figure; empty without points.
     pub(super) fn drawn(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let finite = || points().filter(|(x, y)| x.is_finite() && y.is_finite());
@@ -136,12 +136,12 @@ fn caption(title: &str, body: &str) -> String {
     format!("<figure>\n<figcaption>{}</figcaption>\n{body}</figure>\n", escaped(title))
 }
 
-/// Formats the scale for the page's script.
+/// Formats an axis's coordinates, values and kind of scale as an attribute for the page's script.
 fn scale_attribute(places: (f64, f64), values: (f64, f64), ratios: bool) -> String {
     format!("{} {} {:e} {:e} {}", places.0, places.1, values.0, values.1, u8::from(ratios))
 }
 
-/// Returns the smallest and the largest finite value.
+/// Returns the smallest and the largest finite value; `None` if there is none.
 pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let finite = values.filter(|value| value.is_finite());
     finite.fold(None, |range: Option<(f64, f64)>, value| {
@@ -150,15 +150,14 @@ pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Widens a range a little, so that no line lies on the frame; a single value gets a range around it.
+/// Widens a range a little so that no line lies on the frame; a single value becomes a range around it.
 pub(super) fn room(low: f64, high: f64) -> (f64, f64) {
     let margin = if high > low { 0.04 * (high - low) } else { (0.05 * high.abs()).max(1e-9) };
     let floor = if low >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
     ((low - margin).max(floor), high + margin)
 }
 
-/// Reduces a line to at most `most` points (an even number): the minimum and maximum of equal sections, in
-/// order.
+/// Reduces a line to at most `most` points (an even number): minimum and maximum of equal sections, in order.
 pub(super) fn reduced(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     if points.len() <= most {
         return points.to_vec();
@@ -190,7 +189,7 @@ fn draw(svg: &mut Svg, line: &Trace, x: AxisScale, y: AxisScale, (low, high): (f
     }
 }
 
-/// Draws the labels at the lines' ends without overlaps.
+/// Draws the labels at the ends of the lines, without overlaps.
 fn marks(
     svg: &mut Svg,
     lines: &[Trace],
@@ -214,7 +213,7 @@ fn marks(
     }
 }
 
-/// Formats the legend: each line's style and name; empty for a single line.
+/// Formats the legend of a chart: style and name of each line; empty for a single line.
 pub(super) fn legend(lines: &[(String, String)]) -> String {
     if lines.len() < 2 {
         return String::new();

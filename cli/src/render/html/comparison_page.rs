@@ -1,4 +1,4 @@
-//! Report of several trials: their differences, results and curves.
+//! Report page about several trials: their differences, results and curves.
 
 use super::chart::{POINTS_MOST, Trace, line_class, reduced};
 use super::document::{Cell, document, header, section, table};
@@ -11,22 +11,22 @@ use dtrain_runner::compare::{ResultPerTrial, TrialComparison, ValuePerTrial};
 use dtrain_runner::ledger::TrialDetails;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Trials and their comparison.
+/// Trials with their comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct ComparedTrials {
     /// Differences between the trials.
     pub(crate) comparison: TrialComparison,
-    /// The trials, in the comparison's order.
+    /// The trials, in the order of the comparison.
     pub(crate) trials: Vec<ChartedTrial>,
 }
 
-/// Returns the label of a trial in charts: `A` to `Z`, then `A2` and so on.
+/// Returns the label in charts of the trial with index `place`: `A` to `Z`, then `A2` and so on.
 fn letter(place: usize) -> String {
     let letter = ('A'..='Z').nth(place % 26).unwrap_or('A');
     if place < 26 { letter.to_string() } else { format!("{letter}{}", place / 26 + 1) }
 }
 
-/// Builds the page of a comparison.
+/// Builds the HTML page of a comparison.
 pub(crate) fn comparison_page(compared: &ComparedTrials) -> String {
     let ComparedTrials { comparison, trials } = compared;
     let labels: Vec<&str> = comparison.trials.iter().map(|trial| trial.label.as_str()).collect();
@@ -105,7 +105,7 @@ fn short(commit: &str) -> String {
     commit.chars().take(10).collect()
 }
 
-/// Draws a chart of each metric that any trial has.
+/// Draws one chart for each metric that any of the trials has.
 fn curves(trials: &[ChartedTrial]) -> String {
     let keys: Vec<&str> = {
         let mut seen = BTreeSet::new();
@@ -153,7 +153,7 @@ fn over(trials: &[ChartedTrial], key: &str, across: HorizontalAxis, name: (&'sta
     chart(key, name, &lines.collect::<Vec<_>>()).drawn()
 }
 
-/// Returns a trial's settings without the seed, and the seed.
+/// Returns the settings of a trial except the seed, and the seed.
 fn setting(trial: &TrialDetails) -> (Vec<(&str, String)>, String) {
     let is_seed = |path: &str| path == "train.seed" || path == "params.seed";
     let (seeds, others): (Vec<_>, Vec<_>) = trial.params.iter().partition(|param| is_seed(&param.path));
@@ -161,10 +161,10 @@ fn setting(trial: &TrialDetails) -> (Vec<(&str, String)>, String) {
     (others, seeds.iter().map(|param| param.value.to_string()).collect::<Vec<_>>().join(","))
 }
 
-/// Trials of one setting by seed: index among the compared trials, and best value.
+/// Results of one setting's trials by seed: index among the compared trials, and best value.
 type SeedResults = BTreeMap<String, (usize, f64)>;
 
-/// Compares settings that were trained with two or more common seeds against the first of them.
+/// Formats tests of settings, trained with two or more common seeds, against the first of these settings.
 fn pairs(trials: &[ChartedTrial]) -> String {
     let mut groups: Vec<(Vec<(&str, String)>, SeedResults)> = Vec::new();
     for (place, shown) in trials.iter().enumerate() {

@@ -1,12 +1,12 @@
-//! Parts of every page: a self-contained HTML document, sections, tables.
+//! Parts that all pages share: the self-contained HTML document, sections, tables.
 
 use super::svg::escaped;
 use std::fmt::Write as _;
 
-/// Content security policy: nothing is loaded from anywhere.
+/// Content security policy of every page: nothing is loaded from anywhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-/// Wraps a body into a page. The script only shows values under the pointer and is optional.
+/// Wraps a body into an HTML document. The script, which is optional, only shows values under the pointer.
 pub(super) fn document(title: &str, body: &str, script: Option<&str>) -> String {
     let script = script.map(|code| format!("<script>\n{code}</script>\n")).unwrap_or_default();
     format!(
@@ -19,7 +19,7 @@ pub(super) fn document(title: &str, body: &str, script: Option<&str>) -> String 
     )
 }
 
-/// Appends a section with a title and a subtitle; does nothing if the body is empty.
+/// Appends a section with title and subtitle to a page; does nothing if the body is empty.
 pub(super) fn section(page: &mut String, title: &str, told: &str, body: &str) {
     if !body.is_empty() {
         let (title, told) = (escaped(title), escaped(told));
@@ -27,7 +27,7 @@ pub(super) fn section(page: &mut String, title: &str, told: &str, body: &str) {
     }
 }
 
-/// Appends the header: title, subtitle, lines, and named figures.
+/// Appends the header of a page: title, subtitle, lines, and named figures.
 pub(super) fn header(page: &mut String, title: &str, told: &[String], figures: &[(String, String)]) {
     _ = writeln!(page, "<header>\n<h1>{}</h1>", escaped(title));
     for line in told {
@@ -40,10 +40,10 @@ pub(super) fn header(page: &mut String, title: &str, told: &[String], figures: &
     page.push_str("</dl>\n</header>\n");
 }
 
-/// Length from which a cell's text is wrapped.
+/// Number of characters from which on a cell's text is wrapped.
 const LONG: usize = 44;
 
-/// A cell of a table.
+/// A cell of an HTML table, with its CSS class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cell {
     text: String,
@@ -51,12 +51,12 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Creates a cell that is the best of its row or column.
+    /// Creates a cell for the best value of a row or column, marked by a star.
     pub(super) fn best(text: impl Into<String>) -> Self {
         Self { text: format!("★ {}", text.into()), class: "best" }
     }
 
-    /// Creates a cell that reports a failure.
+    /// Creates a cell that tells of a failure.
     pub(super) fn bad(text: impl Into<String>) -> Self {
         Self { text: text.into(), class: "bad" }
     }
@@ -75,12 +75,12 @@ impl From<&str> for Cell {
     }
 }
 
-/// Formats a table that scrolls in its own box; empty without rows. `titles` may be empty.
+/// Formats a table that scrolls in a box of its own; empty without rows. `titles` may be empty.
 pub(super) fn table(titles: &[&str], rows: &[Vec<Cell>]) -> String {
     marked_table(titles, rows, |_| None)
 }
 
-/// Like [`table`], with a trial number per row for the page's script.
+/// Like [`table`], with the number of a trial on each row for the page's script.
 pub(super) fn marked_table(
     titles: &[&str],
     rows: &[Vec<Cell>],
@@ -110,7 +110,7 @@ pub(super) fn marked_table(
     text + "</tbody>\n</table></div>\n"
 }
 
-/// Formats a collapsed section.
+/// Formats a section that is collapsed at first.
 pub(super) fn folded(title: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
@@ -118,7 +118,7 @@ pub(super) fn folded(title: &str, body: &str) -> String {
     format!("<details>\n<summary>{}</summary>\n{body}</details>\n", escaped(title))
 }
 
-/// Formats a time: `2026-11-24 19:42 UTC`.
+/// Formats a date and time in UTC: `2026-11-24 19:42 UTC`.
 pub(super) fn moment(at_ms: u64) -> String {
     let minutes = at_ms / 60_000;
     format!("{} {:02}:{:02} UTC", dtrain_planner::format_day(at_ms), minutes / 60 % 24, minutes % 60)

@@ -1,6 +1,7 @@
-//! A plan as a self-contained HTML page: no script, font or picture is loaded from anywhere.
+//! Reports and plans as self-contained HTML pages: no script, font or picture is loaded from anywhere.
 //!
-//! `plan_page` and `what_if_page` supply the contents; the page and its drawings depend only on [`PlanPage`].
+//! `plan_page` and `what_if_page` supply the contents of a plan's page; page and drawings depend only on
+//! [`PlanPage`].
 
 mod bars;
 mod chart;
@@ -41,24 +42,24 @@ pub(crate) use what_if_page::what_if_page;
 /// Width of all drawings, in their own units.
 const WIDTH: f64 = 1040.0;
 
-/// Contents of a plan's page.
+/// Contents of the page about a plan.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanPage {
-    /// Model and hosts of the plan.
+    /// Title of the page: model and hosts of the plan.
     title: String,
     subtitle: String,
-    /// The choice in words, shortest line first.
+    /// Lines that describe the chosen layout, the shortest first.
     choice: Vec<String>,
-    /// Named figures.
+    /// Figures in the page's header: name, and value with unit.
     figures: Vec<(&'static str, String)>,
     time: StepTimeShares,
     memory: Vec<StageMemoryBar>,
-    /// Bytes available to a rank.
+    /// Memory available to a rank, in bytes.
     available: f64,
     front: Option<ParetoChart>,
     timeline: Option<Timeline>,
     losers: Vec<AlternativeRow>,
-    /// Sources of the rates.
+    /// Sources of the rates from which the plan was priced.
     sources: Vec<String>,
 }
 
@@ -67,13 +68,13 @@ pub(crate) struct PlanPage {
 struct StackPart {
     name: String,
     value: f64,
-    /// Value with its unit.
+    /// Value of the part with its unit, for display.
     words: String,
-    /// Colour: suffix of a CSS class.
+    /// Color of the part, as the suffix of a CSS class.
     tone: &'static str,
 }
 
-/// Parts of a step's time, and the 80 % interval.
+/// Predicted time of a step by cause, with the ends of its 80 % interval.
 #[derive(Clone, Debug)]
 struct StepTimeShares {
     seconds: f64,
@@ -82,7 +83,7 @@ struct StepTimeShares {
     causes: Vec<StackPart>,
 }
 
-/// Parts of a rank's memory.
+/// Memory of a stage or rank by category, as a bar.
 #[derive(Clone, Debug)]
 struct StageMemoryBar {
     name: String,
@@ -95,19 +96,19 @@ impl StageMemoryBar {
     }
 }
 
-/// Pareto front over time, memory and cost.
+/// Pareto front of candidates over time, memory and cost.
 #[derive(Clone, Debug)]
 struct ParetoChart {
-    /// Billed device: a core or a GPU.
+    /// Name of the device that costs are counted in: a core or a GPU.
     device: String,
     choice: Dot,
     dots: Vec<Dot>,
 }
 
-/// One candidate in the chart.
+/// One candidate in the chart of the Pareto front.
 #[derive(Clone, Debug)]
 struct Dot {
-    /// Number among the labelled candidates.
+    /// Number among the labeled candidates; `None` without a label.
     number: Option<usize>,
     words: String,
     step_seconds: f64,
@@ -118,7 +119,7 @@ struct Dot {
     money: Option<f64>,
 }
 
-/// Best candidate with another value of one setting.
+/// Best candidate whose value of one setting differs from the choice.
 #[derive(Clone, Debug)]
 struct AlternativeRow {
     axis: String,
@@ -129,7 +130,7 @@ struct AlternativeRow {
 }
 
 impl ParetoChart {
-    /// Builds the chart of a choice; `words` describes a candidate.
+    /// Builds the chart of the Pareto front around a choice; `words` describes a candidate.
     fn of<T>(weighed: &Tradeoffs<T>, device: &str, words: impl Fn(&T) -> String) -> Self {
         let dot = |point: &dtrain_planner::choice::tradeoffs::Tradeoff<T>, number| Dot {
             number,
@@ -147,7 +148,7 @@ impl ParetoChart {
     }
 }
 
-/// Converts causes of time into parts.
+/// Converts seconds by cause into the parts of a bar.
 fn causes(parts: &[(&str, f64)]) -> Vec<StackPart> {
     let of = |(name, value): &(&str, f64)| StackPart {
         name: (*name).to_owned(),
@@ -158,7 +159,7 @@ fn causes(parts: &[(&str, f64)]) -> Vec<StackPart> {
     parts.iter().map(of).collect()
 }
 
-/// Returns the colour of a cause of time.
+/// Returns the color of a cause of time, as the suffix of a CSS class.
 fn tone(cause: &str) -> &'static str {
     match cause {
         "forward" | "computing" => "forward",
@@ -176,7 +177,7 @@ fn tone(cause: &str) -> &'static str {
     }
 }
 
-/// Converts categories of memory into parts, coloured by index.
+/// Converts bytes by category into the parts of a bar, colored by index.
 fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<StackPart> {
     const TONES: [&str; 8] =
         ["forward", "gradients", "optimizer", "sent", "tensor", "weights", "experts", "overhead"];
@@ -189,7 +190,7 @@ fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<Stack
     parts.into_iter().zip(TONES.into_iter().cycle()).map(of).collect()
 }
 
-/// Formats bytes.
+/// Formats a number of bytes with a unit.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
 fn bytes(value: f64) -> String {
     Bytes(value.max(0.0) as u64).to_string()
@@ -200,7 +201,7 @@ fn whole(bytes: Bytes) -> f64 {
     bytes.0 as f64
 }
 
-/// Builds the page.
+/// Builds the HTML page about a plan.
 pub(crate) fn page(report: &PlanPage) -> String {
     let mut page = String::new();
     head(&mut page, report);

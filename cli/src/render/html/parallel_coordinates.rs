@@ -1,19 +1,19 @@
-//! Parallel coordinates of a study: one line per trial through the axes of the searched settings, up to its
+//! Parallel coordinates of a study: each trial is a line through the axes of the searched settings, up to its
 //! result.
 
 use super::svg::{Anchor, Svg, escaped};
 use super::unit::number;
 use super::{WIDTH, wide};
 
-/// Axis of one searched setting.
+/// Axis for one searched setting.
 #[derive(Clone, Debug)]
 pub(super) struct CoordinateAxis {
     pub(super) name: String,
-    /// Tick marks: position (0 at the bottom, 1 at the top) and label.
+    /// Tick marks of the axis: position (0 at the bottom, 1 at the top) and label.
     pub(super) marks: Vec<(f64, String)>,
 }
 
-/// Outcome of a trial.
+/// Outcome of a plotted trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Done,
@@ -22,30 +22,30 @@ pub(super) enum Ending {
     Open,
 }
 
-/// A trial as a line.
+/// A trial as a line through the axes.
 #[derive(Clone, Debug)]
 pub(super) struct TrialPolyline {
     pub(super) number: u64,
-    /// Position on each axis; `None` if the trial has no such value.
+    /// Position of the line on each axis; `None` if the trial has no value there.
     pub(super) places: Vec<Option<f64>>,
     pub(super) result: Option<f64>,
     pub(super) end: Ending,
-    /// True for the best trials, which are highlighted.
+    /// True for one of the best trials, which are highlighted.
     pub(super) is_good: bool,
     pub(super) is_best: bool,
     pub(super) words: String,
 }
 
-/// Number of lines from which each is drawn fainter.
+/// Number of lines from which on each is drawn fainter.
 pub(super) const MANY: usize = 60;
 
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 330.0;
 
-/// Vertical position of lines without a value on an axis.
+/// Vertical position of a line on an axis where it has no value.
 const WITHOUT: f64 = 360.0;
 
-/// Draws axes side by side; the last one is the result, limited to `range`.
+/// Draws the axes side by side with a line per trial; the last axis is the result, limited to `range`.
 pub(super) fn parallel_coordinates(
     axes: &[CoordinateAxis],
     metric: &str,
@@ -108,12 +108,12 @@ fn axis_of(svg: &mut Svg, x: f64, name: &str, marks: &[(f64, String)], up: &impl
     }
 }
 
-/// Returns the last word of a key: `learning_rate` of `train.learning_rate`.
+/// Returns the last word of a key, such as `learning_rate` of `train.learning_rate`.
 fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// Formats the meaning of the line styles.
+/// Formats the legend of the line styles that occur.
 pub(super) fn legend(strands: &[TrialPolyline]) -> String {
     let any = |of: &dyn Fn(&TrialPolyline) -> bool| strands.iter().any(of);
     let kinds = [

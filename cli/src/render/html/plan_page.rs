@@ -1,4 +1,4 @@
-//! Page of a plan for dtrain's own worker.
+//! Contents of the page about a plan for dtrain's own worker.
 
 use super::{
     AlternativeRow, ParetoChart, PlanPage, StageMemoryBar, StepTimeShares, categories, causes, whole,
@@ -9,7 +9,7 @@ use dtrain_planner::planning::explain::{self, choice, device, subject};
 use dtrain_planner::text::amount;
 use dtrain_planner::{Alternative, MemoryBreakdown, Plan, StepProfile};
 
-/// Builds the page of a plan, with the simulated timeline of its best candidate.
+/// Builds the contents of a plan's page, with the simulated timeline of one step of its best candidate.
 pub(crate) fn plan_page(plan: &Plan, picture: StepProfile) -> PlanPage {
     let estimate = plan.best().price();
     let name = |stage: usize| {

@@ -1,4 +1,4 @@
-//! Measured step time and memory of each rank, below the predicted values.
+//! Charts of each rank's measured step time and memory, below the predicted values.
 
 use super::{StackPart, StageMemoryBar, bars, bytes};
 use crate::render::number::seconds;
@@ -7,10 +7,10 @@ use dtrain_planner::{MemoryBreakdown, TimeBreakdown};
 use dtrain_protocol::Rank;
 use dtrain_runner::ledger::{TrialDetails, TypicalStep};
 
-/// Most ranks that are drawn.
+/// Maximum number of ranks that are drawn.
 const RANKS_MOST: usize = 32;
 
-/// Returns the maximum of a series per rank.
+/// Returns the maximum of the series `key` for each rank.
 fn by_rank(trial: &TrialDetails, key: &str) -> Vec<(Rank, f64)> {
     let of = trial.figures.iter().filter(|summary| summary.key == key);
     of.filter_map(|summary| Some((summary.rank, summary.max?))).collect()
@@ -20,7 +20,7 @@ fn part(name: &str, value: f64, words: String, tone: &'static str) -> StackPart 
     StackPart { name: name.to_owned(), value, words, tone }
 }
 
-/// Draws bars of the plan and the ranks; if there are too many, the largest ones.
+/// Draws bars of the plan and of the ranks; of too many ranks, those with the largest values.
 fn bars_of(
     plan: Option<Vec<StackPart>>,
     mut ranks: Vec<StageMemoryBar>,
@@ -44,7 +44,7 @@ fn bars_of(
     bars::ranks(plan, ranks, what, words) + &told
 }
 
-/// Draws the time of each rank's phases in seconds.
+/// Draws the seconds that each rank spends in each phase of a step.
 pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> String {
     let plan: Option<TimeBreakdown> = planned(trial, "breakdown");
     let tones = ["forward", "backward", "sent", "idle", "optimizer", "overhead"];
@@ -67,7 +67,7 @@ pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> String {
     bars_of(plan, ranks.collect(), "time of a step of each rank by phase", seconds)
 }
 
-/// Draws the memory of each rank in bytes.
+/// Draws the memory of each rank by category, in bytes.
 pub(super) fn memory(trial: &TrialDetails) -> String {
     let plan: Option<MemoryBreakdown> = planned(trial, "memory");
     let words = ["weights", "gradients", "optimizer", "activations, rest"];

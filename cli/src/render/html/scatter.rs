@@ -1,4 +1,4 @@
-//! Scatter plot of the Pareto front over time, memory and cost.
+//! Scatter plot of a plan's Pareto front over time, memory and cost.
 
 use super::bars::axis;
 use super::svg::{Anchor, AxisScale, Svg, escaped};
@@ -7,16 +7,16 @@ use crate::render::number::seconds;
 use dtrain_planner::text::amount;
 use std::fmt::Write as _;
 
-/// Ratio of the longest to the shortest step from which the scale is logarithmic.
+/// Ratio of the longest to the shortest step time from which on the scale is logarithmic.
 const WIDE: f64 = 4.0;
 
-/// Edges of the frame: left, right, top, bottom.
+/// Edges of the plot's frame: left, right, top, bottom.
 const FRAME: (f64, f64, f64, f64) = (64.0, WIDTH - 24.0, 36.0, 300.0);
 
-/// Number of shades for the number of devices; the last is for the most.
+/// Number of shades that show the number of devices; the last shade stands for the most.
 const SHADES: usize = 6;
 
-/// Draws time against memory, shaded by number of devices; labelled candidates have numbers.
+/// Draws step time against memory, shaded by number of devices; labeled candidates have numbers.
 pub(super) fn pareto_chart(front: &ParetoChart) -> String {
     let (left, right, top, bottom) = FRAME;
     let mut svg = Svg::new(WIDTH, 350.0, "time, memory and money of the Pareto front");
@@ -57,13 +57,13 @@ pub(super) fn pareto_chart(front: &ParetoChart) -> String {
     svg.finished() + &legend(&shades, front) + &table(front)
 }
 
-/// Returns the shade of a number of devices among all of them.
+/// Returns the shade of the number `devices` among all numbers that occur.
 fn shade(all: &[u32], devices: u32) -> usize {
     let place = all.iter().position(|known| *known == devices).unwrap_or(0);
     if all.len() < 2 { SHADES - 1 } else { place * (SHADES - 1) / (all.len() - 1) }
 }
 
-/// Describes a candidate in words.
+/// Describes a candidate in words, as the tooltip of its dot.
 fn dot_title(dot: &Dot, front: &ParetoChart) -> String {
     let device = &front.device;
     let (step, memory) = (seconds(dot.step_seconds), bytes(dot.memory_bytes));
@@ -95,7 +95,7 @@ fn legend(shades: &[u32], front: &ParetoChart) -> String {
     text + "<li><i class=\"swatch ring\"></i>the choice</li>\n</ul>\n"
 }
 
-/// Formats a table of the choice and the labelled candidates.
+/// Formats the table of the chosen and the labeled candidates.
 fn table(front: &ParetoChart) -> String {
     let mut text = "<table>\n<thead><tr><th></th><th>step</th><th>memory</th><th>devices</th>".to_owned();
     text += "<th>paid for</th><th>configuration</th></tr></thead>\n<tbody>\n";

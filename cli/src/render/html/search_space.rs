@@ -1,13 +1,13 @@
-//! Search space of a study, read from its JSON: names, scales, positions of values.
+//! Search space of a study, read from its stored JSON: dimensions, scales, and positions of values.
 
 use super::parallel_coordinates::CoordinateAxis;
 use super::unit::number;
 use serde_json::Value;
 
-/// Most values of a scale that all get a tick mark.
+/// Number of values up to which each value on a scale gets a tick mark.
 const MARKS_MOST: usize = 12;
 
-/// A dimension of a study, parsed from JSON so that studies of every version can be drawn.
+/// A dimension of a study's search space, parsed from JSON so that studies of every version can be drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RecordedDimension {
     pub(super) name: String,
@@ -16,14 +16,14 @@ pub(super) struct RecordedDimension {
 
 #[derive(Clone, Debug, PartialEq)]
 enum DimensionScale {
-    /// A numeric range; logarithmic or linear.
+    /// A numeric range on a logarithmic or linear scale.
     Range { low: f64, high: f64, is_log: bool },
     /// A list of values, evenly spaced.
     Values(Vec<Value>),
 }
 
 impl RecordedDimension {
-    /// Parses a study's dimensions; unknown formats fall back to the values that were `tried`.
+    /// Parses the dimensions of a study; those in an unknown format get the values in `tried`.
     pub(super) fn of_study(study: &Value, tried: &[Vec<Value>]) -> Vec<Self> {
         let all = study["study"]["space"].as_array().map_or(&[][..], Vec::as_slice);
         let named = all.iter().enumerate().map(|(place, one)| {
@@ -34,7 +34,7 @@ impl RecordedDimension {
         named.collect()
     }
 
-    /// Returns the position of a value, from 0 to 1; `None` without a value.
+    /// Returns the position of a value on the dimension's scale, from 0 to 1; `None` without a value.
     pub(super) fn place(&self, value: &Value) -> Option<f64> {
         match &self.scale {
             DimensionScale::Range { low, high, is_log } => {
@@ -48,7 +48,7 @@ impl RecordedDimension {
         }
     }
 
-    /// Returns the axis with its tick marks.
+    /// Returns the dimension's axis with its tick marks.
     pub(super) fn axis(&self) -> CoordinateAxis {
         let marks = match &self.scale {
             DimensionScale::Range { low, high, is_log } => {
@@ -69,7 +69,7 @@ impl RecordedDimension {
     }
 }
 
-/// Formats a value.
+/// Formats a value of a setting for display.
 pub(super) fn to_text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -93,7 +93,7 @@ fn scale(json: &Value) -> Option<DimensionScale> {
     }
 }
 
-/// Collects the values that were tried, numbers in ascending order.
+/// Collects as a scale the distinct values that were tried in dimension `place`, in ascending order.
 fn observed_values(tried: &[Vec<Value>], place: usize) -> DimensionScale {
     let mut all: Vec<Value> = Vec::new();
     for value in tried.iter().filter_map(|values| values.get(place)).filter(|value| !value.is_null()) {
@@ -105,7 +105,7 @@ fn observed_values(tried: &[Vec<Value>], place: usize) -> DimensionScale {
     DimensionScale::Values(all)
 }
 
-/// Returns `true` if two values are equal; `1` equals `1.0`.
+/// Returns `true` if two JSON values are equal; `1` equals `1.0`.
 fn same(one: &Value, other: &Value) -> bool {
     one == other || one.as_f64().zip(other.as_f64()).is_some_and(|(a, b)| a.total_cmp(&b).is_eq())
 }

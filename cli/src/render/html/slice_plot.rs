@@ -1,14 +1,14 @@
-//! Slice plots: results of trials against each searched value, and in the order of the trials.
+//! Slice plots: results of a study's trials against each searched value, and in the order of the trials.
 
 use super::chart::{HALF, range, room};
 use super::parallel_coordinates::{CoordinateAxis, Ending, TrialPolyline};
 use super::svg::{Anchor, AxisScale, Svg, escaped};
 use super::unit::number;
 
-/// Edges of a drawing's frame: left, right, top, bottom.
+/// Edges of a plot's frame: left, right, top, bottom.
 const FRAME: (f64, f64, f64, f64) = (70.0, HALF.0 - 16.0, 14.0, HALF.1 - 44.0);
 
-/// Draws one plot per axis: values to the right, results upwards, limited to `within`.
+/// Draws one plot per axis: value to the right, result upwards, limited to `within`.
 pub(super) fn slice_plots(
     axes: &[CoordinateAxis],
     metric: &str,
@@ -70,7 +70,7 @@ pub(super) fn progress(metric: &str, strands: &[TrialPolyline], within: (f64, f6
     figure(&format!("{metric} of each trial; the line is the best so far"), &svg.finished())
 }
 
-/// Draws the axis of results.
+/// Draws the vertical axis of results; returns its scale.
 fn frame(svg: &mut Svg, within: (f64, f64)) -> AxisScale {
     let up = AxisScale::even(room(within.0, within.1), (FRAME.3, FRAME.2));
     for mark in up.marks(5) {
@@ -80,7 +80,8 @@ fn frame(svg: &mut Svg, within: (f64, f64)) -> AxisScale {
     up
 }
 
-/// Draws a trial: a dot if it completed, a ring if pruned or unfinished, a cross at the top if it failed.
+/// Draws a trial at `x`: a dot if it completed, a ring if pruned or unfinished, a cross at the top if it
+/// failed.
 fn spot(svg: &mut Svg, strand: &TrialPolyline, x: f64, up: AxisScale, within: (f64, f64)) {
     let y = strand.result.filter(|value| value.is_finite()).map(|v| up.at(v.clamp(within.0, within.1)));
     let attributes = format!("data-trial=\"{}\"", strand.number);

@@ -1,4 +1,4 @@
-//! Timeline of one step: a lane per stage, time from left to right.
+//! Timeline of one training step: a lane per pipeline stage, time from left to right.
 
 use super::WIDTH;
 use super::bars::{axis, percent};
@@ -7,16 +7,16 @@ use crate::render::number::seconds;
 use dtrain_planner::step::timeline::{Activity, Span, StageTrack, Timeline};
 use std::fmt::Write as _;
 
-/// Left and right edge of the lanes.
+/// Left and right edges of the lanes.
 pub(super) const LANES: (f64, f64) = (84.0, WIDTH - 8.0);
 
-/// Number of spans beyond which they are merged into shapes without titles, to limit the page's size.
+/// Number of spans above which they are merged into shapes without tooltips, to limit the page's size.
 const MOST_SAID: usize = 4000;
 
-/// Width from which a pass shows its number.
+/// Width from which on a forward or backward pass shows its number.
 const ROOM: f64 = 18.0;
 
-/// Draws a lane per stage, and the legend.
+/// Draws the timeline of a step and its legend.
 pub(super) fn step_timeline(timeline: &Timeline) -> String {
     let count = timeline.lanes.len();
     let (row, gap) = if count > 16 { (20.0, 2.0) } else { (36.0, 6.0) };
@@ -73,7 +73,7 @@ fn span_title(span: &Span) -> String {
     }
 }
 
-/// Returns the CSS class of an activity.
+/// Returns the CSS class for an activity of a stage.
 pub(super) fn class(doing: Activity) -> &'static str {
     match doing {
         Activity::Forward => "tone-forward",
@@ -86,7 +86,7 @@ pub(super) fn class(doing: Activity) -> &'static str {
     }
 }
 
-/// Formats the meaning of each colour, and its share of all stages' time.
+/// Formats the legend: color of each activity, and its share of the time of all stages.
 fn legend(timeline: &Timeline) -> String {
     let all: f64 = timeline.lanes.iter().map(StageTrack::seconds).sum();
     let mut text = "<ul class=\"legend\">\n".to_owned();

@@ -1,4 +1,4 @@
-//! Report of a study: its trials, their settings and results.
+//! Report page about a study: its trials, their settings and results.
 
 use super::chart::{Chart, HALF, Trace, range, reduced};
 use super::document::{Cell, document, header, marked_table, section, table};
@@ -12,64 +12,65 @@ use crate::render::number::counted;
 use dtrain_runner::ledger::{MetricSample, TrialStatus};
 use serde_json::Value;
 
-/// Most points per curve if there are many trials.
+/// Maximum number of points per curve.
 const POINTS_MOST: usize = 400;
 
-/// A study with its trials.
+/// A study with its trials, as its page shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct StudyPage {
     /// Name of the study.
     pub(crate) name: String,
-    /// Search space and sampler, as stored in the history.
+    /// Stored JSON of the study, with its search space and sampler.
     pub(crate) json: Value,
-    /// Metric of the objective.
+    /// Name of the objective's metric.
     pub(crate) metric: String,
     /// True if a lower metric is better.
     pub(crate) is_less: bool,
-    /// Trials, by number.
+    /// Trials of the study, by number.
     pub(crate) tried: Vec<PlottedTrial>,
-    /// Importance of each dimension for the result.
+    /// Importance of each dimension for the result: name, and share.
     pub(crate) importance: Vec<(String, f64)>,
-    /// Steps at which the pruner compares trials.
+    /// Steps at which the pruner compares trials; empty without rungs.
     pub(crate) rungs: Vec<u64>,
-    /// Recommended trial.
+    /// Estimate for the recommended trial; `None` if there is none.
     pub(crate) believed: Option<PosteriorEstimate>,
 }
 
-/// Estimated true metric of a trial, without luck, with its 90 % interval.
+/// Estimate of a trial's true metric, without its luck, with a 90 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PosteriorEstimate {
-    /// Number of the trial.
+    /// Number of the estimated trial in its study.
     pub(crate) number: u64,
-    /// Mean.
+    /// Mean of the estimate.
     pub(crate) mean: f64,
-    /// Ends of the interval.
+    /// Lower end of the 90 % interval.
     pub(crate) low: f64,
+    /// Upper end of the 90 % interval.
     pub(crate) high: f64,
 }
 
-/// A trial of a study.
+/// A trial of a study, as its page plots it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlottedTrial {
-    /// Number in the study, from 0.
+    /// Number of the trial in its study, from 0.
     pub(crate) number: u64,
-    /// Label; `None` if it was never trained, or was deleted.
+    /// Label of the trial; `None` if it was never trained, or was deleted.
     pub(crate) label: Option<String>,
-    /// Value of each dimension; `null` if it does not apply.
+    /// Value in each dimension of the search space; `null` if the dimension does not apply.
     pub(crate) values: Vec<Value>,
-    /// Source of the proposal, as stored in the history.
+    /// Source of the proposed values, as stored in the history.
     pub(crate) source: Value,
-    /// Status; `None` if it was never trained, or was deleted.
+    /// Status of the trial; `None` if it was never trained, or was deleted.
     pub(crate) status: Option<TrialStatus>,
-    /// Last value of the metric.
+    /// Last value of the objective's metric; `None` without one.
     pub(crate) result: Option<f64>,
-    /// True if the pruner paused it at a rung.
+    /// True if the pruner has paused the trial at a rung.
     pub(crate) is_paused: bool,
-    /// Reason of its failure.
+    /// Reason why the trial failed; empty if it did not.
     pub(crate) reason: String,
-    /// Metric over steps.
+    /// Points of the objective's metric, by step.
     pub(crate) metric: Vec<MetricSample>,
-    /// Training loss over steps, unless that is the metric.
+    /// Points of the training loss, by step; empty if the loss is the metric.
     pub(crate) loss: Vec<MetricSample>,
 }
 
@@ -101,7 +102,7 @@ impl PlottedTrial {
         }
     }
 
-    /// Returns the source of the proposal in a word.
+    /// Describes the source of the proposed values in a word or two.
     fn source(&self) -> String {
         let named = self.source.as_object().and_then(|kind| kind.keys().next().map(String::as_str));
         match self.source.as_str().or(named).unwrap_or("-") {
@@ -120,7 +121,7 @@ impl PlottedTrial {
     }
 }
 
-/// Builds the page of a study.
+/// Builds the HTML page about a study.
 pub(crate) fn study_page(study: &StudyPage) -> String {
     let values: Vec<Vec<Value>> = study.tried.iter().map(|tried| tried.values.clone()).collect();
     let dimensions = RecordedDimension::of_study(&study.json, &values);
@@ -161,7 +162,7 @@ pub(crate) fn study_page(study: &StudyPage) -> String {
     document(&study.name, &page, Some(HOVER))
 }
 
-/// Converts trials to lines and marks the best: a tenth, at least three.
+/// Converts trials to lines, and marks the best tenth of them, at least three.
 fn trial_polylines(study: &StudyPage, dimensions: &[RecordedDimension]) -> Vec<TrialPolyline> {
     let sign = if study.is_less { 1.0 } else { -1.0 };
     let done = study.tried.iter().filter(|tried| tried.end() == Ending::Done);
@@ -197,7 +198,7 @@ fn trial_polylines(study: &StudyPage, dimensions: &[RecordedDimension]) -> Vec<T
     study.tried.iter().map(strand).collect()
 }
 
-/// Returns the range of results to draw: all, except outliers in the worst tenth.
+/// Returns the range of results to draw, which excludes outliers in the worst tenth; `None` without results.
 fn result_range(study: &StudyPage, strands: &[TrialPolyline]) -> Option<(f64, f64)> {
     let mut all: Vec<f64> = strands.iter().filter_map(|strand| strand.result).collect();
     all.sort_by(f64::total_cmp);
@@ -256,7 +257,7 @@ fn head(page: &mut String, study: &StudyPage, dimensions: &[RecordedDimension], 
     header(page, &study.name, &told, &figures);
 }
 
-/// Draws the importance of each dimension as bars.
+/// Draws the importance of each dimension as a bar.
 fn weights(study: &StudyPage) -> String {
     let mut shares: Vec<&(String, f64)> = study.importance.iter().collect();
     if shares.is_empty() {
@@ -277,7 +278,7 @@ fn weights(study: &StudyPage) -> String {
     )
 }
 
-/// Draws the metric and the loss of all trials over steps.
+/// Draws metric and loss of all trials over steps.
 fn curves(study: &StudyPage, strands: &[TrialPolyline], within: Option<(f64, f64)>) -> String {
     let rungs: Vec<f64> = study.rungs.iter().map(|rung| step(*rung)).collect();
     let drawn = |key: &str, of: &dyn Fn(&PlottedTrial) -> &Vec<MetricSample>| {
@@ -300,7 +301,7 @@ fn curves(study: &StudyPage, strands: &[TrialPolyline], within: Option<(f64, f64
     format!("<div class=\"charts\">\n{charts}</div>\n") + &legend(strands)
 }
 
-/// Orders trials with the best last, so that they are drawn on top.
+/// Orders trials by quality, the best last, so that they are drawn on top.
 fn ordered<'a>(
     study: &'a StudyPage,
     strands: &'a [TrialPolyline],
@@ -333,7 +334,8 @@ fn line(strand: &TrialPolyline, samples: &[MetricSample]) -> Option<Trace> {
     })
 }
 
-/// Returns the range of the results, extended by the better end of the curves.
+/// Returns the range of values for the curves: the range `within` of the results, widened towards the better
+/// end.
 fn curve_range(study: &StudyPage, within: Option<(f64, f64)>, lines: &[Trace]) -> Option<(f64, f64)> {
     let (low, high) = within?;
     let all = lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);

@@ -1,9 +1,9 @@
-//! SVG drawings and HTML escaping; knows shapes and scales only.
+//! SVG drawings and HTML escaping; knows only shapes and scales.
 
 use dtrain_recipes::sanitize::printable;
 use std::fmt::Write as _;
 
-/// Escapes text for HTML and XML.
+/// Escapes the special characters of a text for HTML and XML.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     // XML does not allow control characters.
@@ -20,7 +20,7 @@ pub(super) fn escaped(text: &str) -> String {
     safe
 }
 
-/// Alignment of a text at its point.
+/// Horizontal alignment of a text at its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -28,7 +28,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// A rectangle.
+/// A rectangle in the units of a drawing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rectangle {
     pub(super) x: f64,
@@ -37,30 +37,30 @@ pub(super) struct Rectangle {
     pub(super) height: f64,
 }
 
-/// A drawing of a fixed width and height, which the page scales.
+/// An SVG drawing of fixed width and height, which the page scales.
 #[derive(Clone, Debug)]
 pub(super) struct Svg {
     size: (f64, f64),
     name: String,
-    /// More attributes of the element.
+    /// Further attributes of the SVG element, escaped.
     attributes: String,
     body: String,
 }
 
 impl Svg {
-    /// Creates an empty drawing; `name` describes it to screen readers.
+    /// Creates an empty drawing; screen readers read `name`.
     pub(super) fn new(width: f64, height: f64, name: &str) -> Self {
         Self { size: (width, height), name: escaped(name), attributes: String::new(), body: String::new() }
     }
 
-    /// Sets more attributes of the element.
+    /// Adds attributes to the SVG element.
     pub(super) fn set_attributes(&mut self, attributes: &[(&str, String)]) {
         for (name, value) in attributes {
             _ = write!(self.attributes, " {name}=\"{}\"", escaped(value));
         }
     }
 
-    /// Draws a line through points, broken at `None`; `attributes` are inserted unescaped.
+    /// Draws a line through points, broken at `None`; `attributes` are inserted without escaping.
     ///
     /// Points are relative and rounded to tenths, which keeps pages with many points small.
     pub(super) fn polyline(&mut self, places: &[Option<(f64, f64)>], attributes: &str, title: &str) {
@@ -95,7 +95,7 @@ impl Svg {
         }
     }
 
-    /// Draws a rectangle, with an optional tooltip.
+    /// Draws a rectangle, with `title` as an optional tooltip.
     pub(super) fn area(&mut self, area: Rectangle, class: &str, title: Option<&str>) {
         let Rectangle { x, y, width, height } = area;
         let place = format!(
@@ -121,7 +121,7 @@ impl Svg {
         }
     }
 
-    /// Draws a dot.
+    /// Draws a dot around a point, with `title` as an optional tooltip.
     pub(super) fn dot(&mut self, (x, y): (f64, f64), radius: f64, class: &str, title: Option<&str>) {
         _ = write!(
             self.body,
@@ -133,7 +133,7 @@ impl Svg {
         self.close("circle", title);
     }
 
-    /// Draws a dot; `attributes` are inserted unescaped.
+    /// Draws a dot around a point; `attributes` are inserted without escaping.
     pub(super) fn spot(
         &mut self,
         (x, y): (f64, f64),
@@ -147,20 +147,20 @@ impl Svg {
         self.close("circle", Some(title));
     }
 
-    /// Draws a small cross; `attributes` are inserted unescaped.
+    /// Draws a small cross at a point; `attributes` are inserted without escaping.
     pub(super) fn cross(&mut self, (x, y): (f64, f64), class: &str, attributes: &str, title: &str) {
         let [x, y] = [x - 4.0, y - 4.0].map(number);
         _ = write!(self.body, "<path d=\"M{x} {y}l8 8m-8 0l8 -8\" class=\"{class}\" {attributes}");
         self.close("path", Some(title));
     }
 
-    /// Draws a straight line.
+    /// Draws a straight line between two points.
     pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
         let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(number);
         _ = writeln!(self.body, "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" class=\"{class}\"/>");
     }
 
-    /// Draws a text.
+    /// Draws a text at a point.
     pub(super) fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -183,7 +183,7 @@ impl Svg {
         }
     }
 
-    /// Returns the drawing as an SVG element.
+    /// Returns the finished drawing as an SVG element.
     pub(super) fn finished(self) -> String {
         let (width, height) = (number(self.size.0), number(self.size.1));
         format!(
@@ -194,13 +194,14 @@ impl Svg {
     }
 }
 
-/// Rounds to tenths of a unit.
+/// Rounds a coordinate to tenths of a unit, and returns their number.
 #[expect(clippy::cast_possible_truncation, reason = "drawings are far smaller than 2^31 tenths")]
 fn tenths(value: f64) -> i32 {
     (10.0 * value).round() as i32
 }
 
-/// Appends a number of tenths in its shortest form, after a space or sign if it follows another.
+/// Appends a number of tenths in its shortest form; if `is_next`, after a space or minus sign that separates
+/// it.
 fn push_tenths(shape: &mut String, tenths: i32, is_next: bool) {
     if tenths < 0 {
         shape.push('-');
@@ -216,14 +217,14 @@ fn push_tenths(shape: &mut String, tenths: i32, is_next: bool) {
     }
 }
 
-/// Formats a coordinate to thousandths.
+/// Formats a coordinate, rounded to thousandths.
 fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     let short = text.trim_end_matches('0').trim_end_matches('.');
     if short == "-0" { "0".to_owned() } else { short.to_owned() }
 }
 
-/// Maps values to coordinates.
+/// Scale that maps values to coordinates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AxisScale {
     values: (f64, f64),
@@ -232,17 +233,17 @@ pub(super) struct AxisScale {
 }
 
 impl AxisScale {
-    /// Creates a linear scale from `values` to `places`.
+    /// Creates a linear scale from the range `values` to the range `places`.
     pub(super) fn even(values: (f64, f64), places: (f64, f64)) -> Self {
         Self { values, places, is_logarithmic: false }
     }
 
-    /// Creates a logarithmic scale; values must be above 0.
+    /// Creates a logarithmic scale from the range `values`, above 0, to the range `places`.
     pub(super) fn of_ratios(values: (f64, f64), places: (f64, f64)) -> Self {
         Self { values, places, is_logarithmic: true }
     }
 
-    /// Returns the coordinate of a value.
+    /// Returns the coordinate to which the scale maps a value.
     pub(super) fn at(&self, value: f64) -> f64 {
         let of = |value: f64| if self.is_logarithmic { value.ln() } else { value };
         let (low, high) = (of(self.values.0), of(self.values.1));
@@ -250,7 +251,7 @@ impl AxisScale {
         self.places.0 + share * (self.places.1 - self.places.0)
     }
 
-    /// Returns round values for tick marks, about `count` on a linear scale.
+    /// Returns round values for the scale's tick marks, about `count` on a linear scale.
     pub(super) fn marks(&self, count: u32) -> Vec<f64> {
         let (low, high) = self.values;
         let is_inside = |value: &f64| *value >= low * (1.0 - 1e-9) && *value <= high * (1.0 + 1e-9);
@@ -273,17 +274,17 @@ impl AxisScale {
 }
 
 impl AxisScale {
-    /// Returns the largest value.
+    /// Returns the largest value of the scale.
     pub(super) fn largest(&self) -> f64 {
         self.values.1
     }
 
-    /// Returns the scale for values counted in this unit.
+    /// Returns the same scale for values that are counted in multiples of `unit`.
     pub(super) fn in_units_of(self, unit: f64) -> Self {
         Self { values: (self.values.0 / unit, self.values.1 / unit), ..self }
     }
 
-    /// Returns round values for tick marks, at most about twice `count` on any scale.
+    /// Returns round values for the scale's tick marks, at most about `2 * count` on any scale.
     pub(super) fn few_marks(&self, count: u32) -> Vec<f64> {
         let marks = self.marks(count);
         let most = 2 * count as usize;
@@ -299,7 +300,7 @@ impl AxisScale {
     }
 }
 
-/// Returns the power of ten at or below a value above 0.
+/// Returns the exponent of the power of ten at or below a value above 0.
 #[expect(clippy::cast_possible_truncation, reason = "exponents are far below 2^31")]
 fn decade(value: f64) -> i32 {
     (value.log10() + 1e-9).floor() as i32

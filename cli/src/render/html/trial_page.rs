@@ -1,4 +1,4 @@
-//! Report of one trial.
+//! Report page about one trial.
 
 use super::chart::{Chart, HALF, POINTS_MOST, Trace, legend, line_class, reduced};
 use super::document::{Cell, document, folded, header, moment, section, table};
@@ -13,32 +13,32 @@ use dtrain_runner::ledger::{
     Attempt, MedianWithSpread, MetricSample, Summary, TrialDetails, TypicalStep, ValueSource,
 };
 
-/// Script of pages with curves.
+/// Script that shows the values of curves under the pointer.
 pub(super) const HOVER: &str = include_str!("hover.js");
 
-/// A series of rank 0, by attempt.
+/// One series of rank 0, by attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MetricCurve {
-    /// Key of the series.
+    /// Key of the series, such as `valid.loss`.
     pub(crate) key: String,
-    /// Attempt numbers with their points; overlapping steps included.
+    /// Numbers of the attempts, each with its points, including steps that overlap.
     pub(crate) attempts: Vec<(u64, Vec<MetricSample>)>,
 }
 
-/// A trial with its chart data.
+/// A trial with the data of its charts.
 #[derive(Clone, Debug)]
 pub(crate) struct ChartedTrial {
-    /// All details except the points.
+    /// All details of the trial except the points of its series.
     pub(crate) trial: TrialDetails,
-    /// Typical step of each rank.
+    /// Typical step of each rank in the trial.
     pub(crate) typical: Vec<TypicalStep>,
-    /// Curves, in the order of the page.
+    /// Curves of the trial, in the order of the page.
     pub(crate) curves: Vec<MetricCurve>,
     /// Current time in milliseconds since the Unix epoch.
     pub(crate) now_ms: u64,
 }
 
-/// Quantity of the x axis.
+/// Quantity on the x axis of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HorizontalAxis {
     Steps,
@@ -47,7 +47,7 @@ pub(super) enum HorizontalAxis {
 }
 
 impl ChartedTrial {
-    /// Returns tokens, or samples, per step; `None` if unknown.
+    /// Returns the number of tokens, or samples, per step; `None` if unknown.
     pub(super) fn step_tokens(&self) -> Option<f64> {
         let of = |key: &str| {
             let curve = self.curves.iter().find(|curve| curve.key == key)?;
@@ -57,7 +57,7 @@ impl ChartedTrial {
         (tokens.is_finite() && tokens >= 1.0).then(|| tokens.round())
     }
 
-    /// Returns the counted unit: tokens for a model with sequences, otherwise samples.
+    /// Returns the unit that the trial counts: `tokens` for a decoder, otherwise `samples`.
     pub(super) fn counted(&self) -> &'static str {
         if self.trial.recipe["model"]["decoder"].is_object()
             || self.trial.recipe["model"]["kind"] == "decoder"
@@ -68,7 +68,7 @@ impl ChartedTrial {
         }
     }
 
-    /// Returns the x coordinate of a point.
+    /// Returns the x coordinate of a point of the given attempt.
     pub(super) fn place(&self, attempt: u64, sample: &MetricSample, across: HorizontalAxis) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "it is drawn")]
         let step = sample.step as f64;
@@ -79,7 +79,7 @@ impl ChartedTrial {
         }
     }
 
-    /// Returns the seconds of training up to a moment of an attempt, without pauses between attempts.
+    /// Returns the seconds of training until `at_ms` in attempt `number`, without pauses between attempts.
     fn at_work(&self, number: u64, at_ms: u64) -> f64 {
         let all = &self.trial.attempts;
         let before = all.iter().filter(|attempt| attempt.number.0 < number);
@@ -90,7 +90,7 @@ impl ChartedTrial {
     }
 }
 
-/// Builds the page of a trial.
+/// Builds the HTML page about a trial.
 pub(crate) fn trial_page(shown: &ChartedTrial) -> String {
     let trial = &shown.trial;
     let row = &trial.row;
@@ -157,7 +157,7 @@ fn count_of(number: u64) -> String {
     if number < 10_000 { number.to_string() } else { count(number as f64) }
 }
 
-/// Lists model, data, program, host and times of the trial.
+/// Returns table rows about the trial's model, data, program, hosts and times.
 fn facts(trial: &TrialDetails) -> Vec<Vec<Cell>> {
     let row = &trial.row;
     let mut rows: Vec<Vec<Cell>> = Vec::new();
@@ -207,7 +207,7 @@ fn against(trial: &TrialDetails) -> String {
     table(&["", "plan", "measured", "difference"], &rows)
 }
 
-/// Converts lines of `dtrain show` to a table; the first line is the header.
+/// Converts a section of `dtrain show` to an HTML table; its first line is the header.
 fn lines(lines: &[Vec<String>]) -> String {
     let Some((titles, rows)) = lines.split_first() else { return String::new() };
     let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
@@ -215,7 +215,7 @@ fn lines(lines: &[Vec<String>]) -> String {
     table(&titles, &rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Returns `true` for a series that is sampled by time on the host, not by step.
+/// Returns `true` if a host samples the series by time, rather than a rank by step.
 fn is_of_machine(key: &str) -> bool {
     key.starts_with("system.") || key.starts_with("gpu.")
 }
@@ -248,13 +248,13 @@ fn curves(shown: &ChartedTrial) -> String {
     if drawn.is_empty() { drawn } else { drawn + &legend(&told) }
 }
 
-/// Builds a chart of half the page's width.
+/// Builds a chart that takes half the page's width.
 pub(super) fn chart<'a>(title: &'a str, across: (&'a str, Unit), lines: &'a [Trace]) -> Chart<'a> {
     Chart { title, across, unit: Unit::of(title), lines, within: None, guides: &[], size: HALF }
 }
 
-/// Builds the same charts over steps, tokens and time, with a switch that needs no script. `tokens` is the
-/// counted unit, if known.
+/// Builds the same charts over steps, tokens and time, with a switch that needs no script. `tokens` names the
+/// counted unit; `None` leaves out the charts over tokens.
 pub(super) fn views(
     tokens: Option<&'static str>,
     drawn: impl Fn(HorizontalAxis, (&'static str, Unit)) -> String,

@@ -4,7 +4,7 @@ use super::svg::{Anchor, AxisScale, Rectangle, Svg};
 use super::{WIDTH, document::moment};
 use crate::render::number::seconds;
 
-/// Outcome of a segment.
+/// Outcome of a segment or mark, which selects its color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentStatus {
     Well,
@@ -12,18 +12,18 @@ pub(super) enum SegmentStatus {
     Open,
 }
 
-/// A segment of a lane.
+/// A segment of time, such as an attempt, on the timeline.
 #[derive(Clone, Debug)]
 pub(super) struct TimelineSegment {
     pub(super) name: String,
     pub(super) begin_ms: u64,
     pub(super) end_ms: u64,
     pub(super) end: SegmentStatus,
-    /// Tooltip.
+    /// Tooltip of the segment.
     pub(super) words: String,
 }
 
-/// An instant on a lane.
+/// A moment on a lane of the timeline.
 #[derive(Clone, Debug)]
 pub(super) struct TimelineMark {
     pub(super) at_ms: u64,
@@ -31,13 +31,13 @@ pub(super) struct TimelineMark {
     pub(super) words: String,
 }
 
-/// Most marks per lane; more are thinned evenly.
+/// Maximum number of marks per lane; more are thinned evenly.
 const MOMENTS_MOST: usize = 400;
 
-/// Left and right edge of the lanes.
+/// Left and right edges of the lanes.
 const LANES: (f64, f64) = (110.0, WIDTH - 16.0);
 
-/// Draws attempts as bars, and below them named lanes of marks.
+/// Draws attempts as bars from left to right, and below them named lanes of marks.
 pub(super) fn trial_timeline(attempts: &[TimelineSegment], lanes: &[(&str, Vec<TimelineMark>)]) -> String {
     const ROW: f64 = 26.0;
     let begin = attempts.iter().map(|attempt| attempt.begin_ms).min();
@@ -91,13 +91,13 @@ pub(super) fn trial_timeline(attempts: &[TimelineSegment], lanes: &[(&str, Vec<T
     super::wide(&svg.finished())
 }
 
-/// Returns the seconds between two times.
+/// Returns the seconds from `begin_ms` to `at_ms`.
 #[expect(clippy::cast_precision_loss, reason = "it is drawn")]
 pub(super) fn elapsed(begin_ms: u64, at_ms: u64) -> f64 {
     at_ms.saturating_sub(begin_ms) as f64 / 1e3
 }
 
-/// Truncates a text to a width.
+/// Truncates a text to fit a width in units of the drawing.
 fn truncated(text: &str, width: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred letters")]
     let most = ((width - 20.0) / 7.0).max(0.0) as usize;

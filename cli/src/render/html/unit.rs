@@ -1,27 +1,27 @@
-//! Units of chart values.
+//! Units of the values in charts.
 
 use super::bytes;
 use crate::render::number::{count, seconds};
 
-/// Unit of values.
+/// Unit of the values in a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Plain number.
+    /// Number without a unit.
     Number,
-    /// Large count: steps, tokens.
+    /// Large count, such as steps or tokens.
     Count,
     Seconds,
     Bytes,
-    /// Tokens or samples per second.
+    /// Number of tokens or samples per second.
     PerSecond,
-    /// Share; 1 is everything.
+    /// Share of a whole, which is 1.
     Share,
-    /// Number with this unit.
+    /// Number with the given unit.
     Named(&'static str),
 }
 
 impl Unit {
-    /// Returns the unit of a series, by its key.
+    /// Returns the unit of the series `key`.
     pub(super) fn of(key: &str) -> Self {
         match key {
             "tokens_per_second" => Self::PerSecond,
@@ -36,7 +36,7 @@ impl Unit {
         }
     }
 
-    /// Formats a value.
+    /// Formats a value with its unit.
     pub(super) fn format(self, value: f64) -> String {
         match self {
             Self::Number => number(value),
@@ -50,7 +50,7 @@ impl Unit {
         }
     }
 
-    /// Returns the suffix of a chart's title.
+    /// Returns the suffix that names the unit in a chart's title; empty if the values show it.
     pub(super) fn title_suffix(self) -> String {
         match self {
             Self::Named(unit) => format!(" ({unit})"),
@@ -58,7 +58,8 @@ impl Unit {
         }
     }
 
-    /// Returns the unit in which round tick values are chosen: for bytes KiB, MiB and so on.
+    /// Returns the size of the unit for round tick values up to `largest`: for bytes KiB, MiB and so on,
+    /// otherwise 1.
     pub(super) fn round(self, largest: f64) -> f64 {
         let whole = |unit: &f64| *unit <= largest;
         match self {
@@ -67,7 +68,7 @@ impl Unit {
         }
     }
 
-    /// Returns the suffix of numbers in the page's script.
+    /// Returns the suffix that the page's script appends to a value.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Number | Self::Count | Self::Share => "",
@@ -79,7 +80,7 @@ impl Unit {
     }
 }
 
-/// Formats four significant digits, with an exponent for very small or large numbers.
+/// Formats a number with four significant digits, and an exponent if it is very small or large.
 pub(super) fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();

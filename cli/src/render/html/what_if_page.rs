@@ -1,4 +1,4 @@
-//! Page of a data-sheet plan: estimated training on other GPUs.
+//! Contents of the page about a data-sheet plan: estimated training on GPUs that are not there.
 
 use super::{
     AlternativeRow, ParetoChart, PlanPage, StageMemoryBar, StepTimeShares, bytes, categories, causes,
@@ -9,7 +9,7 @@ use dtrain_planner::text::amount;
 use dtrain_planner::what_if::{AxisAlternative, DatasheetPlan, constants_source, describe_layout, subject};
 use dtrain_recipes::Bytes;
 
-/// Builds the page.
+/// Builds the contents of a data-sheet plan's page.
 pub(crate) fn what_if_page(outlook: &DatasheetPlan) -> PlanPage {
     let choice = &outlook.choice;
     PlanPage {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::render::history::tests::row;
 use crate::render::table::tests::plain;
-use crate::render::table::width;
+use crate::render::truncate::width;
 use dtrain_protocol::{AttemptId, PhaseTimes, Rank, StepId};
 use dtrain_runner::ledger::{
     Checkpoint, ExpectedPerformance, NoiseScale, Note, Summary, TrialParameter, TrialStatus,

@@ -1,4 +1,4 @@
-//! Data source of the screen: spools on this machine, and the history. Writes nothing and takes no lock.
+//! Data source of the view: spools on this machine, and the history. Writes nothing and takes no lock.
 
 mod trial;
 
@@ -18,34 +18,35 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Interval between polls of a spool or a log.
+/// Interval between two polls of a spool or a log.
 const SPOOL: Duration = Duration::from_millis(200);
 
-/// Interval between reads of a changed history.
+/// Shortest interval between two reads of a history that has changed.
 const HISTORY: Duration = Duration::from_secs(1);
 
-/// Interval between reads of an unchanged history, which does not record whether processes are alive.
+/// Interval between two reads of an unchanged history, which does not record that a process has died.
 const UNCHANGED: Duration = Duration::from_secs(5);
 
-/// Characters of a curve in a list.
+/// Number of characters in a curve on a list page.
 const CURVE: usize = 12;
 
-/// Most curves read per poll.
+/// Maximum number of curves that are read per poll.
 const CURVES: usize = 50;
 
-/// Number of trials listed if none runs, and of studies.
+/// Number of newest trials listed if none is running, and of newest studies.
 const NEWEST: u64 = 20;
 
-/// Reader for the page on top.
+/// Reader of the data for the page on top.
 pub(super) struct Feed<'a> {
     context: &'a Context,
     history: History,
-    /// Time of the last read of the history, and the state of its files then.
+    /// Time of the last read of the history; `None` before the first.
     read_at: Option<Instant>,
+    /// Length and modification time of each history file at the last read; `None` if it is missing.
     files: Vec<Option<(u64, SystemTime)>>,
-    /// Source of the trial's page, if that is on top.
+    /// Reader of the trial's data if its page is on top; otherwise `None`.
     source: Option<Box<trial::TrialFeed>>,
-    /// Curves by trial, with the last step at the time of reading.
+    /// Curve of each trial, with its last step when it was read.
     curves: HashMap<TrialId, (u64, Vec<Option<f64>>)>,
 }
 
@@ -55,19 +56,19 @@ impl<'a> Feed<'a> {
         Self { context, history, read_at: None, files, source: None, curves }
     }
 
-    /// Reads a page of everything that runs.
+    /// Reads the page that lists all running trials and studies.
     pub(super) fn list(&mut self) -> Result<OpenPage, CommandError> {
         (self.source, self.read_at) = (None, Some(Instant::now()));
         Ok(OpenPage::List(self.read_list()?, Cursor::default()))
     }
 
-    /// Reads a page of a study.
+    /// Reads the page about the study `name`.
     pub(super) fn study(&mut self, name: &str) -> Result<OpenPage, CommandError> {
         (self.source, self.read_at) = (None, Some(Instant::now()));
         Ok(OpenPage::Study(Box::new(self.read_study(name)?), Cursor::default()))
     }
 
-    /// Reads a page again that was open before.
+    /// Reads again a page that was opened before.
     pub(super) fn reload(&mut self, page: &OpenPage) -> Result<OpenPage, CommandError> {
         Ok(match page {
             OpenPage::List(_, cursor) => match self.list()? {
@@ -85,12 +86,12 @@ impl<'a> Feed<'a> {
         })
     }
 
-    /// Returns the time until the next poll.
+    /// Returns the interval until the next poll of the data for the page on top.
     pub(super) fn pause(&self) -> Duration {
         if self.source.is_some() { SPOOL } else { HISTORY }
     }
 
-    /// Reads new data; returns `true` if the page changed.
+    /// Reads new data into the page; returns `true` if it changed.
     pub(super) fn poll(&mut self, page: &mut OpenPage) -> Result<bool, CommandError> {
         let is_due = self.is_due();
         match page {
@@ -116,7 +117,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Returns `true` if the history must be read: its files changed, or the last read is old.
+    /// Returns `true` if the history must be read: its files changed, or the last read was too long ago.
     fn is_due(&mut self) -> bool {
         let passed = self.read_at.map_or(UNCHANGED, |at| at.elapsed());
         if passed < HISTORY {
@@ -206,7 +207,7 @@ impl<'a> Feed<'a> {
         Ok(study)
     }
 
-    /// Reads the curve of a trial that has new steps since the last read.
+    /// Reads the curve of a trial that has had new steps since the last read.
     fn curve(&mut self, row: &mut TrialLine, key: &str, read: &mut usize) -> Result<(), CommandError> {
         let Some(trial) = &row.trial else { return Ok(()) };
         let known = self.curves.get(&trial.id);

@@ -1,4 +1,4 @@
-//! Data source of a trial's page: the spools on this machine, the history, and logs.
+//! Data source of the page about a trial: spools on this machine, the history, and logs.
 
 use super::Feed;
 use crate::command_error::CommandError;
@@ -18,18 +18,18 @@ use dtrain_runner::{Ledger, TrialEvent, files};
 use std::io::{Read, Seek, SeekFrom};
 use std::time::Instant;
 
-/// Bytes read from the end of a log, and most lines kept.
+/// Number of bytes read from the end of a log, and maximum number of lines kept.
 const TAIL: (u64, usize) = (64 * 1024, 400);
 
-/// Reader for one trial.
+/// Reader of the data for the page about one trial.
 pub(super) struct TrialFeed {
     id: TrialId,
-    /// Spools on this machine; `None` if the agent runs on another host.
+    /// Follower of the spools on this machine; `None` if the agent runs on another host.
     spool: Option<SpoolFollower>,
     recorded: RecordedProgress,
     summaries: Vec<Summary>,
     logs: Vec<Log>,
-    /// Index and length of the log at the last read.
+    /// Index and length of the log that was read last; `None` before the first.
     log: Option<(usize, u64)>,
 }
 
@@ -40,7 +40,7 @@ struct SpoolFollower {
 }
 
 impl Feed<'_> {
-    /// Opens the page of a trial.
+    /// Opens the page about a trial.
     pub(in crate::watch) fn trial(&mut self, id: &TrialId) -> Result<OpenPage, CommandError> {
         // Read before the history: an event may then be seen twice, but none is missed.
         let known = self.known(id)?;
@@ -143,7 +143,7 @@ impl Feed<'_> {
         Ok(true)
     }
 
-    /// Reads the end of the selected log if it changed.
+    /// Reads the end of the selected log if it changed; returns `true` if it did.
     pub(super) fn poll_log(&mut self, look: &mut TrialViewState) -> Result<bool, CommandError> {
         let Some(source) = &mut self.source else { return Ok(false) };
         let nodes = slurm::nodes(&self.context.home).into_iter().map(|(_, home)| home);
@@ -194,7 +194,7 @@ fn launch(trial: &TrialId) -> AttemptSpec {
     AttemptSpec { trial: trial.clone(), attempt, checkpoints, resume: None, spent_seconds: 0.0 }
 }
 
-/// Returns for each rank the number of its peer group and its host.
+/// Returns the number of the peer group (ranks with equal work) and the host, for each rank.
 fn places(plan: &Plan, assignments: &[Assignment], watch: &AnomalyDetector) -> Vec<(u32, String)> {
     let host = |assignment: &Assignment| {
         let host = plan.recipe.cluster.hosts.get(assignment.placement.host as usize);

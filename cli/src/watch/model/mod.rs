@@ -1,4 +1,4 @@
-//! State of the screen, independent of its source and of drawing.
+//! State of the view, independent of the data's source and of drawing.
 
 pub(crate) mod list;
 pub(crate) mod rank;

@@ -1,12 +1,12 @@
 //! Figures of one rank, averaged over recent steps.
 
-/// Weight of a new step in a rank's moving averages.
+/// Weight of a new step in the moving averages of a rank.
 const SHARE: f64 = 0.1;
 
-/// Steps over which ranks are compared; the controller uses the same number.
+/// Number of steps over which ranks are compared; the controller uses the same number.
 pub(super) const STEPS: u64 = 50;
 
-/// Series of a step's phases, in their order.
+/// Names of the series of a step's phases, in order.
 pub(crate) const PHASES: [&str; 6] = [
     "data_seconds",
     "forward_seconds",
@@ -16,23 +16,23 @@ pub(crate) const PHASES: [&str; 6] = [
     "optimizer_seconds",
 ];
 
-/// Figures of a rank: moving averages over about ten steps, and the latest memory.
+/// Figures of a rank: moving averages over about ten steps, and its latest memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RankFigures {
     pub(crate) steps: u64,
     pub(crate) step: Option<f64>,
-    /// Seconds of each phase, in the order of [`PHASES`].
+    /// Average seconds of each phase per step, in the order of [`PHASES`].
     pub(crate) phases: [f64; 6],
     pub(crate) memory: f64,
-    /// Bytes of weights, gradients and optimizer moments.
+    /// Bytes of weights, of gradients and of optimizer moments that the rank holds.
     pub(crate) held: [f64; 3],
     pub(crate) sent: f64,
-    /// Seconds of computation per step, averaged over [`STEPS`]; slow ranks delay the others.
+    /// Average seconds of computation per step over [`STEPS`] steps; slow ranks delay the others.
     pub(super) compute: f64,
 }
 
 impl RankFigures {
-    /// Adds the figures of a completed step to the averages.
+    /// Adds the figures of a completed step to the rank's averages.
     pub(super) fn finish_step(&mut self) {
         let compute = self.phases[0] + self.phases[1] + self.phases[2] + self.phases[5];
         self.steps += 1;

@@ -1,22 +1,22 @@
-//! Time series of one metric in bounded memory.
+//! Series of one metric's values in bounded memory.
 
-/// Most points kept; beyond it every other point is dropped.
+/// Maximum number of points kept; beyond it, every other point is dropped.
 const MOST: usize = 4096;
 
-/// Metric over steps: the latest value exactly, older ones thinned evenly.
+/// Values of a metric by step: the latest exactly, older ones thinned evenly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ThinnedSeries {
     points: Vec<(u64, f64)>,
-    /// One of `1 << thinned` points is kept.
+    /// Exponent of thinning: one of `1 << thinned` points is kept.
     thinned: u32,
-    /// Points skipped since the last kept one.
+    /// Number of points since the last one that was kept, including the newest.
     passed: u64,
     newest: Option<(u64, f64)>,
 }
 
 impl ThinnedSeries {
-    /// Adds a point. A repeated step replaces it and all later points, since training restarted from a
-    /// checkpoint.
+    /// Adds a point. A step that is not new replaces that step and all later points: training restarted from
+    /// a checkpoint.
     pub(crate) fn push(&mut self, step: u64, value: f64) {
         if self.newest.is_some_and(|(newest, _)| step <= newest) {
             let kept = self.points.partition_point(|(known, _)| *known < step);
@@ -40,24 +40,24 @@ impl ThinnedSeries {
         }
     }
 
-    /// Returns the latest step and value.
+    /// Returns the latest step and its value; `None` if there is none.
     pub(crate) fn newest(&self) -> Option<(u64, f64)> {
         self.newest
     }
 
-    /// Returns step and value of all points, by step.
+    /// Returns step and value of all kept points and of the latest, by step.
     pub(crate) fn points(&self) -> impl Iterator<Item = (u64, f64)> {
         let last = self.points.last().map(|(step, _)| *step);
         let newest = self.newest.filter(|(step, _)| Some(*step) != last);
         self.points.iter().copied().chain(newest)
     }
 
-    /// Returns the first and the last step.
+    /// Returns the first and the last step; `None` without points.
     pub(crate) fn steps(&self) -> Option<(u64, u64)> {
         Some((self.points.first()?.0, self.newest?.0))
     }
 
-    /// Returns means over `count` equal ranges of steps; `None` for a range without points.
+    /// Returns the means over `count` equal parts of the range `steps`; `None` for a part without points.
     pub(crate) fn means(&self, steps: (u64, u64), count: usize) -> Vec<Option<f64>> {
         #![expect(clippy::cast_precision_loss, reason = "a drawing")]
         let mut sums = vec![(0.0, 0u32); count];

@@ -1,4 +1,4 @@
-//! State of a study: its trials, and the best one.
+//! State of the page about a study: its trials, and the best one.
 
 use crate::render::proposal::proposal_reason;
 use dtrain_planner::tune::{ProposalSource, StudyEvent};
@@ -7,47 +7,47 @@ use dtrain_runner::ledger::{StudyTrialRow, TrialRow, TrialStatus};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A study with its trials.
+/// A study with its trials, as its page shows it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct StudyModel {
     pub(crate) name: String,
-    /// Metric of the objective.
+    /// Name of the objective's metric.
     pub(crate) metric: String,
-    /// True if higher is better.
+    /// True if a higher metric is better.
     pub(crate) is_max: bool,
-    /// Names of the searched settings.
+    /// Names of the settings that the study searches.
     pub(crate) searched: Vec<String>,
-    /// Steps per trial.
+    /// Number of steps per trial; `None` if unknown.
     pub(crate) steps: Option<u64>,
-    /// Most trials that run in parallel.
+    /// Maximum number of trials that run in parallel; `None` if unknown.
     pub(crate) slots: Option<u64>,
     pub(crate) rows: Vec<TrialLine>,
 }
 
-/// One line about a trial.
+/// Facts about a trial, shown on one line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TrialLine {
-    /// Number in its study, from 1.
+    /// Number of the trial in its study, from 1; `None` outside a study.
     pub(crate) number: Option<u64>,
-    /// Values of the searched settings, in the study's order.
+    /// Values of the searched settings, in the order of [`StudyModel::searched`].
     pub(crate) values: Vec<String>,
-    /// Source of the proposal.
+    /// Description of how the study came to propose the trial; empty if unknown.
     pub(crate) source: String,
-    /// True if the pruner paused it; it may be resumed.
+    /// True if the pruner has paused the trial, which may be resumed.
     pub(crate) is_paused: bool,
-    /// Reason why it was not trained.
+    /// Reason why the trial was not trained; `None` if it was.
     pub(crate) refused: Option<String>,
     pub(crate) trial: Option<TrialRow>,
-    /// Best value of the objective.
+    /// Best value of the objective's metric; `None` before the first.
     pub(crate) best: Option<f64>,
-    /// Latest value of the objective, or of the loss.
+    /// Latest value of the objective's metric, or of the loss; `None` before the first.
     pub(crate) newest: Option<f64>,
-    /// Mean of the objective, or of the loss, in a few ranges of steps.
+    /// Means of the objective's metric, or of the loss, in equal ranges of steps.
     pub(crate) curve: Vec<Option<f64>>,
 }
 
 impl TrialLine {
-    /// Creates the line of a trial outside a study.
+    /// Creates the line of a trial that is listed outside a study.
     pub(crate) fn of(trial: TrialRow) -> Self {
         Self {
             number: None,
@@ -62,7 +62,7 @@ impl TrialLine {
         }
     }
 
-    /// Creates the line of a study's trial; `trial` is `None` if it was rejected or deleted.
+    /// Creates the line of a study's trial; `trial` is `None` if the trial was rejected or deleted.
     pub(crate) fn tried(tried: &StudyTrialRow, searched: &[String], trial: Option<TrialRow>) -> Self {
         let values = match &tried.json["values"] {
             Value::Array(values) => values.iter().map(word).collect(),
@@ -94,7 +94,8 @@ impl TrialLine {
 }
 
 impl StudyModel {
-    /// Parses a study from the history; unknown parts of other versions are skipped.
+    /// Parses a study from the history; parts that other versions wrote and this one does not know are
+    /// skipped.
     pub(crate) fn of(name: &str, json: &Value) -> Self {
         let recipe = if json["base_recipe"].is_object() { &json["base_recipe"] } else { &json["recipe"] };
         let metric = recipe["objective"]["metric"].as_str().unwrap_or("valid.loss").to_owned();
@@ -113,7 +114,7 @@ impl StudyModel {
         }
     }
 
-    /// Applies the study's events: paused trials.
+    /// Updates by the study's events which trials are paused.
     pub(crate) fn apply_events(&mut self, events: &[Value]) {
         for event in events {
             // Unknown events of other versions are skipped.
@@ -128,7 +129,8 @@ impl StudyModel {
         }
     }
 
-    /// Returns the line with the best value among completed trials, or among all if none completed.
+    /// Returns the line with the best value among completed trials, or among all if none completed; `None`
+    /// without values.
     pub(crate) fn best(&self) -> Option<(&TrialLine, f64)> {
         let of = |ended: bool| {
             let rows =
@@ -142,7 +144,7 @@ impl StudyModel {
         of(true).or_else(|| of(false))
     }
 
-    /// Returns the number of running trials.
+    /// Returns the number of the study's trials that are running.
     pub(crate) fn running(&self) -> usize {
         self.rows.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count()
     }
@@ -161,7 +163,7 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// Describes the source of a proposal; empty for unknown ones of other versions.
+/// Describes how a study came to propose a trial; empty for sources that this version does not know.
 fn source(json: &Value) -> String {
     serde_json::from_value(json.clone())
         .map_or(String::new(), |source: ProposalSource| proposal_reason(&source))

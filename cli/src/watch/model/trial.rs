@@ -1,4 +1,4 @@
-//! State of one trial, folded from its events and the history.
+//! State of the page about a trial, folded from events and the history.
 
 use super::rank::{RankFigures, STEPS};
 use super::series::ThinnedSeries;
@@ -12,58 +12,58 @@ use dtrain_runner::reporters::Reporters;
 use dtrain_runner::{ControllerStatus, Fact, MetricPoint, TrialEvent};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most messages kept.
+/// Maximum number of messages kept.
 const EVENTS: usize = 500;
 
-/// Ratio to the median computation time of its peers from which a rank is a straggler.
+/// Ratio of a rank's computation time to the median of its peers above which it is a straggler.
 const SLOW: f64 = 1.3;
 
-/// A trial.
+/// A trial as its page shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct TrialModel {
     pub(crate) id: TrialId,
     pub(crate) label: String,
     pub(crate) study: Option<String>,
     pub(crate) status: TrialStatus,
-    /// Verdict in words.
+    /// Verdict on the trial in words; `None` while it has none.
     pub(crate) verdict: Option<String>,
     pub(crate) layout: String,
     pub(crate) hosts: u32,
-    /// Figures that the plan predicts.
+    /// Figures that the plan predicts for the training.
     pub(crate) expected: PlannedTraining,
-    /// Predicted tokens or samples per second.
+    /// Predicted tokens or samples per second; `None` without a prediction.
     pub(crate) rate: Option<f64>,
-    /// Predicted peak memory in bytes of the rank with the highest.
+    /// Predicted peak memory, in bytes, of the rank with the highest; `None` without a prediction.
     pub(crate) memory: Option<u64>,
-    /// Metric of the objective.
+    /// Name of the objective's metric.
     pub(crate) objective: String,
     pub(crate) started_ms: Option<u64>,
     pub(crate) attempt: u64,
     pub(crate) figures: Figures,
-    /// Metrics of the whole trial, by name.
+    /// Series of the whole trial, by metric.
     pub(crate) curves: BTreeMap<String, ThinnedSeries>,
     pub(crate) ranks: BTreeMap<u32, RankFigures>,
     pub(in crate::watch) is_script: bool,
-    /// Ranks whose figures count for a script.
+    /// Selects the ranks whose figures count, if a script trains.
     pub(in crate::watch) reporters: Reporters,
     /// Peer group (ranks with equal work) and host of each rank.
     pub(crate) places: Vec<(u32, String)>,
     pub(crate) events: VecDeque<LoggedMessage>,
-    /// Time of the latest rank event, used for records without a time.
+    /// Time of the latest event from a rank in milliseconds since the Unix epoch, for records without a time.
     pub(in crate::watch) heard_ms: u64,
 }
 
-/// A message in the event list.
+/// A message in the list of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoggedMessage {
-    /// Milliseconds since the Unix epoch.
+    /// Time of the message, in milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
     pub(crate) tone: TextRole,
     pub(crate) text: String,
 }
 
 impl TrialModel {
-    /// Creates a trial without data.
+    /// Creates a trial without any data.
     #[cfg(test)]
     pub(crate) fn new(label: &str, objective: &str) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl TrialModel {
         }
     }
 
-    /// Creates a trial from the history; `expected` are the plan's predictions.
+    /// Creates a trial from its details in the history; `expected` are the plan's predictions.
     pub(crate) fn of(known: &ledger::TrialDetails, expected: PlannedTraining, hosts: u32) -> Self {
         let row = &known.row;
         let mut trial = Self {
@@ -128,7 +128,7 @@ impl TrialModel {
         trial
     }
 
-    /// Updates the status and the records from the history.
+    /// Updates status and records from the history.
     pub(crate) fn update_from_history(&mut self, known: &ledger::TrialDetails) {
         self.status = known.row.status;
         self.started_ms = known.row.started_ms;
@@ -160,7 +160,7 @@ impl TrialModel {
         }
     }
 
-    /// Sets each rank's averages from the history.
+    /// Sets the averages of each rank from the summaries in the history.
     fn summaries(&mut self, summaries: &[Summary]) {
         let value = |summary: &Summary| {
             if summary.key.ends_with("_seconds") { summary.mean } else { summary.last }
@@ -178,7 +178,7 @@ impl TrialModel {
         self.ranks.retain(|_, rank| rank.steps > 0);
     }
 
-    /// Applies the latest points of the history, for ranks that report to another host.
+    /// Adds the latest points in the history, for ranks that report to another host.
     pub(crate) fn apply_summaries(&mut self, summaries: &[Summary]) {
         for summary in summaries {
             let Some(value) = summary.last else { continue };
@@ -195,7 +195,7 @@ impl TrialModel {
         }
     }
 
-    /// Applies one event.
+    /// Updates the trial by one event.
     pub(crate) fn apply(&mut self, seen: &TrialEvent) {
         match seen {
             TrialEvent::Event(stamped) => self.event(stamped),
@@ -307,7 +307,7 @@ impl TrialModel {
         self.push_message(at_ms, tone, format!("attempt {attempt} {}", end_text(how)));
     }
 
-    /// Adds a message, unless it is already listed.
+    /// Adds a message to the list, unless it is already there.
     fn push_message(&mut self, at_ms: u64, tone: TextRole, text: String) {
         let first = self.events.front().filter(|_| self.events.len() >= EVENTS);
         if first.is_some_and(|first| at_ms < first.at_ms)
@@ -322,12 +322,12 @@ impl TrialModel {
         }
     }
 
-    /// Returns the host of a rank.
+    /// Returns the host on which a rank runs; `None` if unknown.
     pub(crate) fn host(&self, rank: u32) -> Option<&str> {
         self.places.get(rank as usize).map(|(_, host)| host.as_str())
     }
 
-    /// Returns each rank's computation time relative to the median of its peer group; empty if unknown.
+    /// Returns the ratio of each rank's computation time to the median of its peer group; empty if unknown.
     pub(crate) fn slowness(&self) -> BTreeMap<u32, f64> {
         let mut alike: BTreeMap<u32, Vec<(u32, f64)>> = BTreeMap::new();
         for (rank, figures) in &self.ranks {
@@ -344,12 +344,13 @@ impl TrialModel {
         found
     }
 
-    /// Returns `true` if a rank is slow enough to delay the others.
+    /// Returns `true` if a rank with this ratio of computation time is slow enough to delay the others.
     pub(crate) fn is_straggler(slowness: f64) -> bool {
         slowness > SLOW
     }
 
-    /// Lists the metrics with those drawn over them: the objective first, then the loss, then by name.
+    /// Lists the metrics, each with the metric that is drawn over it: the objective first, then the loss,
+    /// then others.
     pub(crate) fn metrics(&self) -> Vec<(String, Option<String>)> {
         let over = |name: &str| Some(format!("valid.{name}")).filter(|over| self.curves.contains_key(over));
         let is_own =

@@ -1,28 +1,29 @@
-//! Drawing within an area of the screen: colours, characters, text.
+//! Canvas on which pages are drawn: colors, characters, and text within an area of the screen.
 
-use crate::colour::ColourMode;
+use crate::color::ColorMode;
 use crate::output::PageStyle;
-use crate::render::table::{StyledText, TextRole, truncate};
+use crate::render::table::{StyledText, TextRole};
+use crate::render::truncate::truncate;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-/// Capabilities of a terminal.
+/// Capabilities of the terminal, which determine how pages are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TerminalStyle {
-    pub(crate) is_coloured: bool,
-    /// True if neither block nor braille characters can be shown.
+    pub(crate) is_colored: bool,
+    /// True if the terminal shows neither block nor braille characters.
     pub(crate) is_ascii: bool,
     /// Current time in milliseconds since the Unix epoch, for ages.
     pub(crate) now_ms: u64,
 }
 
-/// Colours of bar parts and curves, distinguishable with red-green colour blindness.
-const COLOURS: [Color; 6] =
+/// Colors of bar parts and curves, which can be told apart with red-green color blindness.
+const COLORS: [Color; 6] =
     [Color::Gray, Color::Cyan, Color::Blue, Color::Yellow, Color::DarkGray, Color::Magenta];
 
 impl TerminalStyle {
-    /// Returns the style of a text with this meaning.
+    /// Returns the style for a text with the meaning `tone`.
     pub(crate) fn tone(self, tone: TextRole) -> Style {
         let plain = Style::new();
         let bold = plain.add_modifier(Modifier::BOLD);
@@ -30,43 +31,43 @@ impl TerminalStyle {
             TextRole::Plain => plain,
             TextRole::Bold => bold,
             TextRole::Dim => plain.add_modifier(Modifier::DIM),
-            _ if !self.is_coloured => bold,
+            _ if !self.is_colored => bold,
             TextRole::Good => bold.fg(Color::Green),
             TextRole::Bad => bold.fg(Color::Red),
             TextRole::Notice => plain.fg(Color::Yellow),
         }
     }
 
-    /// Returns one of six colours; plain without colour support.
-    pub(crate) fn colour(self, number: usize) -> Style {
-        if self.is_coloured { Style::new().fg(COLOURS[number % COLOURS.len()]) } else { Style::new() }
+    /// Returns the color at index `number`, modulo six; a plain style on a terminal without colors.
+    pub(crate) fn color(self, number: usize) -> Style {
+        if self.is_colored { Style::new().fg(COLORS[number % COLORS.len()]) } else { Style::new() }
     }
 
-    /// Returns the style of the selection.
+    /// Returns the style of the selected line.
     pub(crate) fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// Returns the style of a page of text.
+    /// Returns the style for formatting a text page of the given width.
     pub(crate) fn page(self, width: u16) -> PageStyle {
-        let paint = ColourMode::plain();
+        let paint = ColorMode::plain();
         PageStyle { paint, width: usize::from(width), is_ascii: self.is_ascii, now_ms: self.now_ms }
     }
 
-    /// Returns a character, or its ASCII substitute.
+    /// Returns the character `unicode`, or on an ASCII terminal its substitute `ascii`.
     pub(crate) fn mark(self, unicode: char, ascii: char) -> char {
         if self.is_ascii { ascii } else { unicode }
     }
 }
 
-/// A buffer for drawing.
+/// A buffer to draw into, with the terminal's capabilities.
 pub(crate) struct Canvas<'a> {
     pub(crate) buffer: &'a mut Buffer,
     pub(crate) ink: TerminalStyle,
 }
 
 impl Canvas<'_> {
-    /// Writes in line `y` of an area from column `x`, both relative to it; returns the column after the text.
+    /// Writes a text at column `x` of line `y`, relative to `area`; returns the column after it.
     pub(crate) fn write(&mut self, area: Rect, (x, y): (u16, u16), text: &str, style: Style) -> u16 {
         if y >= area.height || x >= area.width {
             return x;
@@ -78,12 +79,12 @@ impl Canvas<'_> {
         end - area.x
     }
 
-    /// Writes texts side by side.
+    /// Writes texts side by side at the beginning of line `y`; returns the column after them.
     pub(crate) fn line(&mut self, area: Rect, y: u16, parts: &[StyledText]) -> u16 {
         parts.iter().fold(0, |x, part| self.write(area, (x, y), &part.text, self.ink.tone(part.tone)))
     }
 
-    /// Writes right-aligned, if that leaves a gap after column `from`.
+    /// Writes a text at the right end of line `y`, if that leaves a gap after column `from`.
     pub(crate) fn right(&mut self, area: Rect, y: u16, from: u16, text: &str, style: Style) {
         let width = u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
         if let Some(x) = area.width.checked_sub(width).filter(|x| *x > from) {
@@ -91,7 +92,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Draws the title of a pane with a rule to its right; returns the area below.
+    /// Draws the title of a pane, with a rule to its right; returns the area below.
     pub(crate) fn title(&mut self, area: Rect, title: &str, is_focused: bool) -> Rect {
         if area.height == 0 {
             return area;
@@ -104,7 +105,7 @@ impl Canvas<'_> {
     }
 }
 
-/// Replaces characters that an ASCII terminal cannot show.
+/// Replaces the characters of a text that an ASCII terminal cannot show.
 fn ascii(text: &str) -> String {
     let plain = |c: char| match c {
         '·' | '│' => '|',

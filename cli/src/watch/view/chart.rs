@@ -1,4 +1,4 @@
-//! Line chart of a metric in braille, or with stars in ASCII.
+//! Line chart of a metric, drawn in braille, or with stars in ASCII.
 
 use super::canvas::Canvas;
 use crate::render::number::{accuracy, count, loss, seconds};
@@ -7,10 +7,10 @@ use crate::render::table::TextRole;
 use crate::watch::model::series::ThinnedSeries;
 use ratatui::layout::Rect;
 
-/// Bits of a braille character's dots, by line, left and right.
+/// Bit of each dot in a braille character, by line, then left and right.
 const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
-/// Draws `series`, and marks the points of `over` on it.
+/// Draws the series `series` as a line, and marks the points of `over` on it.
 pub(super) fn draw(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -86,7 +86,7 @@ pub(super) fn draw(
             cells[cell] |= DOTS[y % down][x % across];
         }
     }
-    let style = canvas.ink.colour(1);
+    let style = canvas.ink.color(1);
     for (place, bits) in cells.iter().enumerate().filter(|(_, bits)| **bits != 0) {
         let braille = char::from_u32(0x2800 + u32::from(*bits)).unwrap_or('*');
         let mark = canvas.ink.mark(braille, '*').to_string();
@@ -94,7 +94,7 @@ pub(super) fn draw(
     }
     let Some(over) = over else { return };
     let mark = canvas.ink.mark('●', 'o').to_string();
-    let style = canvas.ink.colour(3);
+    let style = canvas.ink.color(3);
     for (x, mean) in over.means(steps, usize::from(plot.width)).iter().enumerate() {
         if let Some(mean) = mean {
             canvas.write(
@@ -107,7 +107,7 @@ pub(super) fn draw(
     }
 }
 
-/// Returns column and line of a cell.
+/// Returns column and line of the cell with index `place` in an area of this width.
 fn position(place: usize, width: u16) -> (u16, u16) {
     let of = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
     (of(place % usize::from(width)), of(place / usize::from(width)))
@@ -128,7 +128,7 @@ fn bridged(heights: &[Option<usize>]) -> Vec<Option<usize>> {
     filled
 }
 
-/// Formats the labels of the two ends.
+/// Formats the labels of the x axis at its two ends.
 fn ends(name: &str, steps: (u64, u64)) -> (String, String) {
     if name.starts_with("system.") || name.starts_with("gpu.") {
         let span = std::time::Duration::from_secs(steps.1.saturating_sub(steps.0));
@@ -137,7 +137,7 @@ fn ends(name: &str, steps: (u64, u64)) -> (String, String) {
     (format!("step {}", steps.0), format!("step {}", steps.1))
 }
 
-/// Formats a value of a metric.
+/// Formats a value of the metric `name`.
 pub(super) fn figure(name: &str, value: f64) -> String {
     if !value.is_finite() {
         value.to_string()

@@ -1,11 +1,12 @@
-//! List pages: a study, and everything that runs.
+//! List pages: the trials of a study, and everything that runs.
 
 use super::canvas::{Canvas, TerminalStyle};
 use super::chart::figure;
 use crate::render::history::status;
 use crate::render::number::{count, counted};
 use crate::render::sparkline::sparkline;
-use crate::render::table::{StyledText, TableColumn, TextRole, age, layout_table, truncate};
+use crate::render::table::{StyledText, TableColumn, TextRole, age, layout_table};
+use crate::render::truncate::truncate;
 use crate::watch::app::Cursor;
 use crate::watch::model::list::{ListEntry, TrialList};
 use crate::watch::model::study::{StudyModel, TrialLine};
@@ -22,7 +23,7 @@ fn column(
     TableColumn { title: title.into(), is_right, rank, least }
 }
 
-/// Draws the page of a study.
+/// Draws the page about a study.
 pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &StudyModel, cursor: Cursor) {
     let running = study.running();
     let slots = study.slots.map_or(String::new(), |slots| format!(" of {}", counted(slots, "slot")));
@@ -112,13 +113,13 @@ fn line(study: &StudyModel, row: &TrialLine, best: Option<u64>, ink: TerminalSty
     line
 }
 
-/// Most characters of a trial's reason.
+/// Maximum number of characters of the reason why a trial was not trained.
 const WHY: usize = 40;
 
-/// Number of lines up to which all of them determine the column widths.
+/// Number of lines up to which all lines determine the widths of the columns.
 const ALL: usize = 500;
 
-/// Lays out a table and returns the visible lines.
+/// Lays out a table and draws the lines around the selected one.
 fn table(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -141,7 +142,7 @@ fn table(
     }
 }
 
-/// Draws the page of everything that runs.
+/// Draws the page that lists all running trials and studies.
 pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &TrialList, cursor: Cursor) {
     let running = list.trials.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count() as u64;
     let title = if list.is_running {
@@ -207,7 +208,7 @@ fn trial(row: &TrialLine, ink: TerminalStyle) -> Vec<StyledText> {
     ]
 }
 
-/// Returns `true` if a trial was proposed and has not ended.
+/// Returns `true` if a trial of a study was proposed and has not ended.
 fn is_open(row: &TrialLine) -> bool {
     row.refused.is_none()
         && matches!(row.status(), Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost))
@@ -221,7 +222,7 @@ fn last_word(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// Returns the title of a searched setting.
+/// Returns the title of the column for a searched setting.
 fn short(name: &str) -> String {
     match last_word(name) {
         "learning_rate" => "RATE".to_owned(),

@@ -1,4 +1,4 @@
-//! Draws the page on top into a buffer, from its state alone.
+//! View that draws the page on top into a buffer, from its state alone.
 
 mod canvas;
 mod chart;
@@ -9,6 +9,7 @@ mod trial;
 pub(crate) use canvas::TerminalStyle;
 
 use super::app::{App, OpenPage};
+use super::key_bindings::HELP;
 use crate::render::table::TextRole;
 use canvas::Canvas;
 use dtrain_recipes::sanitize::printable;
@@ -16,24 +17,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use std::borrow::Cow;
 
-/// Smallest terminal: columns and lines.
+/// Smallest supported terminal: columns and lines.
 const LEAST: (u16, u16) = (40, 12);
 
-/// Keys of every page.
-const HELP: [(&str, &str); 10] = [
-    ("arrows, j k", "select a line, scroll"),
-    ("Enter", "open; enlarge a pane"),
-    ("Esc", "back"),
-    ("Tab", "next pane of a trial"),
-    ("m M", "next, previous metric"),
-    ("l", "log; left, right: of whom"),
-    ("s", "stop a trial; asks"),
-    ("Ctrl-L", "draw again"),
-    ("q d", "quit; trials go on"),
-    ("?", "this help"),
-];
-
-/// Draws the page on top. Control characters in untrusted text are removed.
+/// Draws the page on top, and removes control characters of untrusted text.
 pub(crate) fn draw(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     draw_page(app, ink, buffer);
     for cell in &mut buffer.content {
@@ -70,7 +57,7 @@ fn draw_page(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     }
 }
 
-/// Draws the last line: a question, a message, or the available keys.
+/// Draws the last line of the screen: a question, a message, or the available keys.
 fn foot(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     let last = area.height - 1;
     if let Some((_, label)) = &app.stop {

@@ -1,18 +1,19 @@
-//! Ranks pane: time of each rank's step, its memory, and stragglers.
+//! Pane about ranks: step time and memory of each, and stragglers.
 
 use super::canvas::Canvas;
 use crate::render::number::seconds;
 use crate::render::phases::bytes;
-use crate::render::table::{StyledText, TextRole, width};
+use crate::render::table::{StyledText, TextRole};
+use crate::render::truncate::width;
 use crate::watch::model::rank::RankFigures;
 use crate::watch::model::trial::TrialModel;
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
-/// Part of a bar: its letter, name and short name.
+/// Part of a bar: its letter, its name, and its short name.
 type BarPart = (char, &'static str, &'static str);
 
-/// Phases, in the order of the model's `PHASES`.
+/// Phases of a step as parts of a bar, in the order of the model's `PHASES`.
 const PHASES: [BarPart; 6] = [
     ('d', "data", "data"),
     ('f', "forward", "fwd"),
@@ -22,7 +23,7 @@ const PHASES: [BarPart; 6] = [
     ('o', "optimizer", "opt"),
 ];
 
-/// Categories of memory.
+/// Categories of memory as parts of a bar.
 const HELD: [BarPart; 4] = [
     ('w', "weights", "weights"),
     ('g', "gradients", "grads"),
@@ -30,10 +31,10 @@ const HELD: [BarPart; 4] = [
     ('a', "activations, rest", "rest"),
 ];
 
-/// Narrowest bar.
+/// Width of the narrowest bar, in columns.
 const BAR: u16 = 10;
 
-/// Draws one line per rank, from `first` on.
+/// Draws one line per rank, starting with rank `first`.
 pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, first: usize) {
     if trial.ranks.is_empty() {
         canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(TextRole::Dim));
@@ -107,7 +108,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, firs
     }
 }
 
-/// Draws the memory of the rank with the highest peak, beside the plan's.
+/// Draws the memory of the rank with the highest peak, beside that which the plan predicts.
 pub(super) fn memory(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel) {
     let heaviest = trial.ranks.iter().max_by(|one, other| one.1.memory.total_cmp(&other.1.memory));
     let Some((rank, figures)) = heaviest.filter(|(_, figures)| figures.memory > 0.0) else {
@@ -134,25 +135,25 @@ fn memory_parts(figures: &RankFigures) -> [f64; 4] {
     [weights, gradients, optimizer, (figures.memory - weights - gradients - optimizer).max(0.0)]
 }
 
-/// Draws the meaning of a bar's colours or letters.
+/// Draws a legend of the colors or letters of a bar.
 fn legend(canvas: &mut Canvas<'_>, area: Rect, (mut x, y): (u16, u16), parts: &[(char, &str)]) {
     for (index, (letter, name)) in parts.iter().enumerate() {
-        let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
-        x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.colour(index));
+        let mark = if canvas.ink.is_colored { canvas.ink.mark('█', *letter) } else { *letter };
+        x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.color(index));
         x = canvas.write(area, (x, y), &format!(" {name} "), canvas.ink.tone(TextRole::Dim));
     }
 }
 
-/// Draws parts of `whole` side by side: in colours, or as letters without colour support.
+/// Draws parts of `whole` side by side: in colors, or as letters on a terminal without colors.
 fn stacked(canvas: &mut Canvas<'_>, area: Rect, y: u16, names: &[BarPart], parts: &[f64], whole: f64) {
     let (mut x, mut sum) = (0, 0.0);
     for (index, (part, (letter, ..))) in parts.iter().zip(names).enumerate() {
         sum += part;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most the width")]
         let end = (sum / whole * f64::from(area.width)).round().clamp(0.0, f64::from(area.width)) as u16;
-        let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
+        let mark = if canvas.ink.is_colored { canvas.ink.mark('█', *letter) } else { *letter };
         while x < end {
-            x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.colour(index)).max(x + 1);
+            x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.color(index)).max(x + 1);
         }
     }
 }

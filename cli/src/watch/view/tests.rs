@@ -18,7 +18,7 @@ use serde_json::json;
 const START: u64 = 1_700_000_000_000;
 
 fn ink() -> TerminalStyle {
-    TerminalStyle { is_coloured: true, is_ascii: false, now_ms: START + 100_000 }
+    TerminalStyle { is_colored: true, is_ascii: false, now_ms: START + 100_000 }
 }
 
 fn said(rank: u32, step: u64, event: Event) -> TrialEvent {
@@ -177,12 +177,12 @@ fn with_styles(buffer: &Buffer) -> String {
         for x in 1..=line.len() {
             let style = |x: usize| (line[x].fg, line[x].modifier);
             if x == line.len() || style(x) != style(from) {
-                let (colour, modifier) = style(from);
-                let is_plain = colour == Color::Reset && modifier.is_empty();
+                let (color, modifier) = style(from);
+                let is_plain = color == Color::Reset && modifier.is_empty();
                 let is_blank = line[from..x].iter().all(|cell| cell.symbol() == " ")
                     && !modifier.contains(Modifier::REVERSED);
                 if !is_plain && !is_blank {
-                    runs.push(format!("{from}-{} {colour:?} {modifier:?}", x - 1));
+                    runs.push(format!("{from}-{} {color:?} {modifier:?}", x - 1));
                 }
                 from = x;
             }
@@ -208,12 +208,12 @@ fn pages_are_drawn_for_small_and_large_terminals() {
     for (name, app) in pages() {
         for size in [(80, 24), (160, 48), (40, 12)] {
             let (width, height) = size;
-            let plain = drawn(&app, size, TerminalStyle { is_coloured: false, ..ink() });
+            let plain = drawn(&app, size, TerminalStyle { is_colored: false, ..ink() });
             insta::assert_snapshot!(format!("{name}_{width}x{height}"), text(&plain));
             assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
         }
-        insta::assert_snapshot!(format!("{name}_colour"), with_styles(&drawn(&app, (80, 24), ink())));
-        let ascii = drawn(&app, (80, 24), TerminalStyle { is_ascii: true, is_coloured: false, ..ink() });
+        insta::assert_snapshot!(format!("{name}_color"), with_styles(&drawn(&app, (80, 24), ink())));
+        let ascii = drawn(&app, (80, 24), TerminalStyle { is_ascii: true, is_colored: false, ..ink() });
         assert!(text(&ascii).is_ascii(), "{}", text(&ascii));
     }
 }

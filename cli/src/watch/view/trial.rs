@@ -1,4 +1,4 @@
-//! Page of a trial.
+//! Page about a trial: header, curves, ranks, and messages or log.
 
 use super::canvas::Canvas;
 use super::chart::{self, figure};
@@ -13,13 +13,13 @@ use crate::watch::model::trial::{LoggedMessage, TrialModel};
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
-/// Width from which panes are side by side.
+/// Width in columns from which on panes are side by side.
 const WIDE: u16 = 110;
 
-/// Height from which the header takes a third.
+/// Height in lines from which on the header has a third line.
 const HIGH: u16 = 18;
 
-/// Draws the page above its last line.
+/// Draws the page about a trial, except the last line of the screen.
 pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, look: &TrialViewState) {
     let lines = if area.height >= HIGH { 3 } else { 2 };
     head(canvas, area, trial, lines);
@@ -54,7 +54,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, look
     }
 }
 
-/// Splits an area after its first lines.
+/// Splits an area into its first `lines` lines and the rest.
 fn cut(area: Rect, lines: u16) -> (Rect, Rect) {
     let lines = lines.min(area.height);
     let rest = Rect { y: area.y + lines, height: area.height - lines, ..area };
@@ -86,7 +86,7 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, lines: u16) {
     let words = [
         advance.percent().map(|percent| format!("{percent:>3}%")),
         Some(advance.steps()),
-        advance.time_left().filter(|_| trial.verdict.is_none()),
+        advance.eta_text().filter(|_| trial.verdict.is_none()),
         trial.verdict.clone(),
     ];
     let words = words.into_iter().flatten().collect::<Vec<_>>().join("  ");
@@ -97,7 +97,7 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, lines: u16) {
         let full = (share.clamp(0.0, 1.0) * f64::from(room)) as usize;
         let done: String = std::iter::repeat_n(canvas.ink.mark('━', '='), full).collect();
         let left: String = std::iter::repeat_n(canvas.ink.mark('╌', '.'), usize::from(room) - full).collect();
-        x = canvas.write(area, (0, 1), &done, canvas.ink.colour(1));
+        x = canvas.write(area, (0, 1), &done, canvas.ink.color(1));
         x = canvas.write(area, (x, 1), &left, canvas.ink.tone(TextRole::Dim)) + 2;
     }
     canvas.write(area, (x, 1), &words, canvas.ink.tone(TextRole::Plain));
@@ -107,7 +107,7 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, lines: u16) {
     }
 }
 
-/// Formats speed and memory beside the plan's predictions.
+/// Formats speed and memory of the trial beside the plan's predictions.
 fn speed(trial: &TrialModel) -> Vec<StyledText> {
     let mut parts: Vec<StyledText> = Vec::new();
     let mut add = |measured: String, planned: Option<String>| {
@@ -132,7 +132,7 @@ fn speed(trial: &TrialModel) -> Vec<StyledText> {
     parts
 }
 
-/// Draws a metric, and the one that is overlaid.
+/// Draws the curve of the metric with index `which`, and the metric that is drawn over it.
 fn curves(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, which: usize, is_focused: bool) {
     let metrics = trial.metrics();
     let at = which.min(metrics.len().saturating_sub(1));
@@ -206,7 +206,7 @@ fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, look: &TrialVie
     }
 }
 
-/// Wraps a text to a width, between words if possible.
+/// Wraps a text to lines of `room` characters, between words if possible.
 fn wrap_text(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -228,14 +228,14 @@ fn wrap_text(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the last items that fit, ending `back` before the end.
+/// Returns the items that fit into `height` lines and end `back` items before the last.
 fn last<T>(lines: impl ExactSizeIterator<Item = T>, height: u16, back: usize) -> impl Iterator<Item = T> {
     let height = usize::from(height);
     let first = lines.len().saturating_sub(height + back);
     lines.skip(first).take(height)
 }
 
-/// Formats hours, minutes and seconds since the start.
+/// Formats the time since the start as hours, minutes and seconds.
 fn clock(at_ms: u64, start_ms: u64) -> String {
     let seconds = at_ms.saturating_sub(start_ms) / 1000;
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)

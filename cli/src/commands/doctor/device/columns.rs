@@ -1,4 +1,4 @@
-//! Columns of the tables of a device report.
+//! Constructors of left-aligned and right-aligned columns, for the tables of a device report.
 
 use crate::render::table::TableColumn;
 use std::borrow::Cow;

@@ -6,10 +6,10 @@ use crate::exit_code::ExitReason;
 use dtrain_protocol::device_check::{DeviceTest, StepsModel, StepsRequest};
 use dtrain_recipes::Precision;
 
-/// Default number of steps of the part `steps`.
+/// Default number of training steps in the part `steps` of the examination.
 const STEPS: u32 = 10;
 
-/// Returns the parts to run; the default ones if none is named.
+/// Returns the parts of the examination to run; the default ones if `only` is empty.
 pub(super) fn parts(only: &[PartChoice]) -> Vec<DeviceTest> {
     if only.is_empty() {
         DeviceTest::USUAL.to_vec()
@@ -31,7 +31,7 @@ fn part(choice: PartChoice) -> DeviceTest {
     }
 }
 
-/// Returns the training of the part `steps`; `Err` if its options are given without `--only steps`.
+/// Returns the training run of the part `steps`; `Err` if its options are given without `--only steps`.
 pub(super) fn steps(args: &DoctorArgs) -> Result<StepsRequest, CommandError> {
     let is_sized = args.model.is_some() || args.steps.is_some() || args.batch.is_some();
     let is_described = is_sized || args.precision.is_some() || args.profile;

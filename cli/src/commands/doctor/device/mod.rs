@@ -28,27 +28,27 @@ use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Report in the file and in `--json`. Contains no host or user name.
+/// Report on a device, for the report file and `--json`. Contains no host or user name.
 #[derive(Serialize)]
 struct HardwareReport<'a> {
-    /// Date, such as `2026-11-25T16:30:00Z`.
+    /// Date and time of the report in UTC, such as `2026-11-25T16:30:00Z`.
     date: String,
     program: &'static str,
     system: String,
     processor: &'a str,
     cores: u32,
     host_memory_bytes: u64,
-    /// True if the device's results match the host's, and everything could be measured.
+    /// True if the device's results match the host's and every measurement succeeded.
     agrees: bool,
-    /// Reason why the examination ended early.
+    /// Reason why the examination ended early; `None` if it was completed.
     failure: Option<&'a str>,
     #[serde(flatten)]
     findings: &'a DeviceFindings,
-    /// Checks of GPUs and drivers by `dtrain doctor`.
+    /// Findings of `dtrain doctor` about GPUs and drivers.
     checks: Value,
 }
 
-/// Examines a device and writes the report.
+/// Examines a device and writes the report file.
 pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) -> CommandResult {
     let (parts, steps) = (device_request::parts(&args.only), device_request::steps(args)?);
     let (kind, index) = (kind(choice)?, args.index);
@@ -90,7 +90,7 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
     findings_result(&findings, &file)
 }
 
-/// Returns the backend of a choice.
+/// Returns the backend that `--device` selects; `Err` if it asks for any GPU and this program can use none.
 fn kind(choice: DeviceChoice) -> Result<DeviceKind, CommandError> {
     match choice {
         DeviceChoice::Cuda => Ok(DeviceKind::Cuda),
@@ -104,7 +104,7 @@ fn kind(choice: DeviceChoice) -> Result<DeviceKind, CommandError> {
     }
 }
 
-/// Builds the error for a missing device, with advice.
+/// Builds the error for a device that cannot be opened, with advice.
 fn refusal(error: &DeviceError) -> CommandError {
     match error {
         DeviceError::NotBuilt { device } => CommandError::new(
@@ -156,14 +156,14 @@ fn write_report(
     Ok(document("device", &document_of_this, true)? + "\n")
 }
 
-/// Returns the path prefix of the user's home folder; empty if unknown.
+/// Returns the path of the user's home folder, to be replaced in the report; empty if unknown.
 fn home_folder() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let home = home.trim_end_matches('/');
     if home.is_empty() { String::new() } else { format!("{home}/") }
 }
 
-/// Replaces the home folder in paths, which contains the user's name.
+/// Replaces the path of the home folder, which contains the user's name, in all texts of a JSON value.
 fn without_home(value: Value, home: &str) -> Value {
     match value {
         Value::String(text) if !home.is_empty() => Value::String(text.replace(home, "~/")),
@@ -185,7 +185,7 @@ fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path
     so_far.into_iter().fold(ended, CommandError::hint)
 }
 
-/// Returns success if the device's results match the host's and everything was measured.
+/// Returns success if the device's results match the host's and every measurement succeeded.
 fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
     let device = format!("{}:{}", findings.device.word(), findings.index);
     let wrong = findings.parity.iter().filter(|parity| !parity.is_within()).map(page::difference);
@@ -225,7 +225,7 @@ fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use dtrain_protocol::device_check::{DeviceTest, MeasurementError, NcclCall, Parity};
     use dtrain_recipes::Precision;
 
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(findings_result(&found, file).map_err(|failure| failure.exit()), Ok(ExitReason::Done));
         let told = |found: &DeviceFindings| {
             let failure = findings_result(found, file).expect_err("it is refused");
-            (failure.exit(), failure.render(ColourMode::plain()))
+            (failure.exit(), failure.render(ColorMode::plain()))
         };
         let mut wrong = found.clone();
         wrong.parity[0] = Parity { gradient_difference: 0.5, ..wrong.parity[0].clone() };
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_told_with_what_to_do() {
-        let told = |error: &DeviceError| refusal(error).render(ColourMode::plain());
+        let told = |error: &DeviceError| refusal(error).render(ColorMode::plain());
         let built = told(&DeviceError::NotBuilt { device: "cuda" });
         assert!(built.contains("cargo build --release --features cuda"), "{built}");
         let none = told(&DeviceError::Absent { device: "cuda", wanted: 0, found: 0 });

@@ -1,4 +1,4 @@
-//! Text of a device report.
+//! Text of a device report for the terminal.
 
 use super::columns::{left, right};
 use super::series;
@@ -11,7 +11,7 @@ use dtrain_recipes::{Bytes, Precision};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Formats the whole report.
+/// Formats all sections of a device report.
 pub(super) fn page(found: &DeviceFindings, style: PageStyle) -> String {
     let mut page = head(found);
     let mut section = |title: &str, body: String| {
@@ -33,7 +33,7 @@ pub(super) fn page(found: &DeviceFindings, style: PageStyle) -> String {
     page
 }
 
-/// Formats the device and its versions.
+/// Formats the first lines of the report: the device and the versions of its software.
 fn head(found: &DeviceFindings) -> String {
     let DeviceFindings { name, memory_bytes, burn, cubecl, .. } = found;
     let memory = match memory_bytes {
@@ -53,7 +53,7 @@ fn head(found: &DeviceFindings) -> String {
     )
 }
 
-/// Formats the selection of matrix product kernels.
+/// Formats the result of tuning the kernels of matrix products.
 fn tuning(tuning: &KernelTuning) -> String {
     let KernelTuning { seconds, tuned, known, untuned, folder, .. } = tuning;
     let over = if *untuned == 0 { String::new() } else { format!(", {untuned} without, as time was over") };
@@ -61,7 +61,7 @@ fn tuning(tuning: &KernelTuning) -> String {
     format!("kernels tuned for {tuned} products in {seconds:.1} s, {known} known{over}{place}")
 }
 
-/// Describes a failed comparison.
+/// Describes a comparison of losses and gradients in which device and host differ.
 pub(super) fn difference(parity: &Parity) -> String {
     format!(
         "{} in {}: losses differ by {} ({} allowed), the gradient of {} by {} ({} allowed)",
@@ -75,7 +75,8 @@ pub(super) fn difference(parity: &Parity) -> String {
     )
 }
 
-/// Formats a relative difference.
+/// Formats a relative difference, such as `1.2e-5`; `not a number` for the largest value, which stands for
+/// NaN.
 fn share(value: f64) -> String {
     if value >= f64::MAX { "not a number".to_owned() } else { format!("{value:.1e}") }
 }
@@ -121,7 +122,7 @@ fn parity(all: &[Parity], style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// Describes the trained decoder.
+/// Describes the decoder whose training speed was measured; empty without measurements.
 fn decoder(all: &[TrainingSpeed]) -> String {
     let Some(TrainingSpeed { decoder, parameters, batch, .. }) = all.first() else { return String::new() };
     format!(
@@ -163,7 +164,7 @@ fn training(all: &[TrainingSpeed], style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// Formats a row per size, a column per precision.
+/// Formats the speed of matrix products: one row per size, one column per precision.
 fn products(all: &[ProductSpeed], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
@@ -189,7 +190,8 @@ fn heads(all: &[AttentionSpeed]) -> String {
     format!("attention of {} of width {head_width}", counted((*heads).into(), "head"))
 }
 
-/// Formats a row per length and precision: columns would not fit into 80 characters.
+/// Formats the speed of attention: one row per length and precision, since columns would not fit 80
+/// characters.
 fn attention(all: &[AttentionSpeed], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
@@ -216,7 +218,7 @@ fn attention(all: &[AttentionSpeed], style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// Returns the precisions in order, each once.
+/// Returns the precisions that occur in the measurements, in order, each once.
 fn precisions(all: &[ProductSpeed]) -> Vec<Precision> {
     let mut found: Vec<_> = all.iter().map(|one| one.precision).collect();
     found.dedup();
@@ -244,7 +246,7 @@ fn copies(found: &DeviceFindings, style: PageStyle) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use dtrain_protocol::DeviceKind;
     use dtrain_protocol::device_check::{CopySpeed, DeviceTest, LinkSpeed};
 
@@ -303,7 +305,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_page_has_a_table_for_each_part_and_none_for_what_was_not_measured() {
-        let style = PageStyle { paint: ColourMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        let style = PageStyle { paint: ColorMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
         insta::assert_snapshot!(page(&findings(), style));
     }
 

@@ -1,4 +1,4 @@
-//! Child process that opens the device: its messages and its exit.
+//! Child process that opens the device: start, messages, and exit.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
@@ -14,21 +14,21 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Interval between checks for Ctrl-C.
+/// Interval between checks whether the user pressed Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Results of the child process.
+/// Results that the child process reported.
 #[derive(Debug, Default)]
 pub(super) struct ProbeOutput {
-    /// All findings; `None` if there was no device.
+    /// Findings about the device; `None` if there was no device.
     pub(super) findings: Option<DeviceFindings>,
-    /// Reason why it ended early.
+    /// Reason why the child process ended early; `None` if it completed the examination.
     pub(super) failure: Option<String>,
-    /// True if the user stopped it.
+    /// True if the user stopped the examination.
     pub(super) is_interrupted: bool,
 }
 
-/// Starts the child and reads its messages until it ends, or the user presses Ctrl-C.
+/// Starts the child process and reads its messages until it ends or the user presses Ctrl-C.
 pub(super) fn probe_device(out: Output, request: &DeviceRequest) -> Result<ProbeOutput, CommandError> {
     let failed = |cause: String| {
         CommandError::new(ExitReason::Infrastructure, "the examination could not be started").cause(cause)
@@ -90,7 +90,7 @@ pub(super) fn probe_device(out: Output, request: &DeviceRequest) -> Result<Probe
     Ok(heard)
 }
 
-/// Waits for the child; kills it first if its results are complete or not wanted.
+/// Waits for the child process; kills it first if it sent all results or its results are not wanted.
 fn end(child: &mut Child, is_over: bool) -> Option<ExitStatus> {
     if is_over {
         // It may have ended already.
@@ -99,7 +99,7 @@ fn end(child: &mut Child, is_over: bool) -> Option<ExitStatus> {
     child.wait().ok()
 }
 
-/// Explains why the child ended without its last message.
+/// Explains why the child process ended without its last message.
 fn exit_explanation(complaint: &str, status: Option<ExitStatus>) -> String {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
     let last = lines.filter(|line| !line.is_empty() && !line.starts_with("note: run with")).last();
@@ -111,7 +111,7 @@ fn exit_explanation(complaint: &str, status: Option<ExitStatus>) -> String {
     last.map_or_else(|| how.clone(), |last| format!("{how}: {last}"))
 }
 
-/// Progress of the examination: on a terminal one line with the time, elsewhere a line per part.
+/// Progress of the examination: on a terminal one line with the elapsed time, elsewhere one line per part.
 struct ProbeSpinner {
     out: Output,
     spinner: Option<ProgressBar>,

@@ -1,4 +1,4 @@
-//! Tables of the optional parts: training steps, and NCCL with one rank.
+//! Tables of the optional parts of a device report: training steps, and NCCL with one rank.
 
 use super::columns::{left, right};
 use crate::output::PageStyle;
@@ -7,7 +7,7 @@ use crate::render::table::{StyledText, TextRole, table};
 use dtrain_protocol::device_check::{MeasuredStep, NcclCall, StepSeries};
 use dtrain_recipes::Bytes;
 
-/// Formats the model, and its speed.
+/// Formats the title of the steps table: size of the model, and tokens per second.
 pub(super) fn title(steps: &StepSeries) -> String {
     let StepSeries { decoder, parameters, batch, precision, tokens_per_second, .. } = steps;
     format!(
@@ -20,7 +20,7 @@ pub(super) fn title(steps: &StepSeries) -> String {
     )
 }
 
-/// Formats a row per step.
+/// Formats the table of training steps, one row per step.
 pub(super) fn steps(steps: &StepSeries, style: PageStyle) -> String {
     let columns = [right("step"), right("loss"), right("seconds"), right("memory used"), right("held")];
     let bytes = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| Bytes(bytes).to_string());
@@ -37,7 +37,7 @@ pub(super) fn steps(steps: &StepSeries, style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// Formats a row per call.
+/// Formats the table of NCCL calls, one row per call; empty without calls.
 pub(super) fn nccl(calls: &[NcclCall], style: PageStyle) -> String {
     if calls.is_empty() {
         return String::new();
@@ -54,7 +54,7 @@ pub(super) fn nccl(calls: &[NcclCall], style: PageStyle) -> String {
     table(&[left("call"), left(""), right("values"), right("seconds")], &rows, style)
 }
 
-/// Describes the error of a call.
+/// Describes the failure of an NCCL call.
 pub(super) fn difference(call: &NcclCall) -> String {
     format!("{}: {}", call.call, call.detail.as_deref().unwrap_or("wrong values"))
 }
@@ -62,13 +62,13 @@ pub(super) fn difference(call: &NcclCall) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::colour::ColourMode;
+    use crate::color::ColorMode;
     use dtrain_protocol::device_check::StepsModel;
     use dtrain_recipes::{Decoder, Precision};
 
     #[test]
     fn steps_and_calls_have_a_row_each() {
-        let style = PageStyle { paint: ColourMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        let style = PageStyle { paint: ColorMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
         let decoder = Decoder {
             layers: 1,
             hidden: 8,

@@ -1,7 +1,8 @@
-//! Shell completion of names that only the user's files contain: trials, studies, recipes, packages and keys.
+//! Shell completion of names that only the user's files contain: trials, studies, recipes, packages, and
+//! keys.
 //!
-//! The shell calls the program with `COMPLETE` set at every press of the Tab key. So nothing is planned,
-//! measured, migrated or written here, and files that cannot be read offer no completions.
+//! The shell calls the program with `COMPLETE` set whenever Tab is pressed. So nothing is planned, measured,
+//! migrated or written here, and unreadable files offer no completions.
 
 use crate::context::Context;
 use crate::output::Output;
@@ -16,7 +17,7 @@ use dtrain_runner::ledger::completion;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Environment variable with the name of the shell that asks for completions.
+/// Environment variable by which a shell asks for completions; its value names the shell.
 pub(crate) const VARIABLE: &str = "COMPLETE";
 
 /// Prints completions and ends the program if a shell asks for them.
@@ -24,7 +25,7 @@ pub(crate) fn answer(command: fn() -> Command) {
     CompleteEnv::with_factory(command).var(VARIABLE).bin("dtrain").complete();
 }
 
-/// Completes names of trials.
+/// Creates a completer of trial names.
 pub(crate) fn trial() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let words = completion::labels(&history(), text(typed));
@@ -32,17 +33,17 @@ pub(crate) fn trial() -> ArgValueCompleter {
     })
 }
 
-/// Completes names of hosts.
+/// Creates a completer of host names.
 pub(crate) fn host() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(completion::hosts(&history(), text(typed)), typed))
 }
 
-/// Completes names of studies.
+/// Creates a completer of study names.
 pub(crate) fn study() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(completion::studies(&history(), text(typed)), typed))
 }
 
-/// Completes names of trials and studies.
+/// Creates a completer of trial names and study names.
 pub(crate) fn trial_or_study() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = trial().complete(typed);
@@ -51,7 +52,7 @@ pub(crate) fn trial_or_study() -> ArgValueCompleter {
     })
 }
 
-/// Completes names of library and package recipes, and files.
+/// Creates a completer of library recipes, package recipes, and files.
 pub(crate) fn recipe() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = candidates(recipes(), typed);
@@ -60,12 +61,12 @@ pub(crate) fn recipe() -> ArgValueCompleter {
     })
 }
 
-/// Completes names of library and package recipes.
+/// Creates a completer of library recipes and package recipes.
 pub(crate) fn recipe_name() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(recipes(), typed))
 }
 
-/// Completes names of trials and recipes, and files, for `show`.
+/// Creates a completer for `show`: trial names, or with `--resolved` recipes and files.
 pub(crate) fn trial_or_recipe() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = trial().complete(typed);
@@ -76,14 +77,14 @@ pub(crate) fn trial_or_recipe() -> ArgValueCompleter {
     })
 }
 
-/// Completes names of packages.
+/// Creates a completer of package names.
 pub(crate) fn package() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         candidates(packages().into_iter().map(|locked| locked.name), typed)
     })
 }
 
-/// Completes recipe keys, and after `=` the values of a key.
+/// Creates a completer of recipe keys, and after `=` of the values that a key may have.
 pub(crate) fn setting() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| match text(typed).split_once('=') {
         None => {
@@ -107,7 +108,7 @@ pub(crate) fn setting() -> ArgValueCompleter {
     })
 }
 
-/// Returns the words that a value of this type may be.
+/// Returns the words that are values of this type; empty if it has no fixed words.
 fn possible_values(shape: ValueType) -> Vec<&'static str> {
     match shape {
         ValueType::OneOf(words) => words.names().to_vec(),
@@ -119,7 +120,7 @@ fn possible_values(shape: ValueType) -> Vec<&'static str> {
     }
 }
 
-/// Returns the words that start with `typed`, except those with terminal control characters.
+/// Returns as completions the words that start with `typed`, except those with terminal control characters.
 fn candidates(words: impl IntoIterator<Item = String>, typed: &OsStr) -> Vec<CompletionCandidate> {
     let fits = |word: &String| word.starts_with(text(typed)) && !word.contains(is_harmful);
     words
@@ -134,7 +135,7 @@ fn text(typed: &OsStr) -> &str {
     typed.to_str().unwrap_or_default()
 }
 
-/// Returns the path of the history that the command line or the environment names.
+/// Returns the path of the history in the state folder that the command line or the environment names.
 fn history() -> PathBuf {
     let mut words = std::env::args_os().skip_while(|word| word != "--").skip(1);
     let mut said = None;
@@ -158,7 +159,8 @@ fn packages() -> Vec<sharing::LockedPackage> {
     store(Path::new("."), false).ok().and_then(|store| sharing::list(&store).ok()).unwrap_or_default()
 }
 
-/// Returns `library/NAME` and `PACKAGE/RECIPE` names. Looks at file names only and verifies nothing.
+/// Returns the names `library/NAME` and `PACKAGE/RECIPE` of all recipes. Looks at file names only, and
+/// verifies nothing.
 fn recipes() -> Vec<String> {
     let mut names: Vec<String> = library::names().map(|name| format!("library/{name}")).collect();
     if let Ok(store) = store(Path::new("."), false) {
@@ -170,7 +172,7 @@ fn recipes() -> Vec<String> {
     names
 }
 
-/// Collects the names of the recipes below a folder of a package.
+/// Adds to `names` the recipes below a folder of a package, down to `depth` further levels.
 fn collect(folder: &Path, prefix: &str, depth: u32, names: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
