@@ -104,7 +104,7 @@ impl CommandError {
         parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(": ")
     }
 
-    /// Returns the problems of a recipe; empty for any other error.
+    /// Returns the problems of the recipe; an empty slice if the error is not about a recipe.
     pub(crate) fn recipe_problems(&self) -> &[Problem] {
         &self.problems
     }

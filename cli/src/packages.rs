@@ -30,7 +30,7 @@ pub(crate) fn trust() -> Result<TrustStore, CommandError> {
     TrustStore::read(&file).map_err(|error| failure(&error))
 }
 
-/// Converts an error from sharing recipes.
+/// Converts an error from a shared recipe package into an error of a command.
 pub(crate) fn failure(error: &SharingError) -> CommandError {
     let exit = match error {
         SharingError::NoGit(_) => ExitReason::Preflight,

@@ -44,7 +44,7 @@ const STUDY: u8 = 5;
 /// The header of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveHeader {
-    /// Random id of the history that the bundle was exported from.
+    /// Random id of the trial history, one per machine, from which the bundle was exported.
     pub machine: String,
     /// Name of the host that recorded the bundled history.
     pub host: String,

@@ -1,4 +1,4 @@
-//! Finds and kills all descendants of ranks, regardless of their process group and session.
+//! Finds and kills all descendants of ranks, also an orphan process of another process group or session.
 //!
 //! An agent is a *subreaper*: a process whose parent ends becomes a child of the agent, not of init. So
 //! everything that a rank starts remains a descendant of the agent.

@@ -28,7 +28,7 @@ const CURVE: usize = 60;
 /// Trials side by side. Every list of values has one entry per trial, in the order of `trials`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrialComparison {
-    /// Version of the JSON format, [`VERSION`].
+    /// Version of the JSON format; always [`VERSION`].
     pub version: u32,
     /// Compared trials; the first is the baseline.
     pub trials: Vec<ComparedTrial>,

@@ -16,7 +16,7 @@ pub enum ConditionError {
         /// Known name that resembles it; `None` if none does.
         near: Option<String>,
     },
-    /// Trials cannot be sorted by the name.
+    /// The name is not one that trials can be sorted by.
     #[error(
         "`{0}` is nothing to sort by; expected newest, best, fastest, or what `--where` compares with a number"
     )]

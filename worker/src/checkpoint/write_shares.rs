@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The part of one tensor that a rank holds, with the other ranks that hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorShard {
-    /// Elements that the rank holds, counted within its region of the tensor.
+    /// Range of the elements that the rank holds, as offsets into its region of the tensor.
     pub range: Range<u64>,
     /// All ranks that hold the same elements, in ascending order.
     pub holders: Vec<Rank>,

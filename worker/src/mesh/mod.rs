@@ -241,8 +241,8 @@ impl Mesh {
         is_first(&Axis::Tensor) && is_first_replica
     }
 
-    /// Returns `true` if this rank reports the loss of its samples: the first one of tensor-parallel ranks,
-    /// which all compute it.
+    /// Returns `true` if this rank reports the loss of its samples. Of the tensor-parallel ranks, which all
+    /// compute the loss, only the first reports it.
     pub fn reports_loss(&self) -> bool {
         self.coord.along(Axis::Tensor) == 0
     }

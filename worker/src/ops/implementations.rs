@@ -17,7 +17,7 @@ use std::ops::Range;
 pub(crate) enum Implementation {
     /// Fused operations on f32 in host memory.
     Host,
-    /// Kernels for tensors of a device.
+    /// Kernels for tensors in device memory.
     #[cfg(feature = "device")]
     Device,
     /// Compositions of tensor operations, for every device and precision; the others are tested against

@@ -18,8 +18,8 @@ const GRACE: f64 = 1.0;
 #[derive(Debug)]
 pub(super) struct RunClock {
     began: Instant,
-    /// Seconds from the start of the clock to the limit, without the time for the last checkpoint; `None`
-    /// without a limit.
+    /// Seconds from the start of the clock to the limit, minus the time reserved for the last checkpoint;
+    /// `None` without a limit.
     left: Option<f64>,
     every: u64,
     /// Share of the training that has passed, from 0 to 1.

@@ -67,7 +67,7 @@ fn format(to: ExportFormat) -> Option<OutputFormat> {
     }
 }
 
-/// Returns the trials named on the command line, or those of `--study` and `--where`, oldest first.
+/// Returns the trials named on the command line, or those selected by `--study` and `--where`, oldest first.
 fn selected_trials(
     context: &Context,
     history: &History,

@@ -52,7 +52,7 @@ pub(super) enum HostInput {
     Done(HostMessage),
     /// The system asks this agent to end.
     Terminate,
-    /// A timer tick: deadlines are checked.
+    /// A timer tick, on which deadlines are checked.
     Tick,
 }
 

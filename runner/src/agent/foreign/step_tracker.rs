@@ -68,7 +68,7 @@ impl ReportedLine {
         }
     }
 
-    /// Returns the results of the line, each with its name.
+    /// Returns the results that the progress line names, each with its name.
     fn results(&self) -> impl Iterator<Item = (&str, f64)> {
         let loss = self.loss.map(|loss| ("loss", loss));
         let valid = self.valid_loss.map(|loss| ("valid.loss", loss));

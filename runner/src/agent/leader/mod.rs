@@ -286,8 +286,8 @@ impl Leader {
         }
     }
 
-    /// Resets the stall timer. Training ranks report every step; if all of them are silent, no rank notices,
-    /// so the leader must.
+    /// Resets the stall timer, the watchdog of a hung rank. Training ranks report every step; if all of
+    /// them are silent, no rank notices, so the leader must.
     fn reset_stall_timer(&mut self, event: &Event) {
         let is_training = matches!(event, Event::Step(_)) && !self.are_foreign();
         let waits_for_room = matches!(event, Event::SaveFailed { retries: true, .. });

@@ -47,7 +47,7 @@ pub(in crate::agent) enum LinkEvent<T> {
 }
 
 impl PeerLink {
-    /// Serves `stream` in a thread; `hear` gets every event, and finally the loss of the connection.
+    /// Starts a thread that serves `stream`; `hear` gets every event, and finally the loss of the connection.
     pub(in crate::agent) fn start<T: DeserializeOwned>(
         stream: MutualTlsStream,
         loop_counters: &Arc<LoopCounters>,

@@ -208,8 +208,8 @@ impl World<'_> {
         is_any && wanted.without(&there).is_empty()
     }
 
-    /// NL-1 and NL-6: checks that a checkpoint counts only if it is committed and complete, and never after
-    /// one of a newer attempt.
+    /// Checks that a checkpoint counts as saved only if it is committed and complete, and never after one of
+    /// a newer attempt (NL-1, NL-6).
     pub(super) fn counts(&mut self, name: CheckpointId) {
         if !self.committed.contains(&name) && !self.is_whole(name, &|_| true) {
             self.breaks(|| format!("NL-1: a checkpoint counts only once it was committed: {name:?}"));
