@@ -173,7 +173,7 @@ impl RepositoryFile {
     }
 }
 
-/// Reads the files in a folder that [`write`] has written. `Err` for anything that it would not have written.
+/// Reads the files in a folder that [`write()`] has written. `Err` for anything that it would not have written.
 pub(super) fn read(folder: &Path) -> Result<Tree, SharingError> {
     let mut tree = Tree::new();
     read_into(folder, "", &mut tree, &mut 0)?;
