@@ -115,7 +115,7 @@ fn exports_are_read_back_by_the_packages_they_are_for() {
 }
 
 /// After which a server that never closes a connection fails the test.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a server at `address` answers to `request` until it closes the connection.
 fn answer(address: &str, request: &[u8], is_over: bool) -> String {

@@ -12,6 +12,36 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
+#[test]
+fn the_likeliest_experts_are_chosen_and_of_equal_ones_the_first() {
+    let probabilities = [0.1, 0.4, 0.2, 0.3, 0.25, 0.25, 0.25, 0.25, 0.1, 0.2, 0.5, 0.2];
+    assert_eq!(top_k_experts(&probabilities, &TWO_OF_FOUR), [1, 3, 0, 1, 2, 1]);
+}
+
+#[test]
+fn gates_sum_to_one_unless_there_is_one() {
+    let probabilities = tensor(&[0.1, 0.4, 0.2, 0.3, 0.25, 0.25, 0.25, 0.25], [2, 4]);
+    let both = flat(gate_weights(&probabilities, &[1, 3, 0, 1], 2));
+    assert!(both.iter().zip([4.0 / 7.0, 3.0 / 7.0, 0.5, 0.5]).all(|(f, w)| (f - w).abs() < 1e-6), "{both:?}");
+    assert_eq!(flat(gate_weights(&probabilities, &[1, 0], 1)), [0.4, 0.25]);
+}
+
+#[test]
+fn an_expert_takes_the_first_tokens_of_each_sequence() {
+    // Two sequences of four tokens; an even share is two choices of each expert.
+    let chosen = [0, 1, 0, 2, 0, 1, 0, 1, 3, 0, 3, 1, 3, 2, 2, 3];
+    let at = |capacity| {
+        let kept = within_capacity(&chosen, &Experts { capacity, ..TWO_OF_FOUR }, 4);
+        kept.iter().map(|kept| kept.map_or(9, |expert| expert)).collect::<Vec<_>>()
+    };
+    assert_eq!(at(None), chosen);
+    assert_eq!(at(Some(2.0)), chosen);
+    assert_eq!(at(Some(1.0)), [0, 1, 0, 2, 9, 1, 9, 9, 3, 0, 3, 1, 9, 2, 2, 9]);
+    // Rounded up, and never nothing.
+    assert_eq!(at(Some(1.3)), [0, 1, 0, 2, 0, 1, 9, 1, 3, 0, 3, 1, 3, 2, 2, 9]);
+    assert_eq!(at(Some(0.1)), [0, 1, 9, 2, 9, 9, 9, 9, 3, 0, 9, 1, 9, 2, 9, 9]);
+}
+
 /// The loss and its gradient, by the formula.
 #[test]
 fn imbalance_is_counted_in_each_sequence() {
