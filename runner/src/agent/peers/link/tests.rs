@@ -197,7 +197,8 @@ fn a_cut_in_either_direction_or_both_is_noticed_at_both_ends() {
     });
     let lost = lost.into_inner().expect("whole");
     println!("noticed after {lost:.2?}");
-    assert!(lost.iter().all(|after| *after >= HEARTBEAT_TIMEOUT / 2), "{lost:?}");
+    let bounds = HEARTBEAT_TIMEOUT / 2..10 * HEARTBEAT_TIMEOUT;
+    assert!(lost.iter().all(|after| bounds.contains(after)), "{lost:?}");
 }
 
 #[test]
