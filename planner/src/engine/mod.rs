@@ -74,6 +74,8 @@ pub struct TrainingSpec {
     pub optimizer: OptimizerKind,
     /// Scaling of values into fp8, if products are in fp8.
     pub fp8_recipe: Fp8Recipe,
+    /// True if a z-loss is added to the loss.
+    pub has_z_loss: bool,
 }
 
 impl TrainingSpec {
@@ -83,6 +85,7 @@ impl TrainingSpec {
             model: model.clone(),
             optimizer: train.optimizer.kind,
             fp8_recipe: train.fp8_recipe.unwrap_or_default(),
+            has_z_loss: train.z_loss > 0.0,
         }
     }
 }

@@ -57,6 +57,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("warmup_steps", "train.warmup"),
     ("wd", "train.optimizer.weight_decay"),
     ("world_size", "cluster.ranks"),
+    ("z_loss_multiplier", "train.z_loss"),
 ];
 
 /// Returns the closest of some words, if one is close enough.

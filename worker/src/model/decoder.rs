@@ -70,7 +70,7 @@ impl NeuralNetwork for Decoder {
         layers.classify(weight, norm(layers, self, weights, "norm", x))
     }
 
-    /// Computes the mean cross-entropy over the whole vocabulary.
+    /// Computes the mean cross-entropy over the whole vocabulary, in training with the z-loss.
     fn loss(
         &self,
         layers: &LayerContext,
@@ -78,7 +78,7 @@ impl NeuralNetwork for Decoder {
         scores: Tensor<2>,
         targets: &[u32],
     ) -> (Tensor<1>, DeferredLossFigures) {
-        layers.cross_entropy(scores, targets, vocabulary(weights))
+        layers.cross_entropy(scores, targets, vocabulary(weights), weights.mode())
     }
 }
 
