@@ -100,6 +100,7 @@ pub(crate) fn recipe() -> Recipe {
             schedule: Schedule::Cosine,
             final_fraction: 0.1,
             clip: Some(1.0),
+            z_loss: 0.0,
             precision: Tunable::Auto,
             fp8_recipe: None,
             from: None,

@@ -107,6 +107,9 @@ pub struct Hyperparameters {
     pub final_fraction: f64,
     /// Gradient clipping: the largest global gradient norm; `None` does not clip.
     pub clip: Option<f64>,
+    /// Weight of the z-loss that training adds to the loss of a decoder; 0 adds nothing.
+    #[serde(default)]
+    pub z_loss: f64,
     /// Seed of the initial weights and of the data order.
     pub seed: u64,
 }
@@ -126,6 +129,7 @@ impl Hyperparameters {
             schedule: Schedule::Constant,
             final_fraction: 1.0,
             clip: None,
+            z_loss: 0.0,
             seed: 7,
         }
     }

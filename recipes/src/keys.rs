@@ -250,6 +250,8 @@ pub const KEYS: &[Key] = keys![
         "How the learning rate falls after warm-up";
     "train.final_fraction", ValueType::Share, Default("0.1"), OURS, "Learning rate at the end, as a share of the peak";
     "train.clip", OrNone(&ValueType::Above(0.0, 1e9)), Default("1.0"), OURS, "Largest global norm of the gradient";
+    "train.z_loss", ValueType::Below(0.0, 1000.0), Default("0"), DECODER,
+        "Weight of the z-loss: training adds this times the mean of log(Z)², Z the sum of exponentials of the scores of a prediction";
     "train.precision", Choice(&one_of::<Precision>()), Default("auto"), OURS,
         "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling; fp8 is for plans with `--on`";
     "train.fp8_recipe", one_of::<Fp8Recipe>(), Default("fp8: \"tensorwise\""), OURS,

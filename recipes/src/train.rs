@@ -23,6 +23,11 @@ pub struct Train {
     pub final_fraction: f64,
     /// Gradient clipping: the largest global gradient norm; `None` does not clip.
     pub clip: Option<f64>,
+    /// Weight of the z-loss (Chowdhery et al. 2022, PaLM): training adds this times the mean of `log(Z)²` to the
+    /// mean cross-entropy, where `Z` is the sum of the exponentials of a prediction's scores. 0 adds nothing;
+    /// only decoders have another.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub z_loss: f64,
     /// Precision of matrix products.
     pub precision: Tunable<Precision>,
     /// Scaling of values into the range of fp8; `None` unless the precision is `Fp8`.
@@ -34,6 +39,11 @@ pub struct Train {
     pub from: Option<PathBuf>,
     /// Seed of the initial weights and of the data order.
     pub seed: u64,
+}
+
+/// Returns `true` for a weight that adds nothing, which the JSON of a recipe leaves out.
+fn is_zero(weight: &f64) -> bool {
+    *weight == 0.0
 }
 
 /// The length of the learning-rate warm-up.

@@ -168,6 +168,7 @@ fn training(source: &DecoderPlan) -> Lines {
         format!("adam_weight_decay: {}", number(rule.weight_decay)),
         "adamw_mask: ['.*norm.*']".into(),
         format!("gradient_clipping_threshold: {}", number(train.clip.unwrap_or(0.0))),
+        format!("z_loss_multiplier: {}", number(train.z_loss)),
         format!("learning_rate: {}", number(source.rate())),
         format!("learning_rate_schedule_steps: {}", source.steps()),
     ];

@@ -36,7 +36,9 @@ impl Engine for DeepSpeed {
         training: &TrainingSpec,
         precision: Precision,
     ) -> Option<UnsupportedLayout> {
-        optimizer(training).or_else(|| rules::hugging_face(&training.model, precision))
+        optimizer(training)
+            .or_else(|| rules::no_z_loss(training))
+            .or_else(|| rules::hugging_face(&training.model, precision))
     }
 
     fn unsupported_layout(

@@ -32,7 +32,9 @@ impl Engine for Fsdp {
         training: &TrainingSpec,
         precision: Precision,
     ) -> Option<UnsupportedLayout> {
-        optimizer(training).or_else(|| rules::hugging_face(&training.model, precision))
+        optimizer(training)
+            .or_else(|| rules::no_z_loss(training))
+            .or_else(|| rules::hugging_face(&training.model, precision))
     }
 
     fn unsupported_layout(

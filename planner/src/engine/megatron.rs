@@ -29,7 +29,7 @@ impl Engine for Megatron {
     }
 
     fn unsupported_training(&self, training: &TrainingSpec, _: Precision) -> Option<UnsupportedLayout> {
-        family(&training.model)
+        rules::no_z_loss(training).or_else(|| family(&training.model))
     }
 
     fn unsupported_layout(
@@ -39,7 +39,8 @@ impl Engine for Megatron {
         micro_batches: u32,
     ) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        optimizer(training, arrangement)
+        self.unsupported_training(training, arrangement.precision)
+            .or_else(|| optimizer(training, arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| pipeline(arrangement))

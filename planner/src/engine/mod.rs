@@ -76,6 +76,8 @@ pub struct TrainingSpec {
     pub optimizer: OptimizerKind,
     /// Method by which values are scaled into fp8, if products are in fp8.
     pub fp8_recipe: Fp8Recipe,
+    /// True if a z-loss is added to the loss.
+    pub has_z_loss: bool,
 }
 
 impl TrainingSpec {
@@ -85,6 +87,7 @@ impl TrainingSpec {
             model: model.clone(),
             optimizer: train.optimizer.kind,
             fp8_recipe: train.fp8_recipe.unwrap_or_default(),
+            has_z_loss: train.z_loss > 0.0,
         }
     }
 }

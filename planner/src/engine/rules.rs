@@ -39,6 +39,14 @@ pub(super) fn optimizer(
     unsupported(what, instead)
 }
 
+/// Refuses a z-loss, for engines without one.
+pub(super) fn no_z_loss(training: &TrainingSpec) -> Option<UnsupportedLayout> {
+    if !training.has_z_loss {
+        return None;
+    }
+    unsupported("train.z_loss", "dtrain and MaxText (`--engine jax`) have a z-loss; or set train.z_loss = 0")
+}
+
 /// Features of newer models, with those that an engine's files can express set to `true`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewerFeatures {

@@ -30,7 +30,12 @@ fn holds(engine: &dyn Engine, rows: Vec<Row>) {
 
 /// Returns a training by AdamW, with block scales in fp8.
 fn with_adamw(model: &Decoder) -> TrainingSpec {
-    TrainingSpec { model: model.clone(), optimizer: OptimizerKind::Adamw, fp8_recipe: Fp8Recipe::Blockwise }
+    TrainingSpec {
+        model: model.clone(),
+        optimizer: OptimizerKind::Adamw,
+        fp8_recipe: Fp8Recipe::Blockwise,
+        has_z_loss: false,
+    }
 }
 
 use ContextExchange::{AllGather, AllToAll, Ring};

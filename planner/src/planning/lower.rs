@@ -119,6 +119,7 @@ pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyp
         schedule: train.schedule,
         final_fraction: train.final_fraction,
         clip: train.clip,
+        z_loss: train.z_loss,
         seed: train.seed,
     }
 }

@@ -145,6 +145,8 @@ fn train(values: &ParsedValues) -> Option<Train> {
             ParsedValue::None => None,
             value => Some(value.real()?),
         },
+        // Decoders alone have a default.
+        z_loss: values.real("train.z_loss").unwrap_or(0.0),
         precision: choice(values.get("train.precision")?, ParsedValue::one_of)?,
         fp8_recipe: values.one_of("train.fp8_recipe"),
         from: values.patterns("train.from").pop().map(PathBuf::from),

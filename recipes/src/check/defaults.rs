@@ -189,6 +189,9 @@ fn train(values: &mut ParsedValues) {
     values.or("train.schedule", ParsedValue::of(Schedule::Cosine));
     values.or("train.final_fraction", ParsedValue::Real(0.1));
     values.or("train.clip", ParsedValue::Real(1.0));
+    if values.kind == Some(Kind::Decoder) {
+        values.or("train.z_loss", ParsedValue::Real(0.0));
+    }
     values.or("train.precision", ParsedValue::Auto);
     if values.get("train.precision").is_some_and(|precision| precision.can_be(Precision::Fp8)) {
         values.or("train.fp8_recipe", ParsedValue::of(Fp8Recipe::default()));

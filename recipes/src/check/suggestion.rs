@@ -59,6 +59,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("warmup_steps", "train.warmup"),
     ("wd", "train.optimizer.weight_decay"),
     ("world_size", "cluster.ranks"),
+    ("z_loss_multiplier", "train.z_loss"),
 ];
 
 /// Returns the problem of an unknown key or section, with the key that was probably meant.

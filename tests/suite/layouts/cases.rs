@@ -115,7 +115,7 @@ impl Case {
 
     /// The recipe.
     pub(super) fn text(&self) -> String {
-        let Self { subject: Subject { model, data, .. }, pins, .. } = self;
+        let Self { subject: Subject { model, data, train, .. }, pins, .. } = self;
         let open = AXES.iter().filter(|axis| self.value(axis).is_none());
         let ones: String = open.map(|axis| format!("{axis} = 1\n")).collect();
         let is_pinned = self.value("micro_batch").is_some();
@@ -123,7 +123,7 @@ impl Case {
         let pins: String = pins.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
         format!(
             "[model]{model}\n[data]\n{data}\nvalid = \"10%\"\n\n[objective]\nstop = {{ steps = 20 }}\n\n\
-             [train]\nbatch = {}\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n\n\
+             [train]\nbatch = {}\nlearning_rate = 1e-3\nwarmup = 4\nprecision = \"f32\"\nseed = 3\n{train}\n\
              [layout]\n{micro}{ones}{pins}\n[cluster]\nranks = {}\ndevices = \"{}\"\n",
             self.batch(),
             self.ranks(),

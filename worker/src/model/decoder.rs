@@ -71,7 +71,7 @@ impl NeuralNetwork for Decoder {
     }
 
     /// Computes the mean cross-entropy over the whole vocabulary, from the scores of this rank's part of
-    /// it.
+    /// it; in training with the z-loss.
     fn loss(
         &self,
         layers: &LayerContext,
@@ -79,7 +79,7 @@ impl NeuralNetwork for Decoder {
         scores: Tensor<2>,
         targets: &[u32],
     ) -> (Tensor<1>, DeferredLossFigures) {
-        layers.cross_entropy(scores, targets, vocabulary(weights))
+        layers.cross_entropy(scores, targets, vocabulary(weights), weights.mode())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Layers of a network, with the ranks that may share their work and the arithmetic that they use.
 
 use super::kv_cache::KvCache;
-use super::{ModelInput, context_parallel, tensor_parallel};
+use super::{ForwardMode, ModelInput, context_parallel, tensor_parallel};
 use crate::mesh::ModelParallelGroups;
 use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWeight, Rotary, VocabRange};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -15,6 +15,8 @@ pub struct LayerContext {
     pub(crate) arithmetic: Arithmetic,
     /// Process groups of the ranks that compute the same passes.
     pub(crate) partners: ModelParallelGroups,
+    /// Weight of the z-loss in the training loss of a decoder.
+    pub(crate) z_loss: f32,
     device: Device,
     rotary: OnceLock<Rotary>,
     /// KV cache; `Some` while a text is generated token by token.
@@ -32,7 +34,8 @@ pub(crate) struct RotaryAngles {
 
 impl LayerContext {
     pub(crate) fn new(arithmetic: Arithmetic, partners: ModelParallelGroups, device: Device) -> Self {
-        Self { arithmetic, partners, device, rotary: OnceLock::new(), key_values: Mutex::default() }
+        let (rotary, key_values) = (OnceLock::new(), Mutex::default());
+        Self { arithmetic, partners, z_loss: 0.0, device, rotary, key_values }
     }
 
     /// Returns the KV cache, which is `Some` while a text is generated token by token.
@@ -120,17 +123,23 @@ impl LayerContext {
         ops::rows(self.arithmetic, ops::project(self.arithmetic, x, vec![weight], Vec::new(), None))
     }
 
-    /// Computes the mean cross-entropy of scores, of which this rank has those of the classes in `share`.
+    /// Computes the mean cross-entropy of scores, of which this rank has those of the classes in `share`; in
+    /// training the loss has the z-loss as well.
     pub(crate) fn cross_entropy(
         &self,
         scores: Tensor<2>,
         targets: &[u32],
         share: VocabRange,
+        mode: ForwardMode,
     ) -> (Tensor<1>, DeferredLossFigures) {
+        let z_loss = match mode {
+            ForwardMode::Train => self.z_loss,
+            ForwardMode::Evaluate => 0.0,
+        };
         let peers = &self.partners.tensor;
         if peers.size() == 1 {
-            return ops::cross_entropy(self.arithmetic, scores, targets);
+            return ops::cross_entropy(self.arithmetic, scores, targets, z_loss);
         }
-        ops::cross_entropy_of_part(self.arithmetic, scores, targets, share, peers)
+        ops::cross_entropy_of_part(self.arithmetic, scores, targets, share, peers, z_loss)
     }
 }

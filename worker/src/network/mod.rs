@@ -72,7 +72,7 @@ pub trait NeuralNetwork: Send {
         targets: &[u32],
     ) -> (Tensor<1>, DeferredLossFigures) {
         let _ = weights;
-        ops::cross_entropy(layers.arithmetic, scores, targets)
+        ops::cross_entropy(layers.arithmetic, scores, targets, 0.0)
     }
 
     /// Frees the initial values that were drawn when the network was built; [`NeuralNetwork::parameters`]

@@ -113,8 +113,13 @@ impl Ops for HostOps {
         pointwise::add_positions(x, table, places)
     }
 
-    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
-        loss::cross_entropy(logits, targets)
+    fn cross_entropy(
+        &self,
+        logits: Tensor<2>,
+        targets: &[u32],
+        z_loss: f32,
+    ) -> (Tensor<1>, DeferredLossFigures) {
+        loss::cross_entropy(logits, targets, z_loss)
     }
 
     fn cross_entropy_of_part(
@@ -123,8 +128,9 @@ impl Ops for HostOps {
         targets: &[u32],
         share: VocabRange,
         peers: &Peers,
+        z_loss: f32,
     ) -> (Tensor<1>, DeferredLossFigures) {
-        loss::cross_entropy_of_part(logits, targets, share, peers)
+        loss::cross_entropy_of_part(logits, targets, share, peers, z_loss)
     }
 
     fn inject(&self, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {

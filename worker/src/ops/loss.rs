@@ -6,7 +6,11 @@ use crate::mesh::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
-pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
+pub(crate) fn cross_entropy(
+    logits: Tensor<2>,
+    targets: &[u32],
+    z_loss: f32,
+) -> (Tensor<1>, DeferredLossFigures) {
     let mut figures = LossFigures::default();
     let loss = record(vec![input(logits)], |values| {
         let [logits] = <[_; 1]>::try_from(values).expect("the loss has one input");
@@ -16,21 +20,24 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, D
         let rows = chunks::rows(classes);
         let parts = logits.storage_mut::<f32>().chunks_mut(rows * classes).zip(targets.chunks(rows));
         let partial = chunks::map(parts, |(logits, targets)| {
-            let (mut loss, mut hits) = (0.0, 0);
+            let (mut loss, mut squares, mut hits) = (0.0, 0.0, 0);
             for (row, target) in logits.chunks_mut(classes).zip(targets) {
                 assert!((*target as usize) < classes, "target {target} is not one of {classes} classes");
-                let (own, hit) = kernels::cross_entropy_row(row, *target as usize);
+                let (own, log_z, hit) = kernels::cross_entropy_row(row, *target as usize, z_loss);
                 loss += f64::from(own);
+                squares += f64::from(log_z).powi(2);
                 hits += u64::from(hit);
             }
-            (loss, hits)
+            (loss, squares, hits)
         });
         figures.count = count as u64;
-        for (loss, hits) in partial {
+        let mut squares_sum = 0.0;
+        for (loss, squares, hits) in partial {
             figures.loss_sum += loss;
+            squares_sum += squares;
             figures.hits += hits;
         }
-        finish(&figures, logits)
+        finish(&figures, f64::from(z_loss) * squares_sum, logits)
     });
     (loss, figures.into())
 }
@@ -44,6 +51,7 @@ pub(crate) fn cross_entropy_of_part(
     targets: &[u32],
     share: VocabRange,
     peers: &Peers,
+    z_loss: f32,
 ) -> (Tensor<1>, DeferredLossFigures) {
     let mut figures = LossFigures::default();
     let loss = record(vec![input(logits)], |values| {
@@ -68,21 +76,26 @@ pub(crate) fn cross_entropy_of_part(
         });
         peers.all_reduce(told.as_flattened_mut());
         let parts = logits.storage_mut::<f32>().chunks_mut(rows * classes);
-        let parts = parts.zip(told.chunks(rows)).zip(targets.chunks(rows));
-        chunks::each(parts, |((logits, told), targets)| {
-            for ((row, [sum, _]), target) in logits.chunks_mut(classes).zip(told).zip(targets) {
-                kernels::scale(row, 1.0 / sum);
+        let parts = parts.zip(told.chunks(rows)).zip(largest.chunks(rows).zip(targets.chunks(rows)));
+        chunks::each(parts, |((logits, told), (largest, targets))| {
+            let rows = logits.chunks_mut(classes).zip(told).zip(largest.iter().zip(targets));
+            for ((row, [sum, _]), (largest, target)) in rows {
+                let log_z = sum.ln() + largest;
+                kernels::scale(row, (1.0 + 2.0 * z_loss * log_z) / sum);
                 if let Some(own) = share.own(*target, classes) {
                     row[own] -= 1.0;
                 }
             }
         });
         figures.count = count as u64;
+        let mut squares_sum = 0.0;
         for ([sum, wanted], largest) in told.iter().zip(&largest) {
-            figures.loss_sum += f64::from(sum.ln() + largest - wanted);
+            let log_z = sum.ln() + largest;
+            figures.loss_sum += f64::from(log_z - wanted);
+            squares_sum += f64::from(log_z).powi(2);
             figures.hits += u64::from(wanted >= largest);
         }
-        finish(&figures, logits)
+        finish(&figures, f64::from(z_loss) * squares_sum, logits)
     });
     (loss, figures.into())
 }
@@ -100,10 +113,11 @@ pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
     largest
 }
 
-/// Returns the mean loss, and its backward, which scales the gradient that replaced the scores.
-fn finish(figures: &LossFigures, mut differences: FlexTensor) -> (FlexTensor, BackwardFn) {
+/// Returns the mean of the cross-entropies and of the z-losses, whose sum is `z_losses`, and its backward,
+/// which scales the gradient that replaced the scores.
+fn finish(figures: &LossFigures, z_losses: f64, mut differences: FlexTensor) -> (FlexTensor, BackwardFn) {
     let count = figures.count;
-    let mean = (figures.loss_sum / count as f64) as f32;
+    let mean = ((figures.loss_sum + z_losses) / count as f64) as f32;
     let gradient = move |d: FlexTensor, _: [bool; 8]| {
         let factor = slice(&d)[0] / count as f32;
         let parts = differences.storage_mut::<f32>().chunks_mut(chunks::rows(1));

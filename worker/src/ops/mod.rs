@@ -216,13 +216,16 @@ pub(crate) fn add_positions(
     arithmetic.by.ops().add_positions(x, table, places)
 }
 
-/// Returns the mean cross-entropy of `logits: [n, classes]` against `targets`, and its figures.
+/// Returns the loss of `logits: [n, classes]` against `targets`, and its figures. The loss is the mean
+/// cross-entropy plus `z_loss` times the mean of `log(Z)²`, where `Z` is the sum of the exponentials of a
+/// prediction's scores; the figures have the cross-entropy alone.
 pub(crate) fn cross_entropy(
     arithmetic: Arithmetic,
     logits: Tensor<2>,
     targets: &[u32],
+    z_loss: f32,
 ) -> (Tensor<1>, DeferredLossFigures) {
-    arithmetic.by.ops().cross_entropy(logits, targets)
+    arithmetic.by.ops().cross_entropy(logits, targets, z_loss)
 }
 
 /// Computes [`cross_entropy`] if each of `peers` has the scores of some classes, `[n, held]`: returns the
@@ -233,8 +236,9 @@ pub(crate) fn cross_entropy_of_part(
     targets: &[u32],
     share: VocabRange,
     peers: &Peers,
+    z_loss: f32,
 ) -> (Tensor<1>, DeferredLossFigures) {
-    arithmetic.by.ops().cross_entropy_of_part(logits, targets, share, peers)
+    arithmetic.by.ops().cross_entropy_of_part(logits, targets, share, peers, z_loss)
 }
 
 /// Joins the rows of all samples. `[b, t, w]` → `[b·t, w]`

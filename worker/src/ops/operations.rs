@@ -74,8 +74,13 @@ pub(super) trait Ops: Sync {
         reference::add_positions(x, table, places)
     }
 
-    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
-        reference::cross_entropy(logits, targets)
+    fn cross_entropy(
+        &self,
+        logits: Tensor<2>,
+        targets: &[u32],
+        z_loss: f32,
+    ) -> (Tensor<1>, DeferredLossFigures) {
+        reference::cross_entropy(logits, targets, z_loss)
     }
 
     fn cross_entropy_of_part(
@@ -84,8 +89,9 @@ pub(super) trait Ops: Sync {
         targets: &[u32],
         share: VocabRange,
         peers: &Peers,
+        z_loss: f32,
     ) -> (Tensor<1>, DeferredLossFigures) {
-        reference::cross_entropy_of_part(logits, targets, share, peers)
+        reference::cross_entropy_of_part(logits, targets, share, peers, z_loss)
     }
 
     fn rows(&self, x: Tensor<3>) -> Tensor<2> {

@@ -166,14 +166,19 @@ pub(crate) fn add_positions(x: Tensor<3>, table: Tensor<2>, places: &[usize]) ->
     x + rows.unsqueeze()
 }
 
-pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
+pub(crate) fn cross_entropy(
+    logits: Tensor<2>,
+    targets: &[u32],
+    z_loss: f32,
+) -> (Tensor<1>, DeferredLossFigures) {
     let count = targets.len();
     let wanted = indices(targets, &logits);
     let hits = logits.clone().inner().argmax(1).reshape([count]).equal(wanted.clone().inner()).int().sum();
-    let picked = activation::log_softmax(logits, 1).gather(1, wanted.reshape([count, 1]));
-    let loss = picked.mean().neg();
+    let wanted = wanted.reshape([count, 1]);
+    let picked = activation::log_softmax(logits.clone(), 1).gather(1, wanted.clone());
+    let loss = picked.clone().mean().neg();
     let figures = DeferredLossFigures::on_device(loss.clone().inner(), hits, count as u64);
-    (loss, figures)
+    (with_z_loss(loss, z_loss, || logits.gather(1, wanted) - picked), figures)
 }
 
 pub(crate) fn cross_entropy_of_part(
@@ -181,6 +186,7 @@ pub(crate) fn cross_entropy_of_part(
     targets: &[u32],
     share: VocabRange,
     peers: &Peers,
+    z_loss: f32,
 ) -> (Tensor<1>, DeferredLossFigures) {
     let [count, classes] = logits.dims();
     let own: Vec<f32> = logits.clone().inner().max_dim(1).into_data().try_to_vec().expect("scores are f32");
@@ -193,9 +199,19 @@ pub(crate) fn cross_entropy_of_part(
     let told: Tensor<2> = collective::sum_from(told, None, None, peers).squeeze_dim(0);
     let (sums, wanted) = (told.clone().narrow(1, 0, 1), told.narrow(1, 1, 1));
     let hits = wanted.clone().inner().greater_equal(largest.clone().inner()).int().sum();
-    let loss = (sums.log() + largest - wanted).mean();
+    let log_z = sums.log() + largest;
+    let loss = (log_z.clone() - wanted).mean();
     let figures = DeferredLossFigures::on_device(loss.clone().inner(), hits, count as u64);
-    (loss, figures)
+    (with_z_loss(loss, z_loss, || log_z), figures)
+}
+
+/// Returns `loss` plus `z_loss` times the mean square of `log_z`.
+fn with_z_loss(loss: Tensor<1>, z_loss: f32, log_z: impl FnOnce() -> Tensor<2>) -> Tensor<1> {
+    if z_loss == 0.0 {
+        return loss;
+    }
+    let log_z = log_z();
+    loss + (log_z.clone() * log_z).mean() * z_loss
 }
 
 pub(crate) fn inject(output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {

@@ -268,7 +268,7 @@ fn positions_are_added_where_they_are_said_to_be() {
 #[test]
 fn cross_entropy_scales_by_what_comes_from_above() {
     let targets: Vec<u32> = (0..23).map(|i| i * 5 % 13).collect();
-    let loss = |a: Arithmetic, l: &Tensor<3>| cross_entropy(a, matrix(l) * 3.0, &targets);
+    let loss = |a: Arithmetic, l: &Tensor<3>| cross_entropy(a, matrix(l) * 3.0, &targets, 0.0);
     check(&[(1, &[23, 13])], |a, l| loss(a, &l[0]).0.reshape([1, 1, 1]));
     let logits = leaf(1, [1, 23, 13]).inner();
     let wanted = loss(REFERENCE, &logits).1.read();
@@ -285,11 +285,64 @@ fn cross_entropy_scales_by_what_comes_from_above() {
     }
 }
 
+/// Returns mean cross-entropy and mean square of log(Z) of rows of `classes` scores, by the formulas.
+fn entropy_and_square(scores: &[f64], classes: usize, targets: &[u32]) -> [f64; 2] {
+    let mut sums = [0.0; 2];
+    for (row, target) in scores.chunks(classes).zip(targets) {
+        let log_z = row.iter().map(|score| score.exp()).sum::<f64>().ln();
+        sums[0] += log_z - row[*target as usize];
+        sums[1] += log_z * log_z;
+    }
+    sums.map(|sum| sum / targets.len() as f64)
+}
+
+#[test]
+fn a_z_loss_is_in_the_loss_and_its_gradient_and_not_in_the_figures() {
+    const Z_LOSS: f32 = 0.3;
+    let (rows, classes) = (23, 13);
+    let targets: Vec<u32> = (0..23).map(|i| i * 5 % 13).collect();
+    check(&[(1, &[rows, classes])], |a, l| {
+        cross_entropy(a, matrix(&l[0]) * 3.0, &targets, Z_LOSS).0.reshape([1, 1, 1])
+    });
+    let scores: Vec<_> = values(1, rows * classes).into_iter().map(f64::from).collect();
+    let formula = |scores: &[f64]| {
+        let [entropy, square] = entropy_and_square(scores, classes, &targets);
+        entropy + f64::from(Z_LOSS) * square
+    };
+    let [wanted_entropy, _] = entropy_and_square(&scores, classes, &targets);
+    let agrees = |arithmetic, device: &Device| {
+        let logits = leaf_on(device, 1, [rows, classes]);
+        let (loss, figures) = cross_entropy(arithmetic, logits.clone(), &targets, Z_LOSS);
+        let mut gradients = loss.backward();
+        let found = f64::from(loss.into_scalar::<f32>());
+        assert!((found - formula(&scores)).abs() < 1e-5 * found, "{found}");
+        let figures = figures.read();
+        let entropy = figures.loss_sum / figures.count as f64;
+        assert!((entropy - wanted_entropy).abs() < 1e-5 * entropy, "{entropy} for {wanted_entropy}");
+        let gradient = flat(logits.grad_remove(&mut gradients).unwrap());
+        for (place, found) in gradient.into_iter().enumerate() {
+            let at = |shift| {
+                let mut moved = scores.clone();
+                moved[place] += shift;
+                formula(&moved)
+            };
+            let difference = (at(1e-5) - at(-1e-5)) / 2e-5;
+            assert!((f64::from(found) - difference).abs() < 1e-6, "{place}: {found} for {difference}");
+        }
+    };
+    agrees(REFERENCE, &Device::flex());
+    agrees(HOST, &Device::flex());
+    #[cfg(feature = "device")]
+    if let Some(gpu) = gpu() {
+        agrees(DEVICE, &gpu);
+    }
+}
+
 #[test]
 fn scores_that_a_loss_was_computed_of_are_still_there() {
     let keeps = |arithmetic, device: &Device| {
         let logits = leaf_on(device, 1, [5, 300]);
-        let (loss, _) = cross_entropy(arithmetic, logits.clone(), &[0, 299, 7, 8, 9]);
+        let (loss, _) = cross_entropy(arithmetic, logits.clone(), &[0, 299, 7, 8, 9], 0.1);
         let mut gradients = loss.backward();
         assert!(logits.grad_remove(&mut gradients).is_some());
         assert_eq!(flat(logits.inner()), values(1, 1500));

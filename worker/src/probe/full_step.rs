@@ -33,6 +33,7 @@ pub(super) fn training() -> Hyperparameters {
         schedule: Schedule::Constant,
         final_fraction: 1.0,
         clip: Some(1.0),
+        z_loss: 0.0,
         seed: 0,
     }
 }

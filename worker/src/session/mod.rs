@@ -117,6 +117,7 @@ fn attempt_with(
     let holding =
         ModelShard { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
     let stage = Stage::of(&holding, &device).map_err(|error| Failure::Other(error.to_string()))?;
+    let stage = stage.with_z_loss(training.z_loss);
     let optimizer = match arrangement.zero {
         ZeroStage::Zero0 => StageOptimizer::new(&training.optimizer, stage.parameters()),
         ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {

@@ -195,6 +195,14 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Sets the weight of the z-loss, which training adds to the loss of a decoder; 0 before.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "a small number, which needs no more digits")]
+    pub fn with_z_loss(mut self, weight: f64) -> Self {
+        self.layers.z_loss = weight as f32;
+        self
+    }
+
     /// Returns the trained parameters, in flat order.
     pub fn parameters(&self) -> &[ModelParameter] {
         &self.parameters

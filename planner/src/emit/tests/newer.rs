@@ -153,3 +153,28 @@ fn torchtitan_compiles_no_backward_in_two_halves() {
     let halved = of(PipelineSchedule::ZeroBubble);
     assert!(halved.contains("model_compile_enabled=False") && !halved.contains("CompileConfig"), "{halved}");
 }
+
+#[test]
+fn a_z_loss_is_written_for_maxtext_and_refused_elsewhere() {
+    let layout = Layout::replicas(n(2));
+    let mut arrangement = arranged(layout, ZeroStage::Zero3);
+    arrangement.recompute = Recompute::Full;
+    arrangement.shard = arrangement.replicas();
+    let mut plan = planned(fixtures::llama(), arrangement);
+    plan.recipe.train.z_loss = 1e-4;
+    let config = shown(&plan, ConfigFormat::Maxtext);
+    assert!(config.contains("\nz_loss_multiplier: 0.0001\n"), "{config}");
+    for format in
+        [ConfigFormat::Megatron, ConfigFormat::Torchtitan, ConfigFormat::Deepspeed, ConfigFormat::Fsdp]
+    {
+        refused(&plan, format, "train.z_loss (data 2");
+        refused(
+            &plan,
+            format,
+            "; dtrain and MaxText (`--engine jax`) have a z-loss; or set train.z_loss = 0",
+        );
+        plan.recipe.train.z_loss = 0.0;
+        assert!(emit(&plan, format).is_ok(), "{format:?} writes it without");
+        plan.recipe.train.z_loss = 1e-4;
+    }
+}

@@ -40,3 +40,21 @@ fn torchtitan_has_no_scale_of_a_whole_tensor() {
         assert_eq!(TORCHTITAN.unsupported_layout(&training, &half, MICRO_BATCHES), None);
     }
 }
+
+#[test]
+fn dtrain_and_maxtext_add_a_z_loss() {
+    let arrangement = Arrangement { recompute: Recompute::Full, ..on_gpus(data(8), Zero1) };
+    let is_refused = |engine: &dyn Engine, has_z_loss| {
+        let training = TrainingSpec { has_z_loss, ..with_adamw(&llama()) };
+        let zero = if [FSDP.name(), TORCHTITAN.name()].contains(&engine.name()) { Zero3 } else { Zero1 };
+        let arrangement = Arrangement { zero, ..arrangement };
+        let reason = engine.unsupported_layout(&training, &arrangement, MICRO_BATCHES);
+        assert_eq!(reason.is_some(), engine.unsupported_training(&training, Precision::Bf16).is_some());
+        assert!(reason.is_none_or(|reason| reason.what == "train.z_loss"), "{}: {reason:?}", engine.name());
+        reason.is_some()
+    };
+    assert!(ALL.into_iter().all(|engine| !is_refused(engine, false)));
+    let have: Vec<_> =
+        ALL.into_iter().filter(|engine| !is_refused(*engine, true)).map(Engine::name).collect();
+    assert_eq!(have, ["dtrain", "jax"]);
+}

@@ -140,6 +140,7 @@ proptest! {
     #[test]
     fn what_an_engine_can_run_is_written_and_nothing_else(
         arrangement in any_arrangement(), kind in 0usize..3, optimizer in 0usize..8, micro_batches in 1u32..9,
+        z_loss in 0usize..4,
     ) {
         let model = [llama(), mixtral(), gpt2()][kind].clone();
         // AdamW in five cases of eight.
@@ -147,7 +148,8 @@ proptest! {
             .get(optimizer)
             .copied()
             .unwrap_or(OptimizerKind::Adamw);
-        let plan = planned((model.clone(), optimizer), arrangement, micro_batches);
+        let mut plan = planned((model.clone(), optimizer), arrangement, micro_batches);
+        plan.recipe.train.z_loss = [1e-4, 0.0, 0.0, 0.0][z_loss];
         let training = TrainingSpec::of(&model, &plan.recipe.train);
         let world = arrangement.layout.world();
         for engine in ALL {

@@ -147,3 +147,14 @@ fn a_command_is_told_the_values_and_the_layout_of_its_plan() {
     let uneven = of(&recipe).expect_err("two stages on three ranks").to_string();
     assert!(uneven.contains("multiple of 2") && uneven.contains("has 3"), "{uneven}");
 }
+
+#[test]
+fn ranks_are_told_the_weight_of_the_z_loss() {
+    let told = |z_loss| {
+        let plan = planned(|recipe| recipe.train.z_loss = z_loss);
+        let all = lower(&plan, plan.best(), &launch());
+        all.iter().map(|assignment| assignment.training.z_loss).collect::<Vec<_>>()
+    };
+    assert!(told(0.0).into_iter().all(|weight| weight == 0.0));
+    assert!(told(1e-4).into_iter().all(|weight| weight == 1e-4));
+}

@@ -92,6 +92,11 @@ fn what_an_engine_cannot_train_is_said_with_the_reason() {
     let words = message(|recipe| recipe.train.optimizer.kind = OptimizerKind::Lamb, &FSDP);
     assert!(words.contains("FSDP2 can run no layout of 64 devices"), "{words}");
     assert!(words.contains("train.optimizer = \"lamb\"; transformers have adamw"), "{words}");
+    let z_loss = |recipe: &mut Recipe| recipe.train.z_loss = 1e-4;
+    for engine in ALL.into_iter().filter(|engine| !["dtrain", "jax"].contains(&engine.name())) {
+        let words = message(z_loss, engine);
+        assert!(words.contains("train.z_loss; dtrain and MaxText (`--engine jax`) have a z-loss"), "{words}");
+    }
     let windowed = |recipe: &mut Recipe| {
         let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
         decoder.window = Some(SlidingWindow { tokens: 128, every: None });

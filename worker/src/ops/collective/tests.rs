@@ -158,7 +158,11 @@ fn words(seed: u64) -> Vec<u32> {
 
 /// Computes a tied embedding with positions: returns the loss, its figures, and the gradients of both
 /// tables.
-fn tied(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> (f32, LossFigures, Vec<f32>, Vec<f32>) {
+fn tied(
+    arithmetic: Arithmetic,
+    partners: &ModelParallelGroups,
+    z_loss: f32,
+) -> (f32, LossFigures, Vec<f32>, Vec<f32>) {
     let (rank, ranks) = (partners.tensor.rank(), partners.tensor.size());
     let rows = held(V, rank, ranks);
     let (table, positions) = (leaf(narrow(made(11, [V, W]), 0, &rows)), leaf(made::<2>(12, [T + 2, W])));
@@ -177,8 +181,8 @@ fn tied(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> (f32, LossFig
         project(arithmetic, x, vec![table.clone().transpose()], Vec::new(), None).flatten(0, 1) * 3.0;
     let targets = words(16);
     let (loss, figures) = match ranks {
-        1 => cross_entropy(arithmetic, logits, &targets),
-        _ => cross_entropy_of_part(arithmetic, logits, &targets, share, &partners.tensor),
+        1 => cross_entropy(arithmetic, logits, &targets, z_loss),
+        _ => cross_entropy_of_part(arithmetic, logits, &targets, share, &partners.tensor, z_loss),
     };
     let mut found = (loss.clone() * 0.7).backward();
     let table = flat(table.grad_remove(&mut found).unwrap());
@@ -187,12 +191,17 @@ fn tied(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> (f32, LossFig
 
 #[test]
 fn a_cut_vocabulary_gives_the_loss_of_the_whole_one() {
-    let (loss, figures, table, positions) = tied(REFERENCE, &ModelParallelGroups::none());
+    cut_vocabulary_gives_the_loss_of_the_whole_one(0.0);
+    cut_vocabulary_gives_the_loss_of_the_whole_one(0.3);
+}
+
+fn cut_vocabulary_gives_the_loss_of_the_whole_one(z_loss: f32) {
+    let (loss, figures, table, positions) = tied(REFERENCE, &ModelParallelGroups::none(), z_loss);
     assert!(figures.hits > 0 && figures.hits < figures.count, "{figures:?}");
     for (ranks, sequence) in [(2, false), (2, true), (3, false), (3, true)] {
         for arithmetic in [REFERENCE, HOST] {
             let mut sum = vec![0.0; (T + 2) * W];
-            let all = among(ranks, sequence, |partners| tied(arithmetic, partners));
+            let all = among(ranks, sequence, |partners| tied(arithmetic, partners, z_loss));
             for (rank, (own_loss, own_figures, own_table, own_positions)) in (0..).zip(all) {
                 assert!((own_loss - loss).abs() < 1e-5 * loss, "{own_loss} for {loss}");
                 assert_eq!((own_figures.hits, own_figures.count), (figures.hits, figures.count));
@@ -217,6 +226,13 @@ fn a_cut_vocabulary_gives_the_loss_of_the_whole_one() {
 #[test]
 fn devices_that_have_some_of_the_classes_find_the_loss_of_all() {
     let Some(gpu) = crate::ops::tests::gpu() else { return };
+    for z_loss in [0.0, 0.3] {
+        devices_find_the_loss_of_all(&gpu, z_loss);
+    }
+}
+
+#[cfg(feature = "device")]
+fn devices_find_the_loss_of_all(gpu: &Device, z_loss: f32) {
     let count = B * T;
     let device = Arithmetic { by: Implementation::Device, ..REFERENCE };
     // Large enough for an overflow of exponentials that are not relative to the largest score of all.
@@ -228,7 +244,7 @@ fn devices_that_have_some_of_the_classes_find_the_loss_of_all() {
     let targets: Vec<u32> =
         targets.map(|(place, (word, row))| if place % 3 == 0 { best(row) } else { word }).collect();
     let whole = leaf(scores());
-    let (loss, figures) = cross_entropy(REFERENCE, whole.clone(), &targets);
+    let (loss, figures) = cross_entropy(REFERENCE, whole.clone(), &targets, z_loss);
     let (wanted_loss, wanted) = (loss.clone().into_scalar::<f32>(), figures.read());
     let gradient = flat(whole.grad_remove(&mut (loss * 0.7).backward()).unwrap());
     assert!(wanted.hits > 0 && wanted.hits < wanted.count, "{wanted:?}");
@@ -236,10 +252,10 @@ fn devices_that_have_some_of_the_classes_find_the_loss_of_all() {
         let found = among(ranks, false, |partners| {
             let columns = held(V, partners.tensor.rank(), ranks);
             let own = narrow(scores(), 1, &columns).into_data();
-            let own = leaf(Tensor::<2>::from_data(own, &gpu));
+            let own = leaf(Tensor::<2>::from_data(own, gpu));
             let share = VocabRange { begin: columns.start, of: V };
             let (loss, figures) =
-                cross_entropy_of_part(device, own.clone(), &targets, share, &partners.tensor);
+                cross_entropy_of_part(device, own.clone(), &targets, share, &partners.tensor, z_loss);
             let gradient = flat(own.grad_remove(&mut (loss.clone() * 0.7).backward()).unwrap());
             (loss.into_scalar::<f32>(), figures.read(), gradient)
         });

@@ -19,20 +19,24 @@ const UNITS: usize = 256;
 /// Class that marks a target whose class another rank holds.
 const ELSEWHERE: u32 = u32::MAX;
 
-pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
+pub(super) fn cross_entropy(
+    logits: Tensor<2>,
+    targets: &[u32],
+    z_loss: f32,
+) -> (Tensor<1>, DeferredLossFigures) {
     measured(logits, targets, |differences, stride| {
         let [count, classes] = shape(differences);
         // The kernel would read out of bounds.
         targets.iter().for_each(|id| {
             assert!((*id as usize) < classes, "target {id} is not one of {classes} classes");
         });
-        let found = empty(differences, [count, 2]);
+        let found = empty(differences, [count, 3]);
         let wanted = numbers(differences, targets);
         let (cubes, cube, indices, units) = of_each_row(count, classes, [differences, &wanted, &found]);
         let (client, scores) = (&found.client, buffer(differences, stride));
         let [wanted, out] = [&wanted, &found].map(|side| side.clone().into_buffer_arg());
         cross_entropy_rows::launch(
-            client, cubes, cube, indices, scores, wanted, out, count, classes, stride, units,
+            client, cubes, cube, indices, scores, wanted, out, count, classes, stride, z_loss, units,
         );
         found
     })
@@ -48,6 +52,7 @@ pub(super) fn cross_entropy_of_part(
     targets: &[u32],
     share: VocabRange,
     peers: &Peers,
+    z_loss: f32,
 ) -> (Tensor<1>, DeferredLossFigures) {
     measured(logits, targets, |differences, stride| {
         let [count, classes] = shape(differences);
@@ -62,40 +67,44 @@ pub(super) fn cross_entropy_of_part(
         let [targets, out] = [&wanted, &told].map(|side| side.clone().into_buffer_arg());
         tell_rows::launch(client, cubes, cube, indices, scores, targets, out, count, classes, stride, units);
 
-        let (ranks, found) = (peers.size() as usize, empty(differences, [count, 2]));
+        let (ranks, found) = (peers.size() as usize, empty(differences, [count, 3]));
         let told = dense(values(peers.all_gather_tensor(Tensor::from_primitive::<Cube>(told))));
         let (cubes, cube, indices, units) =
             of_each_row(count, classes, [differences, &wanted, &told, &found]);
         let (client, scores) = (&found.client, buffer(differences, stride));
         let [targets, of, out] = [&wanted, &told, &found].map(|side| side.clone().into_buffer_arg());
         cross_entropy_of_told::launch(
-            client, cubes, cube, indices, scores, targets, of, out, count, classes, stride, ranks, units,
+            client, cubes, cube, indices, scores, targets, of, out, count, classes, stride, ranks, z_loss,
+            units,
         );
         found
     })
 }
 
-/// Returns the mean loss and the figures from the result of `rows`: `[count, 2]`, the cross-entropy of each
-/// prediction, and 1 if it was right. `rows` gets the scores, with the stride of their rows, and overwrites
-/// them with the gradient of the sum of all losses.
+/// Returns the mean loss and the figures from the result of `rows`: `[count, 3]`, the cross-entropy of each
+/// prediction, 1 if it was right, and its z-loss. `rows` gets the scores, with the stride of their rows, and
+/// overwrites them with the gradient of the sum of all losses.
 fn measured(
     logits: Tensor<2>,
     targets: &[u32],
     rows: impl FnOnce(&CubeValues, usize) -> CubeValues,
 ) -> (Tensor<1>, DeferredLossFigures) {
-    let mut hits = None;
+    let mut told = None;
     let loss: Tensor<1> = record(vec![input(logits)], |inputs| {
         let [logits] = <[_; 1]>::try_from(inputs).expect("the loss has one input");
         let (differences, stride) = owned_rows(logits);
         let [count, _] = shape(&differences);
         assert_eq!(targets.len(), count, "there is a target for each prediction");
         let found = rows(&differences, stride);
-        let (loss, own_hits) = (empty(&found, [1]), empty_of(&found, [1], DType::I32));
+        let [loss, entropy] = [(); 2].map(|()| empty(&found, [1]));
+        let hits = empty_of(&found, [1], DType::I32);
         let (one, cube) = (CubeCount::Static(1, 1, 1), CubeDim::new_1d(256));
-        let addresses = indices(UNITS, [&found, &loss, &own_hits]);
-        let [of, to, right] = [&found, &loss, &own_hits].map(|side| side.clone().into_buffer_arg());
-        add_up::launch(&found.client, one, cube, addresses, of, to, right, count, UNITS);
-        hits = Some(Tensor::<1, Int>::from_primitive::<Cube>(own_hits));
+        let addresses = indices(UNITS, [&found, &loss, &entropy, &hits]);
+        let [of, to, own, right] =
+            [&found, &loss, &entropy, &hits].map(|side| side.clone().into_buffer_arg());
+        add_up::launch(&found.client, one, cube, addresses, of, to, own, right, count, UNITS);
+        let entropy = Tensor::<1>::from_primitive::<Cube>(entropy);
+        told = Some((entropy, Tensor::<1, Int>::from_primitive::<Cube>(hits)));
         let gradient: CubeBackwardFn = Box::new(move |d: CubeValues, _: [bool; 8]| {
             let scores = buffer(&differences, stride);
             // The padding between rows is changed as well; it is never read.
@@ -106,13 +115,13 @@ fn measured(
         });
         (loss, gradient)
     });
-    let hits = hits.expect("the operation ran");
-    (loss.clone(), DeferredLossFigures::on_device(loss.inner(), hits, targets.len() as u64))
+    let (entropy, hits) = told.expect("the operation ran");
+    (loss, DeferredLossFigures::on_device(entropy, hits, targets.len() as u64))
 }
 
-/// Kernel: replaces each row of scores by its softmax minus the target; `found: [rows, 2]` receives its
-/// cross-entropy, and 1 if no other class has a higher score. One cube for each row; those of scores begin
-/// `stride` values after one another.
+/// Kernel: replaces each row of scores by the gradient of its cross-entropy plus that of its z-loss, `z_loss ·
+/// log(Z)²`; `found: [rows, 3]` receives its cross-entropy, 1 if no other class has a higher score, and its
+/// z-loss. One cube for each row; those of scores begin `stride` values after one another.
 #[cube(launch, address_type = "dynamic")]
 fn cross_entropy_rows(
     scores: &mut [f32],
@@ -121,6 +130,7 @@ fn cross_entropy_rows(
     rows: usize,
     classes: usize,
     stride: usize,
+    z_loss: f32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
@@ -146,9 +156,11 @@ fn cross_entropy_rows(
     }
     let top = largest_of_units(largest, units);
     let total = sum_of_units(sum * (largest - top).exp(), units);
+    let log_z = total.ln() + top;
+    let factor = 1.0f32 + 2.0f32 * z_loss * log_z;
     let mut class = unit;
     while class < classes {
-        let mut value = (scores[begin + class] - top).exp() / total;
+        let mut value = (scores[begin + class] - top).exp() / total * factor;
         if class == target {
             value -= 1.0f32;
         }
@@ -156,8 +168,9 @@ fn cross_entropy_rows(
         class += units;
     }
     if unit == 0 {
-        found[2 * row] = total.ln() + top - wanted;
-        found[2 * row + 1] = select(wanted >= top, 1.0f32, 0.0f32);
+        found[3 * row] = log_z - wanted;
+        found[3 * row + 1] = select(wanted >= top, 1.0f32, 0.0f32);
+        found[3 * row + 2] = z_loss * log_z * log_z;
     }
 }
 
@@ -219,6 +232,7 @@ fn cross_entropy_of_told(
     classes: usize,
     stride: usize,
     ranks: usize,
+    z_loss: f32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
@@ -242,10 +256,12 @@ fn cross_entropy_of_told(
         wanted += told[at + 2];
         rank += 1;
     }
+    let log_z = total.ln() + top;
+    let factor = 1.0f32 + 2.0f32 * z_loss * log_z;
     let target = targets[row];
     let mut class = unit;
     while class < classes {
-        let mut value = (scores[begin + class] - top).exp() / total;
+        let mut value = (scores[begin + class] - top).exp() / total * factor;
         if class as u32 == target {
             value -= 1.0f32;
         }
@@ -253,27 +269,40 @@ fn cross_entropy_of_told(
         class += units;
     }
     if unit == 0 {
-        found[2 * row] = total.ln() + top - wanted;
-        found[2 * row + 1] = select(wanted >= top, 1.0f32, 0.0f32);
+        found[3 * row] = log_z - wanted;
+        found[3 * row + 1] = select(wanted >= top, 1.0f32, 0.0f32);
+        found[3 * row + 2] = z_loss * log_z * log_z;
     }
 }
 
-/// Kernel: computes the mean of all cross-entropies in `found`, and the number of hits. One cube.
+/// Kernel: computes the mean of the cross-entropies (`entropy`), that of the losses with their z-losses
+/// (`loss`), and the number of hits. One cube.
 #[cube(launch, address_type = "dynamic")]
-fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comptime] units: usize) {
+fn add_up(
+    found: &[f32],
+    loss: &mut [f32],
+    entropy: &mut [f32],
+    hits: &mut [i32],
+    rows: usize,
+    #[comptime] units: usize,
+) {
     let unit = UNIT_POS as usize;
-    let mut losses = 0.0f32;
+    let mut entropies = 0.0f32;
     let mut right = 0.0f32;
+    let mut z_losses = 0.0f32;
     let mut row = unit;
     while row < rows {
-        losses += found[2 * row];
-        right += found[2 * row + 1];
+        entropies += found[3 * row];
+        right += found[3 * row + 1];
+        z_losses += found[3 * row + 2];
         row += units;
     }
-    let losses = sum_of_units(losses, units);
+    let entropies = sum_of_units(entropies, units);
     let right = sum_of_units(right, units);
+    let z_losses = sum_of_units(z_losses, units);
     if unit == 0 {
-        loss[0] = losses / rows as f32;
+        loss[0] = (entropies + z_losses) / rows as f32;
+        entropy[0] = entropies / rows as f32;
         hits[0] = right as i32;
     }
 }

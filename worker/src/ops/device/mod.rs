@@ -91,8 +91,13 @@ impl Ops for AcceleratorOps {
         }
     }
 
-    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
-        loss::cross_entropy(logits, targets)
+    fn cross_entropy(
+        &self,
+        logits: Tensor<2>,
+        targets: &[u32],
+        z_loss: f32,
+    ) -> (Tensor<1>, DeferredLossFigures) {
+        loss::cross_entropy(logits, targets, z_loss)
     }
 
     fn cross_entropy_of_part(
@@ -101,8 +106,9 @@ impl Ops for AcceleratorOps {
         targets: &[u32],
         share: VocabRange,
         peers: &Peers,
+        z_loss: f32,
     ) -> (Tensor<1>, DeferredLossFigures) {
-        loss::cross_entropy_of_part(logits, targets, share, peers)
+        loss::cross_entropy_of_part(logits, targets, share, peers, z_loss)
     }
 
     /// Joins the rows of all samples, without a copy if their stride is even.

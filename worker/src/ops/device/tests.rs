@@ -220,7 +220,7 @@ fn a_loss_and_a_softmax_change_rows_where_they_are() {
             };
             (logits, Box::new(gradient))
         });
-        let (loss, figures) = cross_entropy(DEVICE, logits, &targets);
+        let (loss, figures) = cross_entropy(DEVICE, logits, &targets, 0.1);
         let mut gradients = loss.backward();
         let figures = figures.read();
         (figures.hits, vec![figures.loss_sum as f32], flat(leaf.grad_remove(&mut gradients).unwrap()))

@@ -80,21 +80,23 @@ simd! {
         }
     }
 
-    /// Replaces a row of scores by its softmax minus the target; returns the cross-entropy and whether no
-    /// other class has a higher score.
-    fn cross_entropy_row(row: &mut [f32], target: usize) -> (f32, bool) {
+    /// Replaces a row of scores by the gradient of its cross-entropy (its softmax minus the target) plus that
+    /// of `z_loss · log(Z)²`, where `Z` is the sum of the exponentials of the row. Returns the cross-entropy,
+    /// `log(Z)`, and whether no other class has a higher score.
+    fn cross_entropy_row(row: &mut [f32], target: usize, z_loss: f32) -> (f32, f32, bool) {
         let largest = max16(row);
         let wanted = row[target];
         for x in row.iter_mut() {
             *x = exp(*x - largest);
         }
         let sum = sum16(row.len(), |j| row[j]);
-        let inverse = 1.0 / sum;
+        let log_z = sum.ln() + largest;
+        let factor = (1.0 + 2.0 * z_loss * log_z) / sum;
         for x in row.iter_mut() {
-            *x *= inverse;
+            *x *= factor;
         }
         row[target] -= 1.0;
-        (sum.ln() + largest - wanted, wanted >= largest)
+        (log_z - wanted, log_z, wanted >= largest)
     }
 
     /// Returns the largest score of `row`.

@@ -1,6 +1,6 @@
 //! Validation obeys orders and time limits, and reports its progress.
 
-use super::world::{Ended, World, commit};
+use super::world::{Ended, World, commit, losses, norms};
 use crate::step_timer::Slowdown;
 use dtrain_protocol::{Event, StepId, StopReason};
 use std::time::Duration;
@@ -94,4 +94,33 @@ fn a_long_validation_tells_how_far_it_is() {
         "{told:?}"
     );
     assert!(told.is_sorted(), "{told:?}");
+}
+
+/// The z-loss of an assignment changes the weights from the first step on, but neither the loss that a step
+/// reports nor that of a validation.
+#[test]
+fn a_z_loss_is_trained_and_not_reported() {
+    for ranks in [1, 2] {
+        let of = |weight| {
+            let ended = World::new(ranks).steps(3).edit(|a| a.training.z_loss = weight).run();
+            (losses(&ended), norms(&ended))
+        };
+        let ((loss, norm), (with, with_norm)) = (of(0.0), of(0.5));
+        assert_eq!(with[0], loss[0], "the first step begins with the same weights");
+        assert!((with_norm[0] / norm[0] - 1.0).abs() > 0.1, "{with_norm:?} beside {norm:?}");
+        assert_ne!(with[2], loss[2]);
+        // Without a learning rate the weights stay those of the beginning.
+        let still = |weight| {
+            let still = |a: &mut dtrain_protocol::Assignment| {
+                (a.training.z_loss, a.training.learning_rate) = (weight, 0.0);
+            };
+            let ended = World::new(ranks).steps(2).edit(still).run();
+            let of = |event: &Event| match event {
+                Event::Validated { loss, .. } => Some(*loss),
+                _ => None,
+            };
+            (losses(&ended), ended[0].events.iter().find_map(of).expect("it was validated"))
+        };
+        assert_eq!(still(0.5), still(0.0));
+    }
 }

@@ -219,3 +219,50 @@ fn only_training_adds_the_balance_of_experts_to_the_loss() {
     assert_eq!(penalties(ForwardMode::Train), model.blocks() as usize);
     assert_eq!(penalties(ForwardMode::Evaluate), 0);
 }
+
+#[test]
+fn a_z_loss_moves_the_gradient_and_no_reported_loss() {
+    for model in [gpt(), llama(), moe()].map(Model::Decoder) {
+        let batch = Batch::new(&model, 2);
+        let of = |weight| {
+            let mut stage = whole(&model).with_z_loss(weight);
+            let (loss, gradient) = learn(&mut stage, &batch.samples());
+            (loss, stage.evaluate(&batch.samples()), gradient)
+        };
+        let (loss, evaluated, without) = of(0.0);
+        let (one_loss, one_evaluated, one) = of(0.1);
+        let (_, _, two) = of(0.2);
+        assert_eq!((one_loss, one_evaluated), (loss, evaluated));
+        // The gradient is linear in the weight.
+        let wanted: Vec<f32> = one.iter().zip(&without).map(|(one, without)| 2.0 * one - without).collect();
+        close(&two, &wanted, 1e-5);
+        let farthest = one.iter().zip(&without).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(farthest > 1e-3, "the z-loss has no gradient");
+    }
+}
+
+/// The z-loss is in the loss of a training pass, and in that of no other.
+#[test]
+fn only_training_adds_the_z_loss_to_the_loss() {
+    let model = Model::Decoder(llama());
+    let (stage, batch) = (whole(&model).with_z_loss(0.1), Batch::new(&model, 2));
+    let leaves = leaves(&stage);
+    let added = |mode| {
+        let mut flow = None;
+        for unit in &stage.units {
+            let own: Vec<_> = unit.uses.iter().map(|(_, index)| leaves[*index].clone()).collect();
+            match stage.compute(unit, &stage.weights(unit, Some(&own), mode), flow.take(), &batch.samples()) {
+                PartOutput::Activation(x, _) => flow = Some(x),
+                PartOutput::Loss(loss, figures) => {
+                    let figures = figures.read();
+                    return f64::from(loss.into_scalar::<f32>()) - figures.loss_sum / figures.count as f64;
+                }
+            }
+        }
+        panic!("a whole model ends with a loss")
+    };
+    // The scores are near zero at first, so that Z is about the number of classes.
+    let wanted = 0.1 * f64::from(llama().vocab).ln().powi(2);
+    assert!((added(ForwardMode::Train) / wanted - 1.0).abs() < 0.05);
+    assert!(added(ForwardMode::Evaluate).abs() < 1e-6);
+}

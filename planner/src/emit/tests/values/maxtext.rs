@@ -96,6 +96,7 @@ const RECIPE: &str = "
     adam_weight_decay 0.1
     adamw_mask [.*norm.*]
     gradient_clipping_threshold 1.0
+    z_loss_multiplier 0.0
     lr_schedule_type cosine
     warmup_steps_fraction 0.016584766584766583
     learning_rate_final_fraction 0.1
