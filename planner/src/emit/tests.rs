@@ -219,6 +219,7 @@ fn every_file_with_comments_names_its_plan_and_what_the_user_sets() {
                     "deepspeed.sh" => plan.host.hosts.get() as usize,
                     "slurm.sh" | "maxtext.sh" => 1,
                     "accelerate.yaml" | "training_arguments.yaml" => 0,
+                    // A new file is to say here how many settings it leaves to the user.
                     other => panic!("{name}: {other} is not known here"),
                 };
                 let flat = text.replace("\n#  ", "");
