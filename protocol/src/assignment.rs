@@ -67,7 +67,7 @@ impl Assignment {
             chunks: std::iter::once(0..1).collect(),
             data: None,
             data_root: PathBuf::new(),
-            training: Hyperparameters::example(),
+            training: Hyperparameters::plain(),
             until: RunUntil::default(),
             step: Vec::new(),
             placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
@@ -115,8 +115,9 @@ pub struct Hyperparameters {
 }
 
 impl Hyperparameters {
-    /// Returns example hyperparameters for tests: one sample per step at a constant learning rate.
-    pub fn example() -> Self {
+    /// Returns plain hyperparameters: one sample per step at a constant learning rate, without gradient clipping
+    /// and auxiliary losses. Measurements and tests set the fields that they examine.
+    pub fn plain() -> Self {
         Self {
             batch: 1,
             share: 0..1,

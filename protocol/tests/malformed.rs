@@ -92,7 +92,7 @@ fn assignment() -> Assignment {
             schedule: Schedule::Cosine,
             final_fraction: 0.1,
             clip: Some(1.0),
-            ..Hyperparameters::example()
+            ..Hyperparameters::plain()
         },
         until: RunUntil { steps: Some(StepId(9)), ..RunUntil::default() },
         step: vec![Action::Forward(Pass { micro: 0, chunk: 0 }), Action::UpdateWeights],

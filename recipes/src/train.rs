@@ -41,6 +41,27 @@ pub struct Train {
     pub seed: u64,
 }
 
+impl Train {
+    /// Returns example settings for tests: AdamW with a cosine schedule, and the planner's choice of batch,
+    /// learning rate, warm-up and precision.
+    pub fn example() -> Self {
+        Self {
+            optimizer: Optimizer::ADAMW,
+            batch: Tunable::Auto,
+            learning_rate: Tunable::Auto,
+            warmup: Tunable::Auto,
+            schedule: Schedule::Cosine,
+            final_fraction: 0.1,
+            clip: Some(1.0),
+            z_loss: 0.0,
+            precision: Tunable::Auto,
+            fp8_recipe: None,
+            from: None,
+            seed: 1,
+        }
+    }
+}
+
 /// Returns `true` for a weight that adds nothing, which the JSON of a recipe leaves out.
 fn is_zero(weight: &f64) -> bool {
     *weight == 0.0

@@ -37,7 +37,7 @@ impl Engine for DeepSpeed {
         precision: Precision,
     ) -> Option<UnsupportedLayout> {
         optimizer(training)
-            .or_else(|| rules::no_z_loss(training))
+            .or_else(|| rules::training_settings(self, training))
             .or_else(|| rules::hugging_face(&training.model, precision))
     }
 

@@ -31,7 +31,8 @@ impl Engine for Dtrain {
         training: &TrainingSpec,
         precision: Precision,
     ) -> Option<UnsupportedLayout> {
-        untrained(&Model::Decoder(training.model.clone()), precision)
+        rules::training_settings(self, training)
+            .or_else(|| untrained(&Model::Decoder(training.model.clone()), precision))
     }
 
     fn unsupported_layout(
@@ -40,10 +41,10 @@ impl Engine for Dtrain {
         arrangement: &Arrangement,
         micro_batches: u32,
     ) -> Option<UnsupportedLayout> {
-        let model = Model::Decoder(training.model.clone());
-        if let Some(missing) = untrained(&model, arrangement.precision) {
+        if let Some(missing) = self.unsupported_training(training, arrangement.precision) {
             return Some(missing);
         }
+        let model = Model::Decoder(training.model.clone());
         if let Some(refusal) = supported::unsupported_reason(arrangement, &model) {
             return unsupported(refusal.reason, "docs/layouts.md says what the worker runs");
         }

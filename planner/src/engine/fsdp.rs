@@ -33,7 +33,7 @@ impl Engine for Fsdp {
         precision: Precision,
     ) -> Option<UnsupportedLayout> {
         optimizer(training)
-            .or_else(|| rules::no_z_loss(training))
+            .or_else(|| rules::training_settings(self, training))
             .or_else(|| rules::hugging_face(&training.model, precision))
     }
 

@@ -38,7 +38,10 @@ impl Engine for Jax {
     ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         let newer = rules::NewerFeatures { window: false, fp8: false };
-        optimizer(training).or_else(|| family(model)).or_else(|| rules::newer(model, precision, newer))
+        optimizer(training)
+            .or_else(|| rules::training_settings(self, training))
+            .or_else(|| family(model))
+            .or_else(|| rules::newer(model, precision, newer))
     }
 
     fn unsupported_layout(

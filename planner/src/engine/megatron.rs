@@ -29,7 +29,7 @@ impl Engine for Megatron {
     }
 
     fn unsupported_training(&self, training: &TrainingSpec, _: Precision) -> Option<UnsupportedLayout> {
-        rules::no_z_loss(training).or_else(|| family(&training.model))
+        rules::training_settings(self, training).or_else(|| family(&training.model))
     }
 
     fn unsupported_layout(

@@ -1,6 +1,6 @@
 //! Rules that several engines share. Each returns the reason why a layout is refused, or `None`.
 
-use super::{TrainingSpec, UnsupportedLayout, unsupported};
+use super::{Engine, TrainingSpec, UnsupportedLayout, unsupported};
 use crate::pipeline_schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, sharding};
 use dtrain_recipes::{
@@ -39,12 +39,32 @@ pub(super) fn optimizer(
     unsupported(what, instead)
 }
 
-/// Refuses a z-loss, for engines without one.
-pub(super) fn no_z_loss(training: &TrainingSpec) -> Option<UnsupportedLayout> {
-    if !training.has_z_loss {
-        return None;
-    }
-    unsupported("train.z_loss", "dtrain and MaxText (`--engine jax`) have a z-loss; or set train.z_loss = 0")
+/// A setting of `[train]` that only some engines have.
+struct TrainingSetting {
+    /// Key of the setting in a recipe.
+    key: &'static str,
+    /// Returns `true` if the training depends on the setting.
+    is_used: fn(&TrainingSpec) -> bool,
+    /// Names of the engines that have the setting.
+    engines: &'static [&'static str],
+    /// Alternative that the message suggests.
+    instead: &'static str,
+}
+
+/// The settings of `[train]` that only some engines have.
+const TRAINING_SETTINGS: [TrainingSetting; 1] = [TrainingSetting {
+    key: "train.z_loss",
+    is_used: |training| training.has_z_loss,
+    engines: &["dtrain", "jax"],
+    instead: "dtrain and MaxText (`--engine jax`) have a z-loss; or set train.z_loss = 0",
+}];
+
+/// Refuses settings of `[train]` that the engine lacks; the others are in [`TRAINING_SETTINGS`].
+pub(super) fn training_settings(engine: &dyn Engine, training: &TrainingSpec) -> Option<UnsupportedLayout> {
+    let lacks =
+        |setting: &&TrainingSetting| (setting.is_used)(training) && !setting.engines.contains(&engine.name());
+    let missing = TRAINING_SETTINGS.iter().find(lacks)?;
+    unsupported(missing.key, missing.instead)
 }
 
 /// Features of newer models, with those that an engine's files can express set to `true`.

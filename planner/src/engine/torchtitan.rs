@@ -34,7 +34,7 @@ impl Engine for Torchtitan {
         let model = &training.model;
         let newer = rules::NewerFeatures { window: false, fp8: true };
         optimizer(training)
-            .or_else(|| rules::no_z_loss(training))
+            .or_else(|| rules::training_settings(self, training))
             .or_else(|| scales(training, precision))
             .or_else(|| family(model))
             .or_else(|| rules::newer(model, precision, newer))

@@ -11,7 +11,7 @@ pub(super) fn assignment(trial: TrialId, attempt: AttemptId, model: Model) -> As
         attempt,
         model,
         chunks: Vec::new(),
-        training: Hyperparameters { optimizer, ..Hyperparameters::example() },
+        training: Hyperparameters { optimizer, ..Hyperparameters::plain() },
         ..Assignment::example()
     }
 }

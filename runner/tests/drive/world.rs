@@ -205,7 +205,7 @@ impl World {
                 optimizer: Optimizer { beta2: 0.99, weight_decay: 0.0, ..Optimizer::ADAMW },
                 learning_rate: self.pace,
                 schedule_steps: STEPS,
-                ..Hyperparameters::example()
+                ..Hyperparameters::plain()
             },
             until: RunUntil { steps: Some(StepId(STEPS)), ..RunUntil::default() },
             placement: Placement {

@@ -7,7 +7,7 @@ use crate::median::median;
 use crate::parallel::StepTotals;
 use crate::train_step;
 use dtrain_protocol::{Action, Failure, Hyperparameters, Pass, StepId, WholeStep};
-use dtrain_recipes::{Model, Schedule};
+use dtrain_recipes::Model;
 use std::sync::Arc;
 
 /// Number of micro-batches in a step, so that the gradients of one are added to those of another.
@@ -28,13 +28,8 @@ pub(super) fn training() -> Hyperparameters {
         micro_batches: MICRO_BATCHES,
         optimizer: super::RULE,
         learning_rate: 1e-9,
-        warmup_steps: 0,
-        schedule_steps: 1,
-        schedule: Schedule::Constant,
-        final_fraction: 1.0,
         clip: Some(1.0),
-        z_loss: 0.0,
-        seed: 0,
+        ..Hyperparameters::plain()
     }
 }
 

@@ -28,7 +28,7 @@ fn training() -> Hyperparameters {
         learning_rate: 0.25,
         clip: Some(0.125),
         seed: 0,
-        ..Hyperparameters::example()
+        ..Hyperparameters::plain()
     }
 }
 

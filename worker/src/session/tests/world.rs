@@ -323,6 +323,6 @@ fn training(batch: u64, rank: u32, micro_batch: u32, micro_batches: u32) -> Hype
         final_fraction: 0.1,
         clip: Some(1.0),
         seed: 3,
-        ..Hyperparameters::example()
+        ..Hyperparameters::plain()
     }
 }
