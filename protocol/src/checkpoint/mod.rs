@@ -10,16 +10,16 @@
 mod corruption;
 mod coverage;
 pub mod header;
-mod read_manifest;
+mod manifest;
 mod reshard;
 mod slice;
 
 pub use corruption::CorruptRange;
-pub use read_manifest::is_file_name;
+pub use manifest::{Manifest, is_file_name};
 pub use reshard::{ChunkSet, TensorRead};
 pub use slice::{Slice, SliceOverlap};
 
-use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId, sharding};
+use crate::{AttemptId, Region, StepId, sharding};
 use coverage::CoverageError;
 use header::ByteRanges;
 use serde::{Deserialize, Serialize};
@@ -36,32 +36,6 @@ pub const CHUNK_BYTES: u64 = 4 << 20;
 
 /// Maximum number of dimensions of a tensor, over which the coverage check recurses.
 const DIMENSIONS: usize = 8;
-
-/// The manifest of a checkpoint, which lists its tensors and files. It is written after them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// Version of the checkpoint format, see [`FORMAT`].
-    pub format: u32,
-    /// Id of the trial that wrote the checkpoint.
-    pub trial: TrialId,
-    /// Attempt that wrote the checkpoint.
-    pub attempt: AttemptId,
-    /// Number of steps completed in the checkpoint.
-    pub step: StepId,
-    /// Layout of the ranks that wrote the checkpoint. Any other layout can read it.
-    pub layout: Layout,
-    /// Version of dtrain that wrote the checkpoint.
-    pub program: String,
-    /// Position in the sample stream: the next sample to read.
-    pub cursor: u64,
-    /// Seed of the sample order and of the initial weights; `None` in format version 1.
-    #[serde(default)]
-    pub seed: Option<u64>,
-    /// All tensors of the checkpoint.
-    pub tensors: Vec<Tensor>,
-    /// All files of the checkpoint.
-    pub files: Vec<FileEntry>,
-}
 
 /// A global tensor, with the places in files where its elements are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,31 +142,6 @@ pub fn parse_folder_name(name: &str) -> Option<(StepId, AttemptId)> {
     let (step, attempt) =
         name.strip_suffix(".partial").unwrap_or(name).strip_prefix("step-")?.split_once(".a")?;
     Some((StepId(step.parse().ok()?), AttemptId(attempt.parse().ok()?)))
-}
-
-impl Manifest {
-    /// Returns the manifest of a checkpoint after `step`; `one` is the assignment of any rank of the attempt,
-    /// and `program` is the version of dtrain.
-    pub fn new(
-        one: &Assignment,
-        step: StepId,
-        program: &str,
-        tensors: Vec<Tensor>,
-        files: Vec<FileEntry>,
-    ) -> Self {
-        Self {
-            format: FORMAT,
-            trial: one.trial.clone(),
-            attempt: one.attempt,
-            step,
-            layout: one.arrangement.layout,
-            program: program.into(),
-            cursor: step.0 * one.training.batch,
-            seed: Some(one.training.seed),
-            tensors,
-            files,
-        }
-    }
 }
 
 impl TensorKind {

@@ -74,7 +74,7 @@ fn parse_host(item: &SpannedValue, problems: &mut Vec<Problem>) -> Vec<DeclaredH
     for (key, entry) in table {
         let path = format!("cluster.hosts.{key}");
         if find(&path, None).is_none() {
-            let near = suggestion::suggested_key(&path, None);
+            let near = suggestion::did_you_mean(&path, None);
             let question = near.as_ref().map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             problems.push(Problem::new(format!("unknown key `{path}`{question}")).at(&entry.key));
             meant = meant.or(near);

@@ -66,7 +66,7 @@ const ALIASES: &[(&str, &str)] = &[
 pub(super) fn unknown_key(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
     let noun = if entry.node.table().is_some() { "section" } else { "key" };
     let path: String = path.chars().take(200).collect();
-    match suggested_key(&path, kind) {
+    match did_you_mean(&path, kind) {
         Some(near) => {
             let message = format!("unknown {noun} `{path}`; did you mean `{near}`?");
             Problem { meant: Some(near), ..Problem::new(message).at(&entry.key) }
@@ -87,7 +87,7 @@ pub(super) fn closest_suggestion<'w>(word: &str, words: impl Iterator<Item = &'w
 
 /// Returns the key that an unknown `path` probably means: a sibling, a known alias, or the same name in
 /// another section.
-pub(super) fn suggested_key(path: &str, kind: Option<Kind>) -> Option<String> {
+pub(super) fn did_you_mean(path: &str, kind: Option<Kind>) -> Option<String> {
     let (parent, last) = path.rsplit_once('.').unwrap_or(("", path));
     let known =
         || KEYS.iter().filter(|key| kind.is_none_or(|kind| key.kinds.contains(&kind))).map(|key| key.path);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn suggestions_prefer_siblings() {
         let check = |path: &str, expected: Option<&str>| {
-            assert_eq!(suggested_key(path, Some(Kind::Decoder)).as_deref(), expected, "{path}");
+            assert_eq!(did_you_mean(path, Some(Kind::Decoder)).as_deref(), expected, "{path}");
         };
         check("train.bacth", Some("train.batch"));
         check("modle", Some("model"));

@@ -6,19 +6,19 @@
 //!
 //! | module | divides | communicates |
 //! |---|---|---|
-//! | `all_reduce` | samples among replicas | in backward, in rank order |
+//! | `all_reduce_buckets` | samples among replicas | in backward, in rank order |
 //! | `reduce_scatter` | state in a shard group (ZeRO) | in backward, after the update |
 //! | `sync` | nothing: replicas are only nearly equal | fewer values, or not in every step |
 //! | `pipeline` | blocks among stages, in chunks | between passes, by `Exchange` actions |
 //! | `sequence_parallel` | sequences between cut layers | gradients, once a step |
-//! | `gradient_clipping`, `step_totals` | nothing | once a step: norms, losses, time, stops |
+//! | `clip_grad_norm`, `step_totals` | nothing | once a step: norms, losses, time, stops |
 //!
-//! `device_all_reduce` is `all_reduce` on a device, `weight_update` updates sharded weights, and
+//! `device_all_reduce` is `all_reduce_buckets` on a device, `weight_update` updates sharded weights, and
 //! `gradient_noise` estimates the noise scale.
 
-mod all_reduce;
+mod all_reduce_buckets;
+mod clip_grad_norm;
 mod device_all_reduce;
-mod gradient_clipping;
 mod gradient_noise;
 mod gradient_reduction;
 pub(crate) mod pipeline;
@@ -28,9 +28,9 @@ pub mod step_totals;
 pub mod sync;
 mod weight_update;
 
-pub use all_reduce::{ELEMENTS, GradientBuckets};
+pub use all_reduce_buckets::{ELEMENTS, GradientBuckets};
+pub use clip_grad_norm::{clip_factor, grad_norm_squared};
 pub use device_all_reduce::DeviceGradientBuckets;
-pub use gradient_clipping::{clip_factor, grad_norm_squared};
 pub use gradient_noise::NoiseGauge;
 pub use gradient_reduction::GradientReduction;
 pub use step_totals::StepTotals;

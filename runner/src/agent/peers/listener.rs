@@ -1,8 +1,7 @@
 //! The listener of an agent: accepts agents of the same attempt, and sends them checkpoint files.
 
-use super::{
-    ChunkRequest, Greeting, MutualTlsStream, TrialAttempt, with_handshake_deadline, with_io_timeouts,
-};
+use super::handshake::{with_handshake_deadline, with_io_timeouts};
+use super::{ChunkRequest, Greeting, MutualTlsStream, TrialAttempt};
 use crate::control_protocol::AgentIdentity;
 use crate::files;
 use crate::home::TrialFolder;

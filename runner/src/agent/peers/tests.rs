@@ -4,12 +4,16 @@ use super::listener::PeerListener;
 use super::*;
 use crate::certificates::{agent_certificates, rank_certificates};
 use crate::control_protocol::AgentIdentity;
+use crate::control_protocol::PeerAddress;
 use crate::home::TrialFolder;
+use dtrain_protocol::tls::Tls;
+use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 /// Folder and content of the requested file.
 const FOLDER: &str = "step-000000012.a3";

@@ -6,6 +6,7 @@
 //! other. Every message goes straight to its receiver: bytes are those of a ring, and the latency is one
 //! step in place of `n - 1`.
 
+mod handshake;
 mod heartbeats;
 mod peer;
 mod rendezvous;

@@ -1,11 +1,61 @@
-//! Reads and validates the manifest of a checkpoint. The disk is not trusted: the hash in `COMMIT` verifies
+//! The manifest of a checkpoint, and how it is read and validated. The disk is not trusted: the hash in `COMMIT` verifies
 //! the manifest, and its hashes verify every chunk of every file.
 
-use super::{CHUNK_BYTES, FORMAT, FileEntry, Manifest, Tensor};
-use serde::Deserialize;
+use super::{CHUNK_BYTES, FORMAT, FileEntry, Tensor};
+use crate::{Assignment, AttemptId, Layout, StepId, TrialId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
+/// The manifest of a checkpoint, which lists its tensors and files. It is written after them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of the checkpoint format, see [`FORMAT`].
+    pub format: u32,
+    /// Id of the trial that wrote the checkpoint.
+    pub trial: TrialId,
+    /// Attempt that wrote the checkpoint.
+    pub attempt: AttemptId,
+    /// Number of steps completed in the checkpoint.
+    pub step: StepId,
+    /// Layout of the ranks that wrote the checkpoint. Any other layout can read it.
+    pub layout: Layout,
+    /// Version of dtrain that wrote the checkpoint.
+    pub program: String,
+    /// Position in the sample stream: the next sample to read.
+    pub cursor: u64,
+    /// Seed of the sample order and of the initial weights; `None` in format version 1.
+    #[serde(default)]
+    pub seed: Option<u64>,
+    /// All tensors of the checkpoint.
+    pub tensors: Vec<Tensor>,
+    /// All files of the checkpoint.
+    pub files: Vec<FileEntry>,
+}
+
 impl Manifest {
+    /// Returns the manifest of a checkpoint after `step`; `one` is the assignment of any rank of the attempt,
+    /// and `program` is the version of dtrain.
+    pub fn new(
+        one: &Assignment,
+        step: StepId,
+        program: &str,
+        tensors: Vec<Tensor>,
+        files: Vec<FileEntry>,
+    ) -> Self {
+        Self {
+            format: FORMAT,
+            trial: one.trial.clone(),
+            attempt: one.attempt,
+            step,
+            layout: one.arrangement.layout,
+            program: program.into(),
+            cursor: step.0 * one.training.batch,
+            seed: Some(one.training.seed),
+            tensors,
+            files,
+        }
+    }
+
     /// Parses a manifest from the contents of `manifest.json` (`text`), verified by those of `COMMIT`
     /// (`commit`).
     ///
