@@ -1,9 +1,9 @@
 """Trains a causal decoder of transformers with PyTorch's FSDP2: `python -m dtrain_engines.fsdp`, once per rank."""
 
+import math
 import os
-import sys
 import time
-import traceback
+from datetime import timedelta
 
 import dtrain
 import numpy as np
@@ -13,8 +13,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from . import checkpoints, fsdp_model, optimizers
-from .job import Job, JobError
+from . import checkpoints, fsdp_model, last_words, optimizers
+from .job import Job
 from .schedule import Schedule
 from .tokens import StepReader, validation_batches
 
@@ -33,7 +33,10 @@ class Training:
             self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
             torch.set_float32_matmul_precision("high")
-        dist.init_process_group("gloo" if self.device.type == "cpu" else "cpu:gloo,cuda:nccl")
+        dist.init_process_group(
+            "gloo" if self.device.type == "cpu" else "cpu:gloo,cuda:nccl",
+            timeout=timedelta(seconds=job.assignment["waits"]["idle_seconds"]),
+        )
         torch.manual_seed(job.training["seed"])
         self.model = fsdp_model.build(job, self.device)
         self.optimizer = optimizers.build(self.model, job.training)
@@ -80,6 +83,8 @@ class Training:
         if self.device.type == "cuda":
             figures["memory_gib"] = torch.cuda.max_memory_reserved() / 2**30
         self.report(**figures, tokens=self.job.tokens_per_step, seconds=time.perf_counter() - begin)
+        if not math.isfinite(figures["loss"]):
+            raise FloatingPointError(f"the loss of step {self.step} is {figures['loss']}")
 
     @torch.no_grad()
     def validate(self) -> None:
@@ -137,22 +142,10 @@ class Training:
 
 
 def main() -> None:
+    last_words.install()
     dtrain.should_prune()  # from here on, SIGTERM waits for the end of the step
-    try:
-        Training(Job.read()).run()
-        dist.destroy_process_group()
-    except JobError as error:
-        end_with(str(error))
-    except Exception as error:
-        traceback.print_exc()
-        end_with(f"{type(error).__name__}: {error}")
-
-
-def end_with(words: str) -> None:
-    """Ends the process with an error, of which these words are the last line."""
-    print(" ".join(words.split()), file=sys.stderr, flush=True)
-    # Neither destructors nor threads of the communication may wait for other ranks, or print after this line.
-    os._exit(1)
+    Training(Job.read()).run()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ SPLIT_LAYERS = {
 
 def check(job: Job) -> None:
     """Refuses a job that this engine would not train as planned."""
-    arrangement = job.arrangement
+    arrangement, model = job.arrangement, job.assignment["model"]
+    if model["kind"] != "decoder" or model.get("experts"):
+        raise JobError("the engine `fsdp` trains dense decoders only")
     for axis in AXES:
         if axis not in ("data", "tensor") and job.degree(axis) > 1:
             raise JobError(f"the engine `fsdp` cannot split along the axis `{axis}`: set layout.{axis} = 1")
@@ -36,6 +38,8 @@ def check(job: Job) -> None:
         raise JobError("the engine `fsdp` has no selective recomputation: use none or full")
     if arrangement["device"] == "wgpu":
         raise JobError("PyTorch has no device `wgpu`: use cuda or cpu")
+    if arrangement.get("sync"):
+        raise JobError("the engine `fsdp` synchronises replicas exactly: plan without approximations")
     if job.training.get("z_loss"):
         raise JobError("the engine `fsdp` has no z-loss: set it to 0")
 

@@ -19,11 +19,12 @@ from torchtitan.components import checkpoint, dataloader, metrics, optimizer, to
 from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.metrics import _get_metrics_rank
 
-from . import checkpoints
+from . import checkpoints, last_words
 from .job import Job, JobError
 from .schedule import Schedule
 from .tokens import StepReader, validation_batches
 
+last_words.install()
 JOB = Job.read()
 INITIAL = str(JOB.initial)
 DUMP_FOLDER = os.path.join(os.environ.get("DTRAIN_RUN_DIR", "."), "torchtitan")

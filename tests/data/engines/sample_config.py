@@ -16,6 +16,7 @@ from torchtitan.models.common.config_utils import (
     make_ffn_config,
     make_gqa_config,
 )
+from torchtitan.models.common.param_init import skip_param_init
 from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
 from torchtitan.models.llama3.parallelize import parallelize_llama
 from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
@@ -24,6 +25,8 @@ from torchtitan.protocols.model_spec import ModelSpec
 HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, FFN, VOCAB = 64, 4, 2, 16, 128, 256
 INIT = {"weight": partial(nn.init.normal_, std=0.02), "bias": nn.init.zeros_}
 JOB = titan.JOB
+TIED = JOB.assignment["model"]["tied"]  # TEST
+EMBEDDING = {"weight": skip_param_init} if TIED else INIT  # TEST
 
 
 def norm():
@@ -43,7 +46,7 @@ def block():
             wo_param_init=INIT,
             inner_attention=get_attention_config("flex"),
             fuse_qkv=True,
-            rope=ComplexRoPE.Config(dim=HEAD_WIDTH, max_seq_len=64, theta=10000.0),
+            rope=ComplexRoPE.Config(dim=HEAD_WIDTH, max_seq_len=256, theta=10000.0),
         ),
         feed_forward=make_ffn_config(dim=HIDDEN, hidden_dim=FFN, w1_param_init=INIT, w2w3_param_init=INIT),
     )
@@ -55,8 +58,8 @@ SPEC = ModelSpec(
     model=Llama3Model.Config(
         dim=HIDDEN,
         vocab_size=VOCAB,
-        enable_weight_tying=False,
-        tok_embeddings=Embedding.Config(num_embeddings=VOCAB, embedding_dim=HIDDEN, param_init=INIT),
+        enable_weight_tying=TIED,
+        tok_embeddings=Embedding.Config(num_embeddings=VOCAB, embedding_dim=HIDDEN, param_init=EMBEDDING),
         norm=norm(),
         lm_head=Linear.Config(in_features=HIDDEN, out_features=VOCAB, param_init=INIT),
         layers=[block() for _ in range(2)],
@@ -97,10 +100,10 @@ def train() -> titan.Trainer.Config:
         training=TrainingConfig(
             local_batch_size=len(JOB.share) if piped else JOB.micro_batch,  # TEST
             global_batch_size=8,
-            seq_len=64,
+            seq_len=JOB.context,  # TEST
             max_norm=1.0,
             steps=JOB.steps,  # TEST
-            mixed_precision_param="float32",
+            mixed_precision_param="bfloat16" if JOB.arrangement["precision"] == "bf16" else "float32",  # TEST
             disable_cuda_graphs=True,
         ),
         parallelism=ParallelismConfig(
