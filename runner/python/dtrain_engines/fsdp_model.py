@@ -49,7 +49,8 @@ def build(job: Job, device: torch.device) -> nn.Module:
     tensor, shard = job.degree("tensor"), job.shard
     shape = (job.degree("data") // shard, shard, tensor)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
-    model = AutoModelForCausalLM.from_pretrained(job.initial, dtype=torch.float32).to(device)
+    # Blocks move to the device one by one, when they are sharded: the whole model may not fit.
+    model = AutoModelForCausalLM.from_pretrained(job.initial, dtype=torch.float32)
     arrangement = job.arrangement
     policy = MixedPrecisionPolicy()
     if arrangement["precision"] == "bf16":

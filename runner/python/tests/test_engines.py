@@ -1,6 +1,8 @@
 """Tests of what the engines share: `python -m unittest discover -s runner/python/tests`. Needs numpy alone."""
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -8,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+PACKAGES = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PACKAGES))
 
 from dtrain_engines.job import Job, JobError, Segment, TokenSet  # noqa: E402
 from dtrain_engines.schedule import Schedule  # noqa: E402
@@ -203,6 +206,33 @@ class LearningRate(unittest.TestCase):
         schedule = Schedule("cosine", peak=1.0, final_fraction=0.1, warmup=1, total=1)
         self.assertEqual(schedule.rate(0), 1.0)
         self.assertAlmostEqual(schedule.rate(2), 0.1)
+
+
+class LastWords(unittest.TestCase):
+    def test_the_last_line_names_the_error(self):
+        # torch.distributed wraps the hook as this program does, and drops what is left in its buffer.
+        program = """
+import io, sys
+from dtrain_engines import job, last_words
+last_words.install()
+hook = sys.excepthook
+def wrapped(*error):
+    sys.stderr = io.StringIO()
+    hook(*error)
+sys.excepthook = wrapped
+raise {}
+"""
+        cases = {
+            "RuntimeError('CUDA out of memory.\\n  Tried')": "RuntimeError: CUDA out of memory. Tried",
+            "job.JobError('use adamw')": "use adamw",
+            "RuntimeError(\"can't allocate memory\")": "out of memory: can't allocate memory",
+        }
+        for error, words in cases.items():
+            environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
+            command = [sys.executable, "-c", program.format(error)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stderr.splitlines()[-1], words)
 
 
 if __name__ == "__main__":

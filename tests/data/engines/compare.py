@@ -81,6 +81,19 @@ CASES = [
     ("torchtitan: data 4 in shards of 2, zero 3", TITAN, "llama", {"data": 4}, {"zero": "3", "shard": 2}, {}),
     ("torchtitan: data 2, pipeline 2, zero 3", TITAN, "llama", {"data": 2, "pipeline": 2}, {"zero": "3", "shard": 2}, {"micro_batch": 2}),
 ]
+# Name, program, family and recomputation of the trainings that end early and are started again.
+RESTARTED = [
+    ("fsdp", FSDP, "llama", "none"),
+    ("fsdp gpt2", FSDP, "gpt2", "full"),
+    ("torchtitan", TITAN, "llama", "none"),
+]
+# Name, program, family, axes, fields of the arrangement and of the hyperparameters, and the last line of every rank.
+REFUSED = [
+    ("fsdp: pipeline 2", FSDP, "llama", {"pipeline": 2}, {}, {}, "cannot split along the axis `pipeline`"),
+    ("fsdp: tensor 2, gpt2", FSDP, "gpt2", {"tensor": 2}, {}, {}, "cannot split a model of type `gpt2`"),
+    ("fsdp: lamb", FSDP, "llama", {"data": 2}, {}, {"optimizer": "lamb"}, "has no optimizer `lamb`"),
+    ("torchtitan: context 2 of 64 tokens", TITAN, "llama", {"context": 2}, {}, {}, "NotImplementedError: Q_LEN 64"),
+]
 
 
 def corpus(folder: Path) -> None:
@@ -301,15 +314,27 @@ def main() -> None:
         title = f"{name} ({time.monotonic() - begin:.0f} s)"
         tolerance = TOLERANCE[arrangement.get("precision", "f32")]
         holds &= check(title, codes, ranks.events(), reference(family, training), ranks.last_words(), tolerance)
-    for name, program, family in (("fsdp", FSDP, "llama"), ("fsdp gpt2", FSDP, "gpt2"), ("torchtitan", TITAN, "llama")):
+    for index, (name, program, family, layout, arrangement, training, words) in enumerate(REFUSED):
+        if names and not any(word in f"refused {name}" for word in names):
+            continue
+        folder = root / f"refused-{index}"
+        folder.mkdir()
+        jobs = [job(root, family, layout, arrangement, training, rank) for rank in range(2)]
+        ranks = Ranks(folder, program, jobs)
+        codes = ranks.wait()
+        lines = [log.read_text().splitlines()[-1] for log in ranks.logs]
+        is_named = codes == [1, 1] and all(words in line for line in lines)
+        print(f"{'ok  ' if is_named else 'FAIL'} refused {name}: {codes} {lines[0]}", flush=True)
+        holds &= is_named
+    for name, program, family, recompute in RESTARTED:
         for end, call in (("killed", signal.SIGKILL), ("stopped", signal.SIGTERM)):
             title = f"{name}: {end} after step 5, started again"
             if names and not any(word in title for word in names):
                 continue
             folder = root / f"{name}-{end}"
             folder.mkdir()
-            training = {"save_every": 2}
-            jobs = [job(root, family, {"data": 2}, {"zero": "3", "shard": 2}, training, rank) for rank in range(2)]
+            training, arrangement = {"save_every": 4}, {"zero": "3", "shard": 2, "recompute": recompute}
+            jobs = [job(root, family, {"data": 2}, arrangement, training, rank) for rank in range(2)]
             ranks = Ranks(folder, program, jobs)
             ranks.wait_for_step(5)
             if end == "killed":
