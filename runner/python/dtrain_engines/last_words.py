@@ -1,0 +1,33 @@
+"""The last line of a rank that fails: dtrain shows it, and tells from it whether memory ran out."""
+
+import os
+import sys
+import traceback
+from types import TracebackType
+
+from .job import JobError
+
+
+def install() -> None:
+    """Makes every exception that ends this process its last line."""
+    sys.excepthook = _end
+
+
+def of(error: BaseException) -> str:
+    """One line that names an error."""
+    words = " ".join(str(error).split())
+    if isinstance(error, JobError):
+        return words
+    if "can't allocate memory" in words:  # PyTorch on a CPU
+        return f"out of memory: {words}"
+    return f"{type(error).__name__}: {words}"
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # Not `sys.stderr`: torch.distributed wraps the hook, and collects in a buffer what it prints there.
+    if not isinstance(error, JobError):
+        traceback.print_exception(kind, error, trace, file=sys.__stderr__)
+    sys.stdout.flush()
+    print(of(error), file=sys.__stderr__, flush=True)
+    # Neither destructors nor threads of the communication may wait for other ranks, or print after this line.
+    os._exit(1)
