@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from . import checkpoints, fsdp_model, last_words, optimizers
-from .job import Job
+from .job import Job, JobError
 from .schedule import Schedule
 from .tokens import StepReader, validation_batches
 
@@ -29,6 +29,8 @@ class Training:
         self.job, self.step = job, 0
         self.device = torch.device("cpu")
         if job.arrangement["device"] == "cuda":
+            if not torch.cuda.is_available():
+                raise JobError("PyTorch finds no CUDA device on this host")
             # A rank may see its own GPU only.
             self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
