@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from . import checkpoints, fsdp_model, last_words, optimizers
 from .job import Job, JobError
@@ -19,6 +19,8 @@ from .schedule import Schedule
 from .tokens import StepReader, validation_batches
 
 IGNORED = -100  # the target that cross_entropy leaves out
+# The state of the optimizer by names of parameters, so that another layout can load it.
+STATE = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Training:
@@ -119,7 +121,7 @@ class Training:
             dtrain.report(step=self.step, **figures)
 
     def state(self) -> dict:
-        model, optimizer = get_state_dict(self.model, self.optimizer)
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=STATE)
         return {"model": model, "optimizer": optimizer, "step": self.step}
 
     def save(self) -> None:
@@ -131,9 +133,8 @@ class Training:
     def load(self, step: int) -> None:
         state = self.state()
         dcp.load(state, checkpoint_id=checkpoints.folder_of(self.job.checkpoints, step))
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(self.model, self.optimizer, **parts, options=STATE)
         self.step = state["step"]
 
     def is_to_stop(self) -> bool:

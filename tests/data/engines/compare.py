@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -94,11 +94,15 @@ CASES = [
     Case("torchtitan: data 4 in shards of 2, zero 3", {"data": 4}, ZERO_3),
     Case("torchtitan: data 2, pipeline 2, zero 3", {"data": 2, "pipeline": 2}, ZERO_3, micro_batch=2),
 ]
-# Trainings that end early and are started again.
+# Trainings of which a rank is killed, or that are stopped, and the layout in which they continue.
 RESTARTED = [
-    Case("fsdp", {"data": 2}, ZERO_3, save_every=4),
-    Case("fsdp gpt2", {"data": 2}, {**ZERO_3, "recompute": "full"}, "gpt2", save_every=4),
-    Case("torchtitan", {"data": 2}, ZERO_3, save_every=4),
+    (signal.SIGKILL, Case("fsdp", {"data": 2}, ZERO_3, save_every=4), {"data": 2}),
+    (signal.SIGTERM, Case("fsdp", {"data": 2}, ZERO_3, save_every=4), {"data": 2}),
+    (signal.SIGKILL, Case("fsdp", {"data": 2}, ZERO_3, save_every=4), {"tensor": 2}),
+    (signal.SIGTERM, Case("fsdp gpt2", {"data": 2}, {**ZERO_3, "recompute": "full"}, "gpt2", save_every=4), {"data": 2}),
+    (signal.SIGKILL, Case("torchtitan", {"data": 2}, ZERO_3, save_every=4), {"data": 2}),
+    (signal.SIGTERM, Case("torchtitan", {"data": 2}, ZERO_3, save_every=4), {"data": 2}),
+    (signal.SIGKILL, Case("torchtitan", {"data": 2}, ZERO_3, save_every=4), {"tensor": 2}),
 ]
 # Trainings that an engine refuses, with words of the last line of every rank.
 REFUSED = {
@@ -398,9 +402,9 @@ class Comparison:
         holds = codes == [1, 1] and all(words in line for line in lines)
         self.tell(holds, f"{case.name}: {lines[0]}", ranks.last_words())
 
-    def restart(self, case: Case, call: signal.Signals) -> None:
-        """Kills one rank, or stops all, after step 5, and starts all again."""
-        name = f"{case.name}: {call.name} after step 5, and started again"
+    def restart(self, call: signal.Signals, case: Case, layout: dict[str, int]) -> None:
+        """Kills one rank, or stops all, after step 5, and starts all again, perhaps in another layout."""
+        name = f"{case.name}: {call.name} after step 5, and started again with {layout}"
         if not self.is_selected(name):
             return
         folder = self.folder(name)
@@ -416,6 +420,8 @@ class Comparison:
             self.tell(not any(ranks.wait()), f"{name}: exit codes", ranks.last_words())
             first = max(ranks.events()) + 1
         before = len(ranks.lines())
+        if layout != case.layout:
+            case = replace(case, layout=layout, arrangement={})
         ranks = Ranks(self.root, folder, case)
         codes = ranks.wait()
         resumed = int(ranks.lines()[before]["step"])
@@ -435,9 +441,8 @@ def main() -> None:
     for words, case in REFUSED.items():
         if comparison.is_selected(case.name):
             comparison.refuse(case, words)
-    for case in RESTARTED:
-        for call in (signal.SIGKILL, signal.SIGTERM):
-            comparison.restart(case, call)
+    for call, case, layout in RESTARTED:
+        comparison.restart(call, case, layout)
     raise SystemExit(0 if comparison.holds else 1)
 
 
