@@ -11,14 +11,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from . import checkpoints, fsdp_model, last_words, optimizers
-from .job import Job
+from .job import Job, JobError
 from .schedule import Schedule
 from .tokens import StepReader, validation_batches
 
 IGNORED = -100  # the target that cross_entropy leaves out
+# The state of the optimizer by names of parameters, so that another layout can load it.
+STATE = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Training:
@@ -29,6 +31,8 @@ class Training:
         self.job, self.step = job, 0
         self.device = torch.device("cpu")
         if job.arrangement["device"] == "cuda":
+            if not torch.cuda.is_available():
+                raise JobError("PyTorch finds no CUDA device on this host")
             # A rank may see its own GPU only.
             self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
@@ -117,7 +121,7 @@ class Training:
             dtrain.report(step=self.step, **figures)
 
     def state(self) -> dict:
-        model, optimizer = get_state_dict(self.model, self.optimizer)
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=STATE)
         return {"model": model, "optimizer": optimizer, "step": self.step}
 
     def save(self) -> None:
@@ -129,9 +133,8 @@ class Training:
     def load(self, step: int) -> None:
         state = self.state()
         dcp.load(state, checkpoint_id=checkpoints.folder_of(self.job.checkpoints, step))
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(self.model, self.optimizer, **parts, options=STATE)
         self.step = state["step"]
 
     def is_to_stop(self) -> bool:

@@ -7,6 +7,8 @@ from types import TracebackType
 
 from .job import JobError
 
+LONGEST_END = 300
+
 
 def install() -> None:
     """Makes every exception that ends this process its last line."""
@@ -14,8 +16,10 @@ def install() -> None:
 
 
 def of(error: BaseException) -> str:
-    """One line that names an error."""
+    """One line that names an error. A long message is shortened in the middle."""
     words = " ".join(str(error).split())
+    if len(words) > 2 * LONGEST_END:
+        words = f"{words[:LONGEST_END]} … {words[-LONGEST_END:]}"
     if isinstance(error, JobError):
         return words
     if "can't allocate memory" in words:  # PyTorch on a CPU

@@ -97,5 +97,6 @@ def _copies(tensor: torch.Tensor) -> int:
     parts = 1
     if isinstance(tensor, DTensor):
         for size, placement in zip(tensor.device_mesh.shape, tensor.placements):
-            parts *= size if placement.is_shard() else 1
+            # Not `is_shard`, which is false where FSDP and tensor parallelism split the same dimension.
+            parts *= 1 if placement.is_replicate() else size
     return dist.get_world_size() // parts

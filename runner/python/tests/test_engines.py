@@ -225,6 +225,7 @@ raise {}
         cases = {
             "RuntimeError('CUDA out of memory.\\n  Tried')": "RuntimeError: CUDA out of memory. Tried",
             "job.JobError('use adamw')": "use adamw",
+            "ValueError(500 * 'a' + 500 * 'b')": f"ValueError: {300 * 'a'} … {300 * 'b'}",
             "RuntimeError(\"can't allocate memory\")": "out of memory: can't allocate memory",
         }
         for error, words in cases.items():

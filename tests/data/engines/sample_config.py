@@ -9,6 +9,7 @@ from dtrain_engines import titan
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 from torchtitan.config import CommConfig, DebugConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.common.config_utils import (
@@ -123,7 +124,7 @@ def train() -> titan.Trainer.Config:
                 ["layers.1", "norm", "lm_head"],
             ] if piped else None,
         ),
-        activation_checkpoint=None,
+        activation_checkpoint=FullAC.Config() if JOB.arrangement["recompute"] == "full" else None,  # TEST
         checkpoint=titan.CheckpointManager.Config(),
         comm=CommConfig(train_timeout_seconds=1200),
         debug=DebugConfig(seed=1),
