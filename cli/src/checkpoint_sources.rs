@@ -42,6 +42,7 @@ impl TrialCheckpoints {
     /// Connects to the stores of a trial's checkpoints.
     pub(crate) fn of_trial(context: &Context, trial: TrialDetails) -> Result<Self, CommandError> {
         context.check_trial(&trial.row.id)?;
+        trials::refuse_engine(context, &trial)?;
         let hosts = hosts::connect_hosts_of_trial(context, &trial)?;
         Ok(Self { trial, hosts })
     }

@@ -7,9 +7,9 @@ use crate::load_recipe::{LoadedRecipe, matching_files};
 use crate::render::number::counted;
 use crate::slots::recipe_of_one_slot;
 use crate::{rates, this_host};
-use dtrain_planner::{PlanError, precheck};
+use dtrain_planner::{PlanError, engine_can_train, precheck};
 use dtrain_recipes::{
-    CheckedRecipe, DataFormat, Devices, Documents, FilePattern, LauncherKind, Model, Problem, Tokenizer,
+    CheckedRecipe, DataFormat, Devices, Documents, FilePattern, LauncherKind, Problem, Tokenizer,
 };
 use dtrain_worker::data::{DataError, downloaded, unpacked_bytes};
 use std::collections::BTreeSet;
@@ -45,7 +45,8 @@ pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<
     };
     let is_here = recipe.cluster.launcher == LauncherKind::Local;
     let host = is_here.then(this_host::facts);
-    if let Err(error) = precheck(recipe, host.as_ref(), samples) {
+    let checked_plan = engine_can_train(recipe).and_then(|()| precheck(recipe, host.as_ref(), samples));
+    if let Err(error) = checked_plan {
         problems.push(plan_problem(checked, &error));
     }
     if !problems.is_empty() {
@@ -116,10 +117,7 @@ fn other_host_problems(checked: &CheckedRecipe) -> Vec<Problem> {
         Devices::Gpu => ("gpu", "wgpu", cfg!(any(feature = "cuda", feature = "wgpu"))),
         Devices::Auto | Devices::Cpu => return Vec::new(),
     };
-    if is_built
-        || cluster.launcher == LauncherKind::Local
-        || matches!(checked.recipe.model, Model::Command(_))
-    {
+    if is_built || cluster.launcher == LauncherKind::Local || checked.recipe.runs_foreign_program() {
         return Vec::new();
     }
     let problem =
@@ -141,6 +139,7 @@ fn data_problem(checked: &CheckedRecipe, error: &DataError) -> Problem {
 
 fn plan_problem(checked: &CheckedRecipe, error: &PlanError) -> Problem {
     let keys: &[&str] = match error {
+        PlanError::EngineLacks { .. } => &["engine"],
         PlanError::UnevenHosts { .. } => &["cluster.ranks"],
         PlanError::UnevenLayout { .. } => &["cluster.ranks"],
         PlanError::NoGpu { .. } => &["cluster.devices"],

@@ -10,7 +10,7 @@ use crate::trials::history_failure;
 use crate::{hosts, this_host};
 use dtrain_planner::engine::Engine;
 use dtrain_planner::{
-    Correction, Plan, PlanRequest, StepObservation, StepProfile, micro_batches_to_measure, model_digest,
+    Correction, Plan, PlanRequest, StepObservation, StepProfile, micro_batches_to_measure, observation_key,
     precision_to_measure, rates_key, training_digest,
 };
 use dtrain_protocol::{HostFacts, InputManifest, Rates};
@@ -159,7 +159,7 @@ pub(crate) fn plan_with_inputs(
     let settled =
         cached_or_measured_rates(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let Some(rates) = settled else { return Ok(unmeasured) };
-    let observations = observations(history, &host, &recipe.model)?;
+    let observations = observations(history, &host, recipe)?;
     request(loaded, (recipe, engine), &host, Some(&rates), (&observations, &corrections), samples)
 }
 
@@ -273,10 +273,11 @@ pub(crate) fn fetch(context: &Context, data: &Data) -> Result<(), DataError> {
 fn observations(
     history: &History,
     host: &HostFacts,
-    model: &Model,
+    recipe: &Recipe,
 ) -> Result<Vec<StepObservation>, CommandError> {
     let host = dtrain_runner::ledger::host_digest(host);
-    let kept = history.observations(&host, &model_digest(model)).map_err(|error| history_failure(&error))?;
+    let kept =
+        history.observations(&host, &observation_key(recipe)).map_err(|error| history_failure(&error))?;
     let readable = kept.into_iter().filter_map(|seen| {
         // Candidates of older versions that cannot be parsed are skipped.
         let candidate = serde_json::from_value(seen.candidate).ok()?;
@@ -295,6 +296,7 @@ fn refusal(error: &dtrain_planner::PlanError) -> CommandError {
         E::NothingFits { .. } => CommandError::of(ExitReason::NothingFits, error),
         E::NoGpu { .. } => CommandError::of(ExitReason::Preflight, error),
         E::UnevenHosts { .. }
+        | E::EngineLacks { .. }
         | E::TooManyMicroBatches { .. }
         | E::Untrainable(_)
         | E::GathersWithoutRecompute

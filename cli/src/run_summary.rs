@@ -161,7 +161,11 @@ fn print_next_step(
     let resumable = trial.checkpoints.iter().any(|saved| saved.refused.is_none());
     let failure = |message: String| {
         let failure = CommandError::new(ExitReason::WorkerFailed, message);
-        if resumable { failure } else { failure.cause("no checkpoint was saved before the failure") }
+        if resumable || task.plan.recipe.runs_foreign_program() {
+            failure
+        } else {
+            failure.cause("no checkpoint was saved before the failure")
+        }
     };
     match verdict {
         Verdict::Completed(_) | Verdict::Pruned => {
@@ -177,7 +181,8 @@ fn print_next_step(
                 }
             }
             show_sample(context, task, trial)?;
-            let is_text = matches!(task.plan.recipe.model, Model::Decoder(_));
+            let recipe = &task.plan.recipe;
+            let is_text = matches!(recipe.model, Model::Decoder(_)) && recipe.engine.is_dtrain();
             let next =
                 if is_text { format!("dtrain model sample {label}") } else { format!("dtrain show {label}") };
             out.next(&next);
@@ -205,7 +210,8 @@ fn show_sample(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails) -> 
     let out = context.out;
     let is_text =
         task.plan.recipe.data.as_ref().is_some_and(|data| matches!(data.format, DataFormat::Text { .. }));
-    let is_decoder = matches!(task.plan.recipe.model, Model::Decoder(_));
+    let recipe = &task.plan.recipe;
+    let is_decoder = matches!(recipe.model, Model::Decoder(_)) && recipe.engine.is_dtrain();
     if task.sample == 0 || out.quiet || out.json || !is_text || !is_decoder {
         return Ok(());
     }

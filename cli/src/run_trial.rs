@@ -11,7 +11,7 @@ use crate::run_summary::print_result;
 use crate::trials::{history_failure, plan_of_trial};
 use crate::viewer::{self, ViewerExit};
 use crate::{audit, hosts, signals, this_host, trials};
-use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower, rates_key};
+use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower_for_engine, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Model, Samples, Tunable};
 use dtrain_runner::audit::AuditedAction;
@@ -155,7 +155,7 @@ fn run(
         on_interrupt: if task.how == RunMode::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
         stop: task.how == RunMode::Stop,
         keep: task.plan.recipe.checkpoint.keep,
-        killed_after: matches!(task.plan.recipe.model, Model::Command(_)).then_some(STOP_GRACE_PERIOD),
+        killed_after: task.plan.recipe.runs_foreign_program().then_some(STOP_GRACE_PERIOD),
         lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.unreachable_timeout().0),
         ..Options::default()
     };
@@ -235,14 +235,14 @@ fn assignments(
     };
     let planned = task.plan.host.hosts.get();
     if launching.hosts >= planned {
-        return Ok(lower(task.plan, task.plan.best(), &launch));
+        return lower_for_engine(task.plan, task.plan.best(), &launch).map_err(|error| error.to_string());
     }
     let mut fewer = (1..=launching.hosts).rev().filter_map(NonZeroU32::new);
     let plan = fewer.find_map(|hosts| replan_on_hosts(task.plan, hosts, rates).ok()).ok_or_else(|| {
         let found = counted(launching.hosts.into(), "host");
         format!("{found} of {planned} responded, and no layout fits on so few")
     })?;
-    Ok(lower(&plan, plan.best(), &launch))
+    lower_for_engine(&plan, plan.best(), &launch).map_err(|error| error.to_string())
 }
 
 /// Plans the same training for fewer hosts: model and batch stay, the layout changes.

@@ -73,6 +73,7 @@ pub(crate) fn adamw() -> Optimizer {
 pub(crate) fn recipe() -> Recipe {
     Recipe {
         name: "tiny-llama".into(),
+        engine: TrainingEngine::Dtrain,
         model: llama(),
         data: Some(Data {
             format: DataFormat::Text {

@@ -19,6 +19,7 @@ pub mod benchmarks;
 pub mod choice;
 pub mod emit;
 pub mod engine;
+mod engine_run;
 pub mod fit;
 pub mod hardware;
 pub mod layout;
@@ -38,6 +39,7 @@ pub mod what_if;
 mod fixtures;
 
 pub use choice::alternative::Alternative;
+pub use engine_run::lower_for_engine;
 pub use layout::batch_split::BatchSplit;
 pub use layout::candidate::Candidate;
 pub use layout::rejection::{RejectedGroup, Rejection};
@@ -49,10 +51,10 @@ pub use planning::lower::{AttemptSpec, lower};
 pub use planning::micro_batches_to_measure::micro_batches_to_measure;
 pub use planning::plan;
 pub use planning::plan::{
-    Epochs, Plan, PlanReadError, PlanRequest, RankedCandidate, RatesStamp, model_digest, rates_digest,
-    rates_key, training_digest,
+    Epochs, Plan, PlanReadError, PlanRequest, RankedCandidate, RatesStamp, model_digest, observation_key,
+    rates_digest, rates_key, training_digest,
 };
-pub use planning::precheck::precheck;
+pub use planning::precheck::{engine_can_train, precheck};
 pub use planning::step_profile::step_profile;
 pub use price::estimate::{Causes, Estimate, TimeBreakdown};
 pub use price::memory::MemoryBreakdown;

@@ -17,13 +17,14 @@ pub mod written;
 
 use self::search::Ranking;
 use crate::choice::tie_break::TieBreak;
+use crate::engine::engine_of_recipe;
 use crate::layout::rejection::{RejectedGroup, Rejection};
 use crate::layout::space::{self, CandidateId, CandidateSpace, Capabilities};
 use crate::planning::alternatives::alternatives;
 use crate::planning::error::PlanError;
 use crate::planning::estimator::{Estimator, step_costs};
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate, RatesStamp, rates_digest};
-use crate::planning::precheck::{precheck, require_full_batch};
+use crate::planning::precheck::{engine_can_train, precheck, require_full_batch};
 use crate::price::cost_model::CostModel;
 use crate::price::estimate::TimeBreakdown;
 use crate::rates::calibrate::{self, Factors, Residual, StepObservation};
@@ -43,6 +44,11 @@ pub const CHOICES: usize = 20;
 /// Makes the plan of a request: searches and prices all that the recipe leaves open, and ranks the
 /// candidates.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
+    if request.engine.is_none() {
+        engine_can_train(request.recipe)?;
+    }
+    let engine = request.engine.or_else(|| engine_of_recipe(request.recipe.engine));
+    let request = &PlanRequest { engine, ..request.clone() };
     let (recipe, host) = (request.recipe, request.host);
     precheck(recipe, Some(host), request.train_samples)?;
     if let Model::Command(_) = recipe.model {

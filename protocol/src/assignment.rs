@@ -1,8 +1,11 @@
 //! Assignments: everything that a rank must know for one attempt.
 
 use crate::{Action, Arrangement, AttemptId, DeviceKind, Placement, Rank, StepId, TrialId};
-use dtrain_recipes::{Data, Goal, Metric, Mlp, MlpActivation, Model, Optimizer, Schedule};
+use dtrain_recipes::{
+    Data, Framework, Goal, Metric, Mlp, MlpActivation, Model, Optimizer, Schedule, TrainingEngine,
+};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -21,6 +24,9 @@ pub struct Assignment {
     pub model: Model,
     /// Ranges of blocks that this rank holds, in model order: one, or several in an interleaved pipeline.
     pub chunks: Vec<Range<u32>>,
+    /// Program that trains the model, unless it is dtrain's own worker or the model is a foreign command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineProcess>,
     /// Training and validation data; `None` for a foreign command, which has its own.
     pub data: Option<Data>,
     /// Folder that relative data paths start from.
@@ -65,6 +71,7 @@ impl Assignment {
                 activation: MlpActivation::Relu,
             }),
             chunks: std::iter::once(0..1).collect(),
+            engine: None,
             data: None,
             data_root: PathBuf::new(),
             training: Hyperparameters::plain(),
@@ -80,6 +87,36 @@ impl Assignment {
             resume: None,
         }
     }
+}
+
+impl Assignment {
+    /// Returns the framework whose launcher's variables the rank expects, if it runs a foreign program;
+    /// `None` for dtrain's own worker.
+    pub fn framework(&self) -> Option<Framework> {
+        match &self.model {
+            Model::Command(command) => Some(command.framework),
+            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) => {
+                self.engine.as_ref().map(|_| Framework::Pytorch)
+            }
+        }
+    }
+}
+
+/// The process of a training engine, which trains in place of dtrain's worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineProcess {
+    /// Engine to run.
+    pub engine: TrainingEngine,
+    /// Python interpreter on the host, or `None` for `python3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// Arguments of the interpreter: the module of the engine and its options.
+    pub arguments: Vec<String>,
+    /// Names and contents of the configuration files that the engine imports.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
+    /// Number of newest checkpoints that the engine keeps.
+    pub keep: u32,
 }
 
 /// The hyperparameters of a training, all with fixed values.

@@ -39,7 +39,8 @@ pub mod unix_group;
 pub use action::{Action, Neighbor, Pass};
 pub use arrangement::{Arrangement, ContextExchange, EmbeddingHeadCost, RankOrder};
 pub use assignment::{
-    Assignment, Hyperparameters, MetricTarget, RankTransport, ResumePoint, RunUntil, TlsIdentity, WaitLimits,
+    Assignment, EngineProcess, Hyperparameters, MetricTarget, RankTransport, ResumePoint, RunUntil,
+    TlsIdentity, WaitLimits,
 };
 pub use checkpoint::{FileEntry, Manifest, ReplicaState, SavedFile, Slice, StoredSlice, Tensor, TensorKind};
 pub use device_check::{DeviceFindings, DeviceRequest, DeviceResponse};

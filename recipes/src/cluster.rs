@@ -25,6 +25,9 @@ pub struct Cluster {
     /// Mean time between failures of one host, above 0; `None` lets the planner assume a value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<Seconds>,
+    /// Python interpreter that runs a training engine on every host; `None` for `python3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
     /// Time limit for the probe, which measures how fast the hosts train a model, above 0; `None` for 12 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Seconds>,
@@ -151,6 +154,7 @@ impl Default for Cluster {
             devices: Devices::Auto,
             hosts: Vec::new(),
             mtbf: None,
+            python: None,
             probe: None,
             price: None,
             slots: 1,

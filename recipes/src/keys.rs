@@ -14,6 +14,7 @@ use crate::objective::Goal;
 use crate::recipe::{PipelineSchedule, Recompute};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
+use crate::training_engine::TrainingEngine;
 use crate::tune::{PrunerKind, SamplerKind};
 
 keyword_enum! {
@@ -103,6 +104,7 @@ pub const KEYS: &[Key] = keys![
     "description", ValueType::Text, Optional("no description"), ANY, "What the recipe is for; shown only";
     "extends", ValueType::Text, Optional("nothing is extended"), ANY,
         "Recipe that this one extends: `library/NAME`, a relative path, or `PACKAGE/RECIPE` from git";
+    "engine", one_of::<TrainingEngine>(), Default("\"dtrain\""), DECODER, "Program that trains the model";
 
     "model.kind", one_of::<Kind>(), Required, ANY, "Kind of model";
     "model.family", one_of::<Family>(), Default("\"gpt2\""), DECODER,
@@ -326,6 +328,8 @@ pub const KEYS: &[Key] = keys![
     "cluster.devices", one_of::<Devices>(), Default("\"auto\""), ANY, "Devices that train, on every host; \"gpu\" is any maker's, \"cuda\" NVIDIA's";
     "cluster.mtbf", ValueType::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
+    "cluster.python", ValueType::Text, Optional("`python3`"), DECODER,
+        "Python interpreter with the packages of the engine, on every host";
     "cluster.probe", ValueType::Time, Optional("12 s"), ANY,
         "Time limit for measuring how fast the hosts train a model";
     "cluster.price", ValueType::Above(0.0, 1e9), Optional("device-hours are reported, and no money"), ANY,

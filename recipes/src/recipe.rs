@@ -2,7 +2,8 @@
 
 use crate::keyword_enum::keyword_enum;
 use crate::{
-    Cluster, Data, Model, Objective, ParamRange, ParamValue, Samples, Seconds, Synchronisation, Train, Tune,
+    Cluster, Data, Model, Objective, ParamRange, ParamValue, Samples, Seconds, Synchronisation, Train,
+    TrainingEngine, Tune,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,6 +14,9 @@ use std::collections::BTreeMap;
 pub struct Recipe {
     /// Name of the recipe: letters, digits, `-`, `_` and `.`, at most 128.
     pub name: String,
+    /// Program that trains the model.
+    #[serde(default, skip_serializing_if = "TrainingEngine::is_dtrain")]
+    pub engine: TrainingEngine,
     /// The model to train.
     pub model: Model,
     /// Training and validation data; `None` only for a foreign command.
@@ -42,6 +46,14 @@ pub struct Recipe {
     pub tune: Tune,
     /// Hosts and devices that train.
     pub cluster: Cluster,
+}
+
+impl Recipe {
+    /// Returns `true` if a foreign program trains: a command, or a training engine other than dtrain's own
+    /// worker. It saves its own checkpoints.
+    pub fn runs_foreign_program(&self) -> bool {
+        matches!(self.model, Model::Command(_)) || !self.engine.is_dtrain()
+    }
 }
 
 /// The layout and memory choices that the user fixed; a choice that is `None` is left to the planner.

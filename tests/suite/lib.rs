@@ -77,8 +77,11 @@ fn program_beside_this_test() -> PathBuf {
 
 /// Python with `module`, where `tests/run foreign` and `tests/run interop` put it; `Err` says what is missing.
 pub fn python_with(module: &str) -> Result<PathBuf, String> {
-    let python = root().join("target/foreign/bin/python");
-    let command = if ["transformers", "peft", "onnxruntime"].contains(&module) {
+    let folder = if module == "torchtitan" { "engines" } else { "foreign" };
+    let python = root().join("target").join(folder).join("bin/python");
+    let command = if module == "torchtitan" {
+        "tests/run engines"
+    } else if ["transformers", "peft", "onnxruntime"].contains(&module) {
         "tests/run interop"
     } else {
         "tests/run foreign"

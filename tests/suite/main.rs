@@ -21,6 +21,7 @@ mod digits;
 mod docs;
 mod elsewhere;
 mod emit;
+mod engines;
 mod examples;
 mod exports;
 mod failures;

@@ -24,6 +24,7 @@ pub mod probe;
 pub mod session;
 pub mod stage;
 
+pub mod engine_rank;
 mod entry_points;
 mod files;
 mod loss_scale;

@@ -9,6 +9,7 @@ mod model;
 mod recipe;
 mod train;
 mod trial;
+mod worker;
 
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use data::DataArgs;
@@ -25,6 +26,7 @@ pub(crate) use trial::{
     HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, RunningArgs, ShowArgs, TrialArgs,
     WatchArgs,
 };
+pub(crate) use worker::WorkerPart;
 
 use crate::completions;
 use crate::exit_code::exit_codes;
@@ -336,21 +338,6 @@ pub(crate) enum HostsCommand {
         #[arg(add = completions::host())]
         host: String,
     },
-}
-
-/// Jobs of a worker process other than training.
-#[derive(Debug, Subcommand)]
-pub(crate) enum WorkerPart {
-    /// Measures rates of computation and communication
-    Probe,
-    /// Examines a device
-    Device,
-    /// Generates text with a trained decoder
-    Sample,
-    /// Classifies samples with a trained model
-    Predict,
-    /// Measures a trained model on data
-    Evaluate,
 }
 
 #[cfg(test)]

@@ -113,8 +113,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "HOSTSxGPUS TYPE", allow_hyphen_values = true)]
     pub(crate) on: Option<String>,
 
-    /// Engine that would train there [default: that of --emit, otherwise megatron]
-    #[arg(long, requires = "on", value_enum)]
+    /// Engine that trains [default: that of the recipe; with --on that of --emit, otherwise megatron]
+    #[arg(long, value_enum)]
     pub(crate) engine: Option<EngineName>,
 
     /// Network bandwidth per GPU in Gbit/s [default: typical for the GPU type]
@@ -251,6 +251,10 @@ pub(crate) struct RunArgs {
     /// Number of ranks over all hosts [default: chosen by the planner]
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
+
+    /// Program that trains: dtrain (its own worker), torchtitan, or fsdp [default: `engine` of the recipe]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) engine: Option<String>,
 
     /// Begin with the weights of a trial (its newest checkpoint, or that of a step) or of a folder of Hugging
     /// Face transformers

@@ -48,6 +48,9 @@ use std::process::ExitCode;
 /// Runs the command that the arguments select, and prints its error.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
+        CommandArgs::Worker { part: Some(WorkerPart::Engine { assignment }), .. } => {
+            return dtrain_worker::engine_rank::run(&assignment);
+        }
         CommandArgs::Worker { part, channel } => {
             return with_channel(channel, |channel| worker(part, channel));
         }
@@ -98,6 +101,7 @@ fn worker(part: Option<WorkerPart>, channel: File) -> ExitCode {
         Some(WorkerPart::Predict) => dtrain_worker::predict(channel),
         Some(WorkerPart::Evaluate) => dtrain_worker::evaluate(channel),
         Some(WorkerPart::Device) => dtrain_worker::examine(channel),
+        Some(WorkerPart::Engine { assignment }) => dtrain_worker::engine_rank::run(&assignment),
     }
 }
 

@@ -143,6 +143,7 @@ fn load_run_recipe(context: &Context, args: &RunArgs) -> Result<LoadedRecipe, Co
     let mut extra = Vec::new();
     extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
     extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
+    extra.extend(args.engine.as_ref().map(|engine| ("engine", format!("{engine:?}"))));
     if let Some(from) = &args.from
         && load_without_running(&args.target, &args.layers, &extra)?.checked.recipe.train.from.is_some()
     {
@@ -161,12 +162,17 @@ fn refuse_layers(args: &RunArgs, saved: &SavedPlan) -> Result<(), CommandError> 
             .hint(format!("unset {variable}, or make a new plan with it")));
     }
     let layers = &args.layers;
-    if layers.set.is_empty() && layers.cluster.is_none() && args.name.is_none() && args.ranks.is_none() {
+    if layers.set.is_empty()
+        && layers.cluster.is_none()
+        && args.name.is_none()
+        && args.ranks.is_none()
+        && args.engine.is_none()
+    {
         return Ok(());
     }
     Err(CommandError::new(
         ExitReason::Usage,
-        "--set, --cluster, --name and --ranks apply to recipes, not to saved plans",
+        "--set, --cluster, --name, --ranks and --engine apply to recipes, not to saved plans",
     )
     .hint("run the recipe with them, or make a new plan"))
 }

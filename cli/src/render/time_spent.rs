@@ -26,7 +26,7 @@ impl TimeSpent {
             let summary = trial.figure(key)?;
             Some((summary.points, summary.mean? * summary.points as f64))
         };
-        let (made, steps) = sum("step_seconds").filter(|_| !trial.is_script())?;
+        let (made, steps) = sum("step_seconds").filter(|_| !trial.runs_foreign_program())?;
         let (validated, validations) = sum("validation_seconds").unwrap_or_default();
         let (_, checkpoints) = sum("save.stall_seconds").unwrap_or_default();
         let lasted = trial.attempts.iter();

@@ -133,7 +133,7 @@ fn parallelism(source: &DecoderPlan) -> String {
 
 /// Returns the training arguments of transformers, one per line.
 fn arguments(source: &DecoderPlan) -> String {
-    let (train, rule, pace) = (source.train(), source.optimizer(), &source.plan.best().run_length);
+    let (train, rule, pace) = (source.train(), source.optimizer(), &source.choice.run_length);
     let mut lines = vec![
         "output_dir: checkpoints".into(),
         format!("per_device_train_batch_size: {}", source.split.micro()),

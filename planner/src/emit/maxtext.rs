@@ -226,7 +226,7 @@ fn is_packed(source: &DecoderPlan) -> bool {
 }
 
 fn data(source: &DecoderPlan) -> Lines {
-    let pace = &source.plan.best().run_length;
+    let pace = &source.choice.run_length;
     let validations = pace.validate_samples.div_ceil(source.split.global()).max(1);
     let files = source.train_files();
     let first = files.first().map_or("", String::as_str);

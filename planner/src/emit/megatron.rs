@@ -235,7 +235,7 @@ fn training(source: &DecoderPlan) -> Vec<Argument> {
 }
 
 fn data(source: &DecoderPlan) -> Vec<Argument> {
-    let pace = &source.plan.best().run_length;
+    let pace = &source.choice.run_length;
     let validations = pace.validate_samples.div_ceil(source.split.global()).max(1);
     // In percent, rounded to hide binary fractions.
     let valid = (1e8 * source.valid_fraction().unwrap_or(0.0)).round() / 1e6;

@@ -21,6 +21,7 @@ use crate::engine::{self, Engine};
 use crate::planning::plan::Plan;
 use serde::Serialize;
 pub use source::DecoderPlan;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// A format in which a plan can be emitted.
@@ -168,6 +169,16 @@ pub fn emit(plan: &Plan, format: ConfigFormat) -> Result<ConfigFiles, EmitError>
         ConfigFormat::Slurm => slurm::emit(plan),
         ConfigFormat::Kubernetes => kubernetes::emit(plan),
     })
+}
+
+/// Returns the arguments of the Python interpreter that starts torchtitan for a run of dtrain, and the files
+/// that it imports.
+pub(crate) fn torchtitan_run(source: &DecoderPlan<'_>) -> (Vec<&'static str>, BTreeMap<String, String>) {
+    let files = torchtitan::emit(source).files.into_iter().map(|file| (file.name, file.text));
+    (
+        vec!["-m", "torchtitan.train", "--module", "dtrain_engines.titan_run", "--config", "train"],
+        files.collect(),
+    )
 }
 
 /// Returns comment lines for the head of a file: purpose, origin and notes.

@@ -3,7 +3,7 @@
 use super::EmitError;
 use crate::engine::{Engine, TrainingSpec};
 use crate::layout::batch_split::BatchSplit;
-use crate::planning::plan::Plan;
+use crate::planning::plan::{Plan, RankedCandidate};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
 use dtrain_recipes::{
     Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, ValidationSource, ZeroStage,
@@ -15,6 +15,8 @@ pub struct DecoderPlan<'a> {
     pub(crate) engine: &'static dyn Engine,
     /// Plan to emit.
     pub(crate) plan: &'a Plan,
+    /// Choice of the plan to emit.
+    pub(crate) choice: &'a RankedCandidate,
     /// Model of the plan.
     pub(crate) model: &'a Decoder,
     /// Arrangement of the plan's best choice.
@@ -27,8 +29,17 @@ impl<'a> DecoderPlan<'a> {
     /// Reads a plan for `engine`. `Err` if its model is not a decoder, its replicas are unequal, or the
     /// engine cannot run it.
     pub(crate) fn of(plan: &'a Plan, engine: &'static dyn Engine) -> Result<Self, EmitError> {
+        Self::of_choice(plan, plan.best(), engine)
+    }
+
+    /// Reads a choice of a plan for `engine`. `Err` as for the best choice.
+    pub(crate) fn of_choice(
+        plan: &'a Plan,
+        choice: &'a RankedCandidate,
+        engine: &'static dyn Engine,
+    ) -> Result<Self, EmitError> {
         let kind = match &plan.recipe.model {
-            Model::Decoder(model) => return Self::of_decoder(plan, engine, model),
+            Model::Decoder(model) => return Self::of_decoder(plan, choice, engine, model),
             Model::Mlp(_) => "mlp",
             Model::Cnn(_) => "cnn",
             Model::Custom(_) => "custom",
@@ -39,12 +50,13 @@ impl<'a> DecoderPlan<'a> {
 
     fn of_decoder(
         plan: &'a Plan,
+        choice: &'a RankedCandidate,
         engine: &'static dyn Engine,
         model: &'a Decoder,
     ) -> Result<Self, EmitError> {
-        let candidate = &plan.best().candidate;
+        let candidate = &choice.candidate;
         let (arrangement, split) = (&candidate.arrangement, &candidate.split);
-        let source = Self { engine, plan, model, arrangement, split };
+        let source = Self { engine, plan, choice, model, arrangement, split };
         let shares = split.shares(arrangement.layout.expert);
         if !shares.is_empty() {
             let what = format!("replicas do {shares:?} micro-batches each");
@@ -98,7 +110,7 @@ impl<'a> DecoderPlan<'a> {
 
     /// Returns the peak learning rate.
     pub(crate) fn rate(&self) -> f64 {
-        self.plan.best().candidate.learning_rate
+        self.choice.candidate.learning_rate
     }
 
     /// Returns the final learning rate, rounded to 12 digits to hide binary fractions.
@@ -109,12 +121,12 @@ impl<'a> DecoderPlan<'a> {
 
     /// Returns the number of steps of the learning-rate schedule.
     pub(crate) fn steps(&self) -> u64 {
-        self.plan.best().run_length.schedule_steps
+        self.choice.run_length.schedule_steps
     }
 
     /// Returns the number of warm-up steps.
     pub(crate) fn warmup(&self) -> u64 {
-        self.plan.best().run_length.warmup.value
+        self.choice.run_length.warmup.value
     }
 
     /// Returns the training data of the recipe, which every decoder has.
@@ -156,7 +168,7 @@ impl<'a> DecoderPlan<'a> {
             ));
         }
         let stop = &self.plan.recipe.objective.stop;
-        if self.plan.best().run_length.steps.is_none() || stop.time.is_some() {
+        if self.choice.run_length.steps.is_none() || stop.time.is_some() {
             let steps = self.steps();
             notes.push(format!(
                 "time ends the recipe; {steps} steps are as many as dtrain foresees within it, on its own worker"

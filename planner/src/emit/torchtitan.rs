@@ -73,8 +73,7 @@ fn own_notes(source: &DecoderPlan) -> Vec<String> {
 fn trainer(source: &DecoderPlan, sharding: &HybridSharding) -> String {
     let checkpoint = format!(
         "CheckpointManager.Config(enable=True, interval={}, keep_latest_k={}, last_save_model_only=False)",
-        source.plan.best().run_length.save_every,
-        source.plan.recipe.checkpoint.keep
+        source.choice.run_length.save_every, source.plan.recipe.checkpoint.keep
     );
     let recompute = match source.arrangement.recompute {
         Recompute::None => "None",

@@ -11,6 +11,7 @@ mod jax;
 mod megatron;
 mod recomputation;
 pub(crate) mod rules;
+mod run_rules;
 mod software_style;
 mod torchtitan;
 
@@ -23,12 +24,13 @@ pub use self::fsdp::Fsdp;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
 pub use self::recomputation::Recomputation;
+pub use self::run_rules::unsupported_in_run;
 pub use self::software_style::{AttentionKernel, SoftwareStyle};
 pub use self::torchtitan::Torchtitan;
 
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
+use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train, TrainingEngine};
 
 /// A training engine, and the layouts it can run.
 pub trait Engine: Sync + std::fmt::Debug {
@@ -137,6 +139,15 @@ pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> 
     let can = |engine: &&'static dyn Engine| kinds.iter().all(|kind| engine.kinds().contains(kind));
     let megatron: &'static dyn Engine = &MEGATRON;
     std::iter::once(megatron).chain(ALL).find(can)
+}
+
+/// Returns the engine that a recipe names; `None` for dtrain's own worker.
+pub fn engine_of_recipe(engine: TrainingEngine) -> Option<&'static dyn Engine> {
+    match engine {
+        TrainingEngine::Dtrain => None,
+        TrainingEngine::Torchtitan => Some(&TORCHTITAN),
+        TrainingEngine::Fsdp => Some(&FSDP),
+    }
 }
 
 /// Finds the engine whose name is `name`; `None` if there is none.

@@ -14,6 +14,16 @@ pub enum PlanError {
         /// frequent first.
         rejected: Vec<RejectedGroup>,
     },
+    /// The training engine that the recipe names cannot train it.
+    #[error("{engine} does not support {what}; {instead}")]
+    EngineLacks {
+        /// Name of the engine, as its authors spell it.
+        engine: &'static str,
+        /// Setting or feature that the engine lacks.
+        what: String,
+        /// Alternative that the message suggests.
+        instead: &'static str,
+    },
     /// The number of ranks is not divisible by the number of hosts.
     #[error(
         "cluster.ranks = {ranks} cannot be divided evenly over {hosts} hosts; set a multiple of {hosts}, \

@@ -66,6 +66,7 @@ fn of_rank(
         rank,
         arrangement: candidate.arrangement,
         model: model(plan, choice),
+        engine: None,
         chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()).collect(),
         data: recipe.data.clone(),
         data_root: plan.data_root.clone(),

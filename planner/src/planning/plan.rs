@@ -257,6 +257,16 @@ pub fn rates_key(recipe: &Recipe, host: &HostFacts) -> String {
     }
 }
 
+/// Returns the key of the step times that trials of a recipe measure: the model's digest for dtrain's own
+/// worker, otherwise the digest of the model and the training engine.
+pub fn observation_key(recipe: &Recipe) -> String {
+    if recipe.engine.is_dtrain() {
+        model_digest(&recipe.model)
+    } else {
+        digest(&(&recipe.model, recipe.engine))
+    }
+}
+
 /// Returns the blake3 digest, in hex, of the inputs of a learning rate besides batch and tokens: model,
 /// optimizer and data.
 pub fn training_digest(recipe: &Recipe) -> String {

@@ -3,10 +3,13 @@
 //! `check` runs them with the known inputs, `plan` and `run` with all; so `check` never accepts a recipe with
 //! known inputs that the others refuse here.
 
+use crate::engine::{TrainingSpec, UnsupportedLayout, engine_of_recipe};
 use crate::layout::space::{self, MICRO_BATCHES};
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
-use dtrain_recipes::{Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage};
+use dtrain_recipes::{
+    Devices, LauncherKind, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage,
+};
 
 /// Refuses a recipe that no plan can satisfy. `host` is `None` where the training hosts cannot be reached,
 /// `samples` (of the training data) where they were not counted.
@@ -32,6 +35,49 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     match (recipe.layout.micro_batch, host) {
         (Some(micro), Some(host)) => limit_micro_batches(recipe, host, batch, micro),
         _ => Ok(()),
+    }
+}
+
+/// Refuses what the training engine of the recipe lacks with every layout.
+pub fn engine_can_train(recipe: &Recipe) -> Result<(), PlanError> {
+    let Some((engine, Model::Decoder(model))) = engine_of_recipe(recipe.engine).zip(Some(&recipe.model))
+    else {
+        return Ok(());
+    };
+    let lacks = |what: &str, instead| {
+        Err(PlanError::EngineLacks { engine: engine.title(), what: what.into(), instead })
+    };
+    if model.lora.is_some() {
+        return lacks("model.lora", "dtrain's own worker trains adapters; remove `engine`");
+    }
+    if model.experts.is_some() {
+        return lacks(
+            "model.experts",
+            "`dtrain run` trains dense models with it; remove `engine`, and `dtrain plan --emit` writes files",
+        );
+    }
+    if recipe.objective.stop.time.is_some() {
+        return lacks("objective.stop.time", "set objective.stop.steps, samples, tokens or epochs");
+    }
+    if recipe.objective.stop.target.is_some() {
+        return lacks("objective.stop.target", "it trains all steps; remove the target");
+    }
+    if recipe.cluster.host_count() > 1 {
+        return lacks(
+            "several hosts in `dtrain run`",
+            "train on one host; or remove `engine`, and `dtrain plan --emit` writes files",
+        );
+    }
+    if recipe.cluster.launcher == LauncherKind::Slurm {
+        return lacks("cluster.launcher = \"slurm\" in `dtrain run`", "start it on this machine");
+    }
+    if recipe.layout.shares.is_some() {
+        return lacks("layout.shares", "remove it: replicas do equal work");
+    }
+    let training = TrainingSpec::of(model, &recipe.train);
+    match engine.unsupported_training(&training, supported_precision(&recipe.train.precision)) {
+        Some(UnsupportedLayout { what, instead }) => lacks(what, instead),
+        None => Ok(()),
     }
 }
 

@@ -23,6 +23,7 @@ pub(super) fn recipe(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Re
     let (params, ranges) = params(values);
     Some(Recipe {
         name: values.text("name")?,
+        engine: values.one_of("engine").unwrap_or_default(),
         params,
         ranges,
         model: model::model(values)?,
@@ -259,6 +260,7 @@ fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
         hosts: hosts.iter().map(|named| named.host.clone()).collect(),
         slurm: if launcher == LauncherKind::Slurm { Some(slurm(values)?) } else { None },
         mtbf: values.real("cluster.mtbf").map(Seconds),
+        python: values.text("cluster.python"),
         probe: values.real("cluster.probe").map(Seconds),
         price: values.real("cluster.price"),
         network: values.text("cluster.network").and_then(|text| text.parse().ok()),

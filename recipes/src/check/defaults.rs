@@ -11,6 +11,7 @@ use crate::keys::Kind;
 use crate::model::{Framework, MlpActivation};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
+use crate::training_engine::TrainingEngine;
 use crate::tune::{PrunerKind, SamplerKind};
 use crate::url::file_extension;
 use std::path::Path;
@@ -58,6 +59,7 @@ pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
 }
 
 fn decoder(values: &mut ParsedValues) {
+    values.or("engine", ParsedValue::of(TrainingEngine::Dtrain));
     values.or("model.family", ParsedValue::of(Family::Gpt2));
     if let Some(family) = values.one_of("model.family") {
         let (positions, norm, activation, is_tied, has_bias) = match family {

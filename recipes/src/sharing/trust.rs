@@ -10,6 +10,7 @@ use crate::check::{CheckedRecipe, ResolvedValue};
 use crate::document::{Document, SpannedValue, Value};
 use crate::model::{ForeignCommand, Model};
 use crate::source::{ConfigLayer, Source};
+use crate::training_engine::TrainingEngine;
 use crate::url::Url;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -52,6 +53,10 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
     if let Model::Command(command) = &checked.recipe.model {
         found.push(runs(command));
     }
+    let (engine, cluster) = (checked.recipe.engine, &checked.recipe.cluster);
+    if !engine.is_dtrain() {
+        found.push(runs_python(cluster.python.clone(), engine.name()));
+    }
     let outside: Vec<String> =
         checked.files.iter().map(|file| file.pattern.clone()).filter(|pattern| leads_out(pattern)).collect();
     if !outside.is_empty() {
@@ -75,6 +80,11 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
 fn runs(command: &ForeignCommand) -> Capability {
     let variables = command.env.iter().map(|(name, value)| format!("{name}={value}"));
     Capability::Runs(variables.chain(command.argv.iter().cloned()).collect())
+}
+
+/// Returns the capability to run a training engine with the interpreter `python`.
+fn runs_python(python: Option<String>, engine: &str) -> Capability {
+    Capability::Runs(vec![python.unwrap_or_else(|| "python3".into()), "-m".into(), engine.into()])
 }
 
 /// Returns the actions beyond training of a recipe's text, which may be incomplete, such as a base for other
@@ -109,7 +119,11 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
     let files: Vec<String> = files.into_iter().flat_map(texts).collect();
     let urls = files.iter().filter_map(|file| address(file)).collect();
     let outside = files.into_iter().filter(|path| leads_out(path)).collect();
+    let engine = texts("engine").pop().filter(|engine| engine != TrainingEngine::Dtrain.name());
+    let python = texts("cluster.python").pop();
+    let engine = engine.or_else(|| python.as_ref().map(|_| "ENGINE".into()));
     let all = [
+        engine.map_or(Capability::Runs(Vec::new()), |engine| runs_python(python, &engine)),
         Capability::Runs(variables.chain(texts("model.argv")).collect()),
         Capability::Reads(outside),
         Capability::Downloads(urls),

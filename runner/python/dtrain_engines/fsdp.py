@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import time
 from datetime import timedelta
 
@@ -147,8 +148,12 @@ class Training:
 def main() -> None:
     last_words.install()
     dtrain.should_prune()  # from here on, SIGTERM waits for the end of the step
-    Training(Job.read()).run()
+    job = Job.read()
+    training = Training(job)
+    training.run()
     dist.destroy_process_group()
+    if training.step < job.steps:
+        sys.exit(last_words.STOPPED)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,12 @@ from .job import JobError
 
 LONGEST_END = 300
 
+# The exit code of a rank that was asked to stop before its last step: that of a shell for SIGTERM.
+STOPPED = 143
+
+# The exit code of a rank that cannot run its job: dtrain does not start it again.
+REFUSED = 126
+
 
 def install() -> None:
     """Makes every exception that ends this process its last line."""
@@ -34,4 +40,4 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
     sys.stdout.flush()
     print(of(error), file=sys.__stderr__, flush=True)
     # Neither destructors nor threads of the communication may wait for other ranks, or print after this line.
-    os._exit(1)
+    os._exit(REFUSED if isinstance(error, JobError) else 1)

@@ -4,10 +4,11 @@ A module that dtrain emits builds its `Trainer.Config` of these parts. What they
 `JOB`, so their configurations have few fields.
 """
 
+import atexit
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torchtitan.trainer
 from torchtitan.components import checkpoint, dataloader, metrics, optimizer, tokenizer, validate
 from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.metrics import _get_metrics_rank
+from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
 
 from . import checkpoints, last_words
 from .job import Job, JobError
@@ -219,5 +221,32 @@ class Trainer(torchtitan.trainer.Trainer):
         super().train_step(data_iterator)
         asked = torch.tensor(float(dtrain.should_prune()), device=self.device)
         dist.all_reduce(asked, dist.ReduceOp.MAX)
-        if asked.item():
+        if asked.item() and self.step < JOB.steps:
             self.config.training.steps = self.step
+            # torchtitan ends as after its last step; dtrain must see that steps are missing.
+            atexit.register(os._exit, last_words.STOPPED)
+
+
+def configured(emitted: torchtitan.trainer.Trainer.Config) -> Trainer.Config:
+    """The configuration that dtrain emitted, with the tokens, reports and checkpoints of the job."""
+    given = {one.name: getattr(emitted, one.name) for one in fields(emitted)}
+    given |= {
+        "model_spec": replace(emitted.model_spec, state_dict_adapter=Llama3StateDictAdapter),
+        "hf_assets_path": INITIAL,
+        "dump_folder": DUMP_FOLDER,
+        "tokenizer": NoTokenizer.Config(),
+        "dataloader": DataLoader.Config(),
+        "metrics": Metrics.Config(),
+        "validator": Validator.Config(),
+        "lr_scheduler": LearningRate.Config(),
+        "checkpoint": CheckpointManager.Config(),
+        # A checkpoint may take longer than the 100 seconds of torchtitan.
+        "comm": replace(emitted.comm, init_timeout_seconds=1200, train_timeout_seconds=1200),
+        "training": replace(
+            emitted.training,
+            steps=JOB.steps,
+            # Graphs are CUDA's.
+            disable_cuda_graphs=emitted.training.disable_cuda_graphs or JOB.arrangement["device"] == "cpu",
+        ),
+    }
+    return Trainer.Config(**given)

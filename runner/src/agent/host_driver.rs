@@ -16,8 +16,7 @@ use crate::descendants;
 use crate::home::TrialFolder;
 use crate::machine::Millis;
 use crate::process::Process;
-use dtrain_protocol::{Event, Rank, RankTransport};
-use dtrain_recipes::Model;
+use dtrain_protocol::{Assignment, Event, Rank, RankTransport};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::path::PathBuf;
@@ -68,10 +67,7 @@ impl<'a> HostDriver<'a> {
         inbox: &Sender<InboxMessage>,
     ) -> Self {
         let first = order.assignments.first();
-        let framework = first.and_then(|one| match &one.model {
-            Model::Command(command) => Some(command.framework),
-            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) => None,
-        });
+        let framework = first.and_then(Assignment::framework);
         let folder = TrialFolder::at(&order.folder);
         let fetched = Arc::<OnceLock<PathBuf>>::default();
         let context = WorkContext {

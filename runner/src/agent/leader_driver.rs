@@ -26,7 +26,6 @@ use crate::spool::{HighWatermark, SpoolRecord, SpoolWriter};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::TlsIdentity;
-use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -170,7 +169,7 @@ impl<'a> LeaderDriver<'a> {
         let Some(first) = order.assignments.first().cloned() else {
             return Err("the order has no ranks".to_owned());
         };
-        let are_foreign = matches!(first.model, Model::Command(_));
+        let are_foreign = first.framework().is_some();
         let settings = AttemptConfig {
             attempt: order.attempt,
             keep: order.keep,

@@ -9,7 +9,6 @@ use crate::process::set_compute_environment;
 use crate::{channel, descendants};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{Assignment, Event, Failure, Order, Rank};
-use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
 use std::io::{self, BufReader, Read, Write};
@@ -58,13 +57,13 @@ impl RankProcess {
         let rank = assignment.rank;
         let path = context.folder.rank_log(context.attempt, rank);
         let log = files::append(&path)?;
-        let rank_process = match &assignment.model {
-            Model::Command(command) => {
-                let (child, rank_output) = foreign::start(command, assignment, context, (log, path))?;
+        let rank_process = match foreign::program(assignment, context)? {
+            Some(program) => {
+                let (child, rank_output) = foreign::start(&program, assignment, context, (log, path))?;
                 foreign::spawn_readers(rank_output, rank, inbox);
                 Self::of(child, None)
             }
-            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) => {
+            None => {
                 let mut command = Command::new(&context.worker.path);
                 command
                     .args(&context.worker.arguments)

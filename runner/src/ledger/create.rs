@@ -32,7 +32,7 @@ pub struct NewTrial {
     pub predicted: ExpectedPerformance,
     /// Digest of the host whose rates the planner used: [`super::host_digest`].
     pub host_digest: String,
-    /// Digest of the model whose rates the planner used: `Rates::model_digest`.
+    /// Key of the step times that the trial measures: [`dtrain_planner::observation_key`].
     pub model_digest: String,
     /// Name of the study that the trial belongs to; `None` outside of studies.
     pub study: Option<String>,
@@ -132,7 +132,7 @@ impl NewTrial {
                 }
             }),
             host_digest: super::host_digest(&plan.host),
-            model_digest: dtrain_planner::model_digest(&plan.recipe.model),
+            model_digest: dtrain_planner::observation_key(&plan.recipe),
             study: None,
             parent: None,
             sources: BTreeMap::new(),

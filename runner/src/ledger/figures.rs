@@ -1,10 +1,14 @@
 //! Figures of events, which are stored as points, and the summary of a series.
 
-use super::{BoxError, History, MetricSample, lookup, noise_scale, open_points, points, unstored};
+use super::{
+    BoxError, History, MetricSample, TrialDetails, lookup, noise_scale, open_points, points, unstored,
+};
 use crate::fact::{LedgerError, MetricPoint, training_ms_between};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
+use dtrain_recipes::TrainingEngine;
 use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -85,10 +89,10 @@ pub(crate) fn key_of(name: &str) -> Cow<'_, str> {
 
 /// Returns the points that an event of a trial carries; empty for most events.
 ///
-/// Loss, norm, learning rate and speed are equal on all ranks of a dtrain model and stored for rank 0; times
-/// and memory are stored for every rank, in every step for the first 64. Any rank of a script may report
-/// results; `LowestRanks` drops some of theirs.
-pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
+/// Loss, norm, learning rate and speed are equal on all ranks of dtrain's worker and stored for rank 0; times
+/// and memory are stored for every rank, in every step for the first 64. Any rank of a foreign program may
+/// report results; `LowestRanks` drops some of theirs.
+pub fn points_of(stamped: &StampedEvent, is_foreign: bool) -> Vec<MetricPoint> {
     let point = |key: &str, step: u64, value: f64| MetricPoint {
         attempt: stamped.attempt,
         rank: stamped.rank,
@@ -97,14 +101,14 @@ pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
         at_ms: stamped.at_ms,
         value,
     };
-    let has_results = stamped.rank == Rank(0) || is_script;
+    let has_results = stamped.rank == Rank(0) || is_foreign;
     match &stamped.event {
-        Event::Step(figures) if !is_script && !keeps_times(stamped.rank, figures.step.0) => Vec::new(),
+        Event::Step(figures) if !is_foreign && !keeps_times(stamped.rank, figures.step.0) => Vec::new(),
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
             let mut points = Vec::new();
             // A script whose times are unknown reports 0.
-            if times.step > 0.0 || !is_script {
+            if times.step > 0.0 || !is_foreign {
                 points.push(point("step_seconds", step, times.step));
             }
             if !figures.is_of_script() {
@@ -201,15 +205,25 @@ impl LowestRanks {
     }
 }
 
-/// Returns `true` if a trial runs the user's own program.
-pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, BoxError> {
-    let kind: Option<String> = database
+impl TrialDetails {
+    /// Returns `true` if a foreign program trains, the user's own or another training engine. Any of its ranks
+    /// may report results.
+    pub fn runs_foreign_program(&self) -> bool {
+        let engine = self.recipe.get("engine").and_then(Value::as_str);
+        self.is_script() || engine.is_some_and(|engine| engine != TrainingEngine::Dtrain.name())
+    }
+}
+
+/// Returns `true` if a foreign program trains, the user's own or another training engine.
+pub(super) fn runs_foreign_program(database: &Connection, trial: i64) -> Result<bool, BoxError> {
+    let found: Option<i64> = database
         .prepare_cached(
-            "SELECT value FROM param JOIN key ON key.id = param.key WHERE trial = ?1 AND key.name = 'model.kind'",
+            "SELECT 1 FROM param JOIN key ON key.id = param.key WHERE trial = ?1 AND
+             (key.name = 'model.kind' AND value = '\"command\"' OR key.name = 'engine' AND value <> '\"dtrain\"')",
         )?
         .query_row([trial], |row| row.get(0))
         .optional()?;
-    Ok(kind.is_some_and(|kind| kind == "\"command\""))
+    Ok(found.is_some())
 }
 
 /// Returns the summary of the series `key`, from the lowest rank that reports it.

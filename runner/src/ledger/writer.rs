@@ -162,12 +162,12 @@ fn record_points(transaction: &Transaction<'_>, trial: i64, news: &TrialUpdate) 
     let log = open_points::read(transaction, trial)?;
     let mut heard = LatestRankEvents::of(trial, log.as_ref());
     let mut fresh = Vec::new();
-    let is_script = figures::is_script(transaction, trial)?;
+    let is_foreign = figures::runs_foreign_program(transaction, trial)?;
     let mut lowest = figures::LowestRanks::of(trial);
     for stamped in &news.events {
         if heard.is_new(transaction, stamped)? {
-            for point in figures::points_of(stamped, is_script) {
-                if !is_script || lowest.should_record(transaction, &point)? {
+            for point in figures::points_of(stamped, is_foreign) {
+                if !is_foreign || lowest.should_record(transaction, &point)? {
                     fresh.push(point);
                 }
             }

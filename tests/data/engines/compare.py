@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGES = HERE.parents[2] / "runner/python"
 sys.path.insert(0, str(PACKAGES))
 
+from dtrain_engines import last_words  # noqa: E402
 from dtrain_engines.job import Job  # noqa: E402
 from dtrain_engines.schedule import Schedule  # noqa: E402
 from dtrain_engines.tokens import Samples, StepReader  # noqa: E402
@@ -417,7 +418,7 @@ class Comparison:
         else:
             for process in ranks.processes:
                 process.send_signal(call)
-            self.tell(not any(ranks.wait()), f"{name}: exit codes", ranks.last_words())
+            self.tell(set(ranks.wait()) == {last_words.STOPPED}, f"{name}: exit codes", ranks.last_words())
             first = max(ranks.events()) + 1
         before = len(ranks.lines())
         if layout != case.layout:

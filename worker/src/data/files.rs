@@ -35,6 +35,8 @@ enum ByteSource {
 #[derive(Debug)]
 pub(super) struct DataFile {
     contents: ByteSource,
+    /// Absolute path of the file.
+    path: PathBuf,
     /// Path relative to the root if the file is below it, otherwise the full path; or the URL that it was
     /// downloaded from.
     pub(super) name: String,
@@ -189,7 +191,16 @@ impl DataFile {
             ));
         }
         let modified = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
-        Ok(Self { contents: ByteSource::Disk(file), name, bytes: about.len(), modified })
+        let path = std::path::absolute(path).map_err(io)?;
+        Ok(Self { contents: ByteSource::Disk(file), path, name, bytes: about.len(), modified })
+    }
+
+    /// Returns the path of the file that has the content as it is read; `None` if the file is compressed.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match &self.contents {
+            ByteSource::Disk(_) => Some(&self.path),
+            ByteSource::Memory(_) => None,
+        }
     }
 
     /// Fills `into` with the bytes of the file from `offset` on.
@@ -310,7 +321,8 @@ impl DataFile {
             return Err(DataError::content(&self.name, "the whole", detail));
         }
         let contents = ByteSource::Memory(bytes);
-        Ok(Arc::new(Self { contents, name: self.name.clone(), bytes: length, modified: self.modified }))
+        let (path, name) = (self.path.clone(), self.name.clone());
+        Ok(Arc::new(Self { contents, path, name, bytes: length, modified: self.modified }))
     }
 }
 

@@ -54,12 +54,14 @@ pub use prefetch::Prefetch;
 pub use preparation::{DownloadProgress, PreparationStep, TokenizationProgress};
 pub use table::{ColumnFacts, ColumnKind, TableFacts};
 pub use tokenizer::TextTokenizer;
+pub use tokens::TokenRange;
 pub use unlabelled::{SampleOrigin, UnlabelledSamples};
 
 use crate::comm::WorkCounter;
 use dtrain_protocol::{InputFile, InputManifest, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, InputSignature, Model};
 use preparation::PreparationObserver;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use table::TabularFormat;
 use text_corpus::CorpusSettings;
@@ -90,9 +92,27 @@ pub trait SampleSource: Send + Sync {
         self.len() == 0
     }
 
+    /// Returns the place of the samples in token files; `None` if they are not windows of tokens, and `Err` if
+    /// a file cannot be read by another program.
+    fn token_windows(&self) -> Option<Result<TokenWindows, DataError>> {
+        None
+    }
+
     /// Returns the samples with the numbers `indices`, in this order. Panics if a number is not below
     /// [`SampleSource::len`].
     fn read(&self, indices: &[u64]) -> Result<Batch, DataError>;
+}
+
+/// Samples that are windows of tokens in files, for programs that read the files themselves. Sample `i` is the
+/// `context + 1` tokens from `first + i * context` on, of the segments joined end to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TokenWindows {
+    /// Ranges of token files, joined end to end.
+    pub segments: Vec<TokenRange>,
+    /// Index of the first token of the first sample.
+    pub first: u64,
+    /// Number of samples.
+    pub samples: u64,
 }
 
 /// Samples that are read and computed together.

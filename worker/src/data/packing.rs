@@ -1,7 +1,7 @@
 //! Packing: cuts documents, joined end to end, into training sequences of equal length, without padding.
 
 use super::tokens::TokenFiles;
-use super::{Batch, DataError, SampleSource, Sequences, split};
+use super::{Batch, DataError, SampleSource, Sequences, TokenWindows, split};
 use dtrain_recipes::{Data, ValidationSource};
 use std::sync::Arc;
 
@@ -19,6 +19,11 @@ struct ContextWindows {
 impl SampleSource for ContextWindows {
     fn len(&self) -> u64 {
         self.samples
+    }
+
+    fn token_windows(&self) -> Option<Result<TokenWindows, DataError>> {
+        let (first, samples) = (self.begin, self.samples);
+        Some(self.tokens.ranges().map(|segments| TokenWindows { segments, first, samples }))
     }
 
     fn read(&self, indices: &[u64]) -> Result<Batch, DataError> {

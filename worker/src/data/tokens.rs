@@ -4,7 +4,8 @@ use super::files::{self, DataFile};
 use super::packing::pack;
 use super::{DataError, DataSet, Sequences, file_type, tokenizer};
 use dtrain_recipes::{Data, ValidationSource};
-use std::path::Path;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Number of bytes before the tokens in an llm.c shard: 256 numbers `i32`.
@@ -118,6 +119,19 @@ fn unknown_header(file: &DataFile, magic: u32, version: u32) -> DataError {
     DataError::content(&file.name, "byte 0", detail)
 }
 
+/// A range of a file that holds consecutive tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TokenRange {
+    /// Absolute path of the file.
+    pub path: PathBuf,
+    /// Offset in the file of the first token, in bytes.
+    pub begin: u64,
+    /// Number of tokens.
+    pub tokens: u64,
+    /// Number of bytes of one token: 1, 2 or 4, little-endian.
+    pub width: u64,
+}
+
 /// The tokens of several files, joined end to end.
 #[derive(Debug)]
 pub(super) struct TokenFiles {
@@ -133,6 +147,24 @@ impl TokenFiles {
             Some(*end)
         });
         Self { ends: ends.collect(), segments }
+    }
+
+    /// Returns the ranges of the files that have the tokens. `Err` if a file is compressed: its tokens are in
+    /// memory only.
+    pub(super) fn ranges(&self) -> Result<Vec<TokenRange>, DataError> {
+        let range = |segment: &TokenSegment| match segment.file.path() {
+            Some(path) => Ok(TokenRange {
+                path: path.to_owned(),
+                begin: segment.begin,
+                tokens: segment.tokens,
+                width: segment.width,
+            }),
+            None => Err(DataError::Unfit(format!(
+                "{} is compressed, and other engines read token files as they are; unpack it",
+                segment.file.name
+            ))),
+        };
+        self.segments.iter().map(range).collect()
     }
 
     pub(super) fn len(&self) -> u64 {

@@ -6,10 +6,10 @@ use super::safetensors_file::{ExportedTensor, read_whole, write};
 use super::tensor_names::{HEAD, ValueOrder, prefix, theirs};
 use super::{ModelFamily, PretrainedError, config, io_error, onnx, peft};
 use crate::checkpoint::TensorReader;
-use crate::network::ParameterSpec;
-use dtrain_protocol::TensorKind;
+use crate::network::{ParameterSpec, initializer};
 use dtrain_protocol::input_manifest::TOKENIZER;
-use dtrain_recipes::{Lora, Model};
+use dtrain_protocol::{Region, TensorKind};
+use dtrain_recipes::{Decoder, Lora, Model};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +76,24 @@ pub fn export(
         keep(TOKENIZER, &tokenizer)?;
     }
     Ok(files)
+}
+
+/// Writes the initial weights of `model` for `seed`, those that a fresh training starts from, as a folder for
+/// Hugging Face transformers.
+///
+/// `Err` if transformers have no such model, or a file cannot be written.
+pub fn export_initial(model: &Decoder, seed: u64, out: &Path) -> Result<(), PretrainedError> {
+    let family = ModelFamily::of(model)?;
+    let specs = parameters(model).into_iter().flatten();
+    let values = |spec: &ParameterSpec| {
+        let sides: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
+        Ok(initializer::values(&spec.initial, seed, &spec.name, &Region::whole(&sides)))
+    };
+    fs::create_dir_all(out).map_err(io_error("making", out))?;
+    write(&family_tensors(family, specs), &out.join("model.safetensors"), values)?;
+    let config = out.join("config.json");
+    let text = format!("{:#}\n", config::to_config_json(family, model));
+    fs::write(&config, text).map_err(io_error("writing", &config))
 }
 
 /// Returns the tensors that transformers have for the parameters `specs`; adjacent parameters that are

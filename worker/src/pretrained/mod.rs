@@ -17,7 +17,7 @@ mod tensor_names;
 mod tests;
 
 pub use config::{ModelFamily, Pretrained};
-pub use export::{WeightFormat, export};
+pub use export::{WeightFormat, export, export_initial};
 pub use hugging_face_folder::ModelFolder;
 
 use crate::checkpoint::CheckpointError;

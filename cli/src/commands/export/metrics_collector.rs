@@ -87,17 +87,17 @@ impl<'a> MetricsCollector<'a> {
         });
         let FollowedTrial { viewer, news } = followed;
         // An unreadable spool is retried at the next poll; the page shows the history meanwhile.
-        let is_script = trial.is_script();
-        drop(viewer.show_new_records(&mut |seen: &TrialEvent| news.apply(seen, is_script)));
+        let is_foreign = trial.runs_foreign_program();
+        drop(viewer.show_new_records(&mut |seen: &TrialEvent| news.apply(seen, is_foreign)));
         news.put(trial);
     }
 }
 
 impl LatestSamples {
-    fn apply(&mut self, seen: &TrialEvent, is_script: bool) {
+    fn apply(&mut self, seen: &TrialEvent, is_foreign: bool) {
         match seen {
             TrialEvent::Event(stamped) => {
-                for point in points_of(stamped, is_script) {
+                for point in points_of(stamped, is_foreign) {
                     self.last.insert((point.key, point.rank), (point.step, point.value));
                 }
             }

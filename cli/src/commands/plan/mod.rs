@@ -15,6 +15,7 @@ use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::html::{page, plan_page};
 use crate::render::plan::long;
 use crate::{rates, slurm_job, trials};
+use clap::ValueEnum;
 use dtrain_planner::Plan;
 use dtrain_planner::emit::ConfigFormat;
 use dtrain_recipes::Model;
@@ -26,7 +27,9 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
     if let Some(on) = &args.on {
         return what_if::run(context, args, on);
     }
-    let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &[])?;
+    let named = args.engine.and_then(|engine| engine.to_possible_value());
+    let flags: Vec<_> = named.iter().map(|engine| ("engine", format!("{:?}", engine.get_name()))).collect();
+    let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &flags)?;
     if let Some(exit) = slurm_job::submit_if_needed(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
     }
@@ -40,9 +43,16 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
         None => None,
     };
     let text = long(&plan, explanation_depth(args), args.top.unwrap_or(TOP), context.out.style());
-    let stored = StoredPlan::of(plan, Some(PlanOrigin::of(&loaded, &args.recipe.layers, &[], inputs)));
-    let run =
-        args.out.as_ref().map_or_else(|| shell_quoted(&loaded.name), |path| shell_quoted(path.display()));
+    let stored = StoredPlan::of(plan, Some(PlanOrigin::of(&loaded, &args.recipe.layers, &flags, inputs)));
+    let run = match &args.out {
+        Some(path) => shell_quoted(path.display()),
+        None => {
+            let engine = flags
+                .first()
+                .map_or_else(String::new, |(_, name)| format!(" --engine {}", name.trim_matches('"')));
+            format!("{}{engine}", shell_quoted(&loaded.name))
+        }
+    };
     let made = PlanOutput {
         stored: Some(&stored),
         document: ("plan", &stored),

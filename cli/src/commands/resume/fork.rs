@@ -63,6 +63,7 @@ fn refuse_other_training(
         matches!(&recipe.train.batch, dtrain_recipes::Tunable::Pinned(samples) if samples.0 == batch);
     let format = |recipe: &Recipe| recipe.data.as_ref().map(|data| data.format.clone());
     let differs = [
+        ("engine", then.engine != recipe.engine),
         ("model", then.model != recipe.model),
         ("train.batch", !is_batch),
         ("train.seed", then.train.seed != recipe.train.seed),

@@ -67,6 +67,11 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
         return Ok(exit);
     }
     let recipe = &loaded.checked.recipe;
+    if !recipe.engine.is_dtrain() {
+        let message =
+            format!("`dtrain tune` trains with dtrain's own worker, and engine = \"{}\"", recipe.engine);
+        return Err(CommandError::new(ExitReason::Usage, message).hint("add `--set engine=dtrain`"));
+    }
     let slots = SlotPool::of(recipe)?;
     recipe::check(args, &loaded)?;
     lr_range_test::check(args, recipe)?;

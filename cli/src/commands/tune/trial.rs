@@ -17,7 +17,7 @@ use crate::{audit, rates, trials, unreported_metrics};
 use dtrain_planner::Plan;
 use dtrain_planner::tune::{TrialFailure, TrialOutcome, TrialValue};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
-use dtrain_recipes::{Metric, Model, Recipe};
+use dtrain_recipes::{Metric, Recipe};
 use dtrain_runner::driver::DriveOutcome;
 use dtrain_runner::ledger::{History, StudyTrialRow, TrialStatus, ValueSource};
 use dtrain_runner::machine::Blame;
@@ -108,7 +108,7 @@ impl TrialJob<'_> {
             self.send(TrialMessage::Report(self.kept.progress(sample.step, batch), sample.value));
         }
         let task = TrialRun { trial: id, label, plan, how: *how, detach: false, sample: 0 };
-        let is_script = matches!(plan.recipe.model, Model::Command(_));
+        let is_script = plan.recipe.runs_foreign_program();
         let mut listener =
             TrialListener { job: self, metric, batch, is_script, reporters: Reporters::default() };
         let interrupts = Arc::clone(&self.interrupts);

@@ -43,7 +43,7 @@ pub(crate) struct TrialModel {
     /// Series of the whole trial, by metric.
     pub(crate) curves: BTreeMap<String, ThinnedSeries>,
     pub(crate) ranks: BTreeMap<u32, RankFigures>,
-    pub(in crate::watch) is_script: bool,
+    pub(in crate::watch) is_foreign: bool,
     /// Selects the ranks whose figures count, if a script trains.
     pub(in crate::watch) reporters: Reporters,
     /// Peer group (ranks with equal work) and host of each rank.
@@ -87,7 +87,7 @@ impl TrialModel {
             started_ms: None,
             attempt: 0,
             figures: Figures::default(),
-            is_script: false,
+            is_foreign: false,
             reporters: Reporters::default(),
             curves: BTreeMap::new(),
             ranks: BTreeMap::new(),
@@ -115,7 +115,7 @@ impl TrialModel {
             started_ms: row.started_ms,
             attempt: 0,
             figures: Figures::default(),
-            is_script: known.is_script(),
+            is_foreign: known.runs_foreign_program(),
             reporters: Reporters::default(),
             curves: BTreeMap::new(),
             ranks: BTreeMap::new(),
@@ -214,7 +214,7 @@ impl TrialModel {
     fn event(&mut self, stamped: &StampedEvent) {
         self.heard_ms = stamped.at_ms;
         let _ = self.figures.apply(stamped);
-        for MetricPoint { rank, key, step, value, .. } in ledger::points_of(stamped, self.is_script) {
+        for MetricPoint { rank, key, step, value, .. } in ledger::points_of(stamped, self.is_foreign) {
             self.figure(&key, rank, step, value);
         }
         match &stamped.event {
@@ -298,7 +298,7 @@ impl TrialModel {
 
     /// Returns `true` if a rank's figure counts for the trial: for a script, the lowest rank that reports it.
     pub(crate) fn counts(&mut self, key: &str, rank: Rank) -> bool {
-        if self.is_script { self.reporters.counts(key, rank) } else { rank == Rank(0) }
+        if self.is_foreign { self.reporters.counts(key, rank) } else { rank == Rank(0) }
     }
 
     fn attempt_ended(&mut self, at_ms: u64, attempt: u64, how: &dtrain_runner::AttemptEnd) {

@@ -9,13 +9,13 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
-use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout};
+use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout, unsupported_in_run};
 use crate::layout::batch_split::{BatchSplit, divisors};
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::layout::rejection::Rejection;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
+use dtrain_recipes::{Decoder, Devices, Model, Recipe, TrainingEngine, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 use reader_shares::{largest_share, reader_shares};
 pub use rejections::RejectionTally;
@@ -88,6 +88,8 @@ pub struct Capabilities {
     pub worker: CapabilityCheck,
     /// Another engine for which the plan is emitted; `None` for dtrain's own worker.
     pub engine: Option<EngineSupport>,
+    /// Engine that `dtrain run` starts.
+    pub run: TrainingEngine,
 }
 
 impl Capabilities {
@@ -98,8 +100,12 @@ impl Capabilities {
             Model::Decoder(model) => Some(TrainingSpec::of(model, &recipe.train)),
             Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) | Model::Command(_) => None,
         };
+        let run = match engine {
+            Some(engine) if engine.name() == recipe.engine.name() => recipe.engine,
+            _ => TrainingEngine::Dtrain,
+        };
         let engine = engine.zip(training).map(|(engine, training)| EngineSupport { engine, training });
-        Self { worker: cannot_run, engine }
+        Self { worker: cannot_run, engine, run }
     }
 
     /// Returns the reason why the engine cannot run an arrangement with `passes` passes per rank; `None` if
@@ -107,7 +113,9 @@ impl Capabilities {
     fn engine_rejection(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
         let EngineSupport { engine, training } = self.engine.as_ref()?;
         let passes = u32::try_from(passes).unwrap_or(u32::MAX);
-        let UnsupportedLayout { what, instead } = engine.unsupported_layout(training, arrangement, passes)?;
+        let UnsupportedLayout { what, instead } = engine
+            .unsupported_layout(training, arrangement, passes)
+            .or_else(|| unsupported_in_run(self.run, &training.model, arrangement))?;
         Some(format!("{} does not support {what} ({instead})", engine.title()))
     }
 }

@@ -11,7 +11,7 @@ fn everything(_: &Arrangement, _: &Model) -> Option<String> {
 }
 
 fn space(recipe: &Recipe, cores: u32, batch: u64, ability: CapabilityCheck) -> CandidateSpace {
-    let abilities = Capabilities { worker: ability, engine: None };
+    let abilities = Capabilities { worker: ability, engine: None, run: TrainingEngine::Dtrain };
     CandidateSpace::of(
         recipe,
         &fixtures::host(cores),

@@ -13,6 +13,7 @@ use crate::keys::ValueType;
 use crate::keyword_enum::Keywords;
 use crate::line_template::is_metric_name;
 use crate::problem::Problem;
+use crate::training_engine::EMITTED_ONLY;
 use crate::units;
 use crate::url::{Url, UrlError, file_extension};
 use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
@@ -176,6 +177,11 @@ fn one_of(path: &str, node: &SpannedValue, words: Keywords) -> Result<ParsedValu
     }
     let near = crate::check::suggestion::closest_suggestion(found, words.names().iter().copied());
     let problem = wrong(path, &wanted, node);
+    if path == "engine" && EMITTED_ONLY.contains(&found.as_str()) {
+        return Err(problem.hint(format!(
+            "files for {found} are emitted only, and started by hand: `dtrain plan --on … --emit`"
+        )));
+    }
     Err(match (near, other_launcher_hint(path, found)) {
         (_, Some(hint)) => problem.hint(hint),
         (Some(near), None) => problem.hint(format!("did you mean {near:?}?")),

@@ -8,6 +8,7 @@
 //! host does so for its own ranks. The program saves its own checkpoints, so it decides where an attempt
 //! resumes.
 
+mod engine;
 mod environment;
 mod horovod_store;
 mod json_lines;
@@ -23,11 +24,12 @@ use super::spawn_context::SpawnContext;
 use crate::files;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::Assignment;
-use dtrain_recipes::model;
 use dtrain_recipes::placeholder::fill_run_dir;
+use dtrain_recipes::{ForeignCommand, Model};
 use environment::RankEnv;
 use rank_output::{OutputTemplates, RankOutput};
 use rustix::fd::{AsRawFd, OwnedFd};
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -35,9 +37,22 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+/// Returns the foreign program that a rank runs, that of the recipe or of a training engine; `None` for
+/// dtrain's own worker.
+pub(super) fn program<'a>(
+    assignment: &'a Assignment,
+    context: &SpawnContext<'_>,
+) -> io::Result<Option<Cow<'a, ForeignCommand>>> {
+    match (&assignment.model, &assignment.engine) {
+        (Model::Command(command), _) => Ok(Some(Cow::Borrowed(command))),
+        (_, Some(engine)) => engine::program(assignment, engine, context).map(|own| Some(Cow::Owned(own))),
+        (_, None) => Ok(None),
+    }
+}
+
 /// Starts the foreign program of one rank. The calling thread must outlive it.
 pub(super) fn start(
-    foreign: &model::ForeignCommand,
+    foreign: &ForeignCommand,
     assignment: &Assignment,
     context: &SpawnContext<'_>,
     (log, path): (File, PathBuf),
@@ -52,7 +67,7 @@ pub(super) fn start(
     let progress = OutputTemplates::of(foreign).map_err(wrong)?;
     let (events, writer) = io::pipe()?;
     let writer = Arc::new(OwnedFd::from(writer));
-    let folder = context.folder.path().join("command");
+    let folder = run_folder(context);
     files::make_folder(&folder)?;
     let shown = folder.to_str().ok_or_else(|| wrong(format!("{} is not UTF-8", folder.display())))?;
     let fill = |text: &String| fill_run_dir(text, shown);
@@ -99,6 +114,11 @@ pub(super) fn start(
     started
         .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
         .map(|child| (child, RankOutput { events, output, log: path, progress }))
+}
+
+/// Returns the folder of this host that the program of a trial keeps through restarts, `{run.dir}`.
+fn run_folder(context: &SpawnContext<'_>) -> PathBuf {
+    context.folder.path().join("command")
 }
 
 /// Starts a process in place of a program that cannot be started: it logs the error and exits with `code`,
