@@ -227,7 +227,9 @@ fn a_history_on_a_read_only_disk_can_be_read() {
 if "$1" note last text 2> "$4"; then echo "a note was kept"; exit 1; fi
 cat "$4"; tr '\n' ' ' < "$4" | tr -s ' ' | grep -q "read-only file system"
 "#;
-    on_a_small_disk(&TestEnv::default(), &format!("mount -o remount,ro \"$3\"\n{READ}{then}"));
+    // The agent of the trial may have its files open for a moment after the trial has ended.
+    let mount = "for _ in {1..100}; do mount -o remount,ro \"$3\" && break; sleep 0.05; done\n";
+    on_a_small_disk(&TestEnv::default(), &format!("{mount}{READ}{then}"));
 }
 
 #[test]

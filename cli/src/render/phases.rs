@@ -31,7 +31,8 @@ pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> Vec<Vec<S
     let titles = ["", "predicted", "min", "median", "max"].map(str::to_owned).to_vec();
     let mut lines = vec![titles];
     // A foreign program reports no phases.
-    if predicted.is_none() && typical.iter().all(|step| step.times.parts() <= 0.0) {
+    let may_lack_phases = predicted.is_none() || trial.runs_foreign_program();
+    if may_lack_phases && typical.iter().all(|step| step.times.parts() <= 0.0) {
         return Vec::new();
     }
     for (name, measured, of) in std::iter::once(STEP).chain(PHASES) {

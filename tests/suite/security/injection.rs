@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 /// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
-const PASSES: [(&str, &str); 15] = [
+const PASSES: [(&str, &str); 16] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
@@ -26,6 +26,7 @@ const PASSES: [(&str, &str); 15] = [
     ("data.field", "json_lines_may_have_any_field_and_separator"),
     ("data.separator", "json_lines_may_have_any_field_and_separator"),
     ("train.from", "weights_may_be_said_to_be_anywhere"),
+    ("cluster.python", "an_interpreter_is_the_name_of_a_program_and_no_command"),
     ("cluster.slurm.options", "submitted.rs"),
     ("cluster.slurm.partition", "submitted.rs"),
     ("cluster.slurm.account", "submitted.rs"),
@@ -301,6 +302,20 @@ fn json_lines_may_have_any_field_and_separator() {
         data.insert("separator".into(), (*attack).into());
         let path = trap.house.file(&format!("{at}.toml"), toml::to_string(&recipe).expect("TOML"));
         trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
+    }
+}
+
+/// The process of a rank gets the name as it is, and finds no such program.
+#[test]
+fn an_interpreter_is_the_name_of_a_program_and_no_command() {
+    let trap = Trap::set();
+    trap.house.file("text.txt", "to be or not to be\n".repeat(40));
+    for (at, attack) in ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains('\0')) {
+        let (text, _) = with(Kind::Decoder, "cluster.python", (*attack).into());
+        let path = trap.house.file(&format!("{at}.toml"), text);
+        let path = path.to_str().expect("UTF-8");
+        let more = ["--engine=fsdp", "--set=objective.stop.steps=1", "--set=cluster.ranks=1"];
+        trap.ends(trap.dtrain(["run", path, "--no-sample"].into_iter().chain(more)), &[5]);
     }
 }
 
