@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Engines that `dtrain run` starts, besides dtrain's own worker.
@@ -141,8 +142,22 @@ fn engines_train_as_the_own_worker_does() {
     };
     let (found, validated) = (reported("loss"), reported("valid.loss"));
     assert_eq!((found.len(), validated.len()), (30, 3));
-    // After the first updates Adam turns differences of rounding into differences of weights.
+    // Step 3 was seen to differ by 1.2e-3, for a reason that is not known yet.
     assert_near("pipeline", &wanted[..2], &found[..2]);
+}
+
+#[test]
+fn the_python_package_passes_its_tests() {
+    let python = match python_with("torchtitan") {
+        Ok(python) => python,
+        Err(missing) => return skip_large(missing),
+    };
+    let package = root().join("runner/python");
+    let mut tests = Command::new(python);
+    tests.args(["-m", "unittest", "discover", "-s"]).arg(package.join("tests")).env("PYTHONPATH", package);
+    let output = tests.output().expect("python starts");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && words.contains("Ran 18 tests"), "{words}");
 }
 
 #[test]
