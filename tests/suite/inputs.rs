@@ -123,12 +123,11 @@ fn the_worker_itself_refuses_other_data() {
     let longer = ["run", path(&recipe), "--no-sample", "--set", "objective.stop.steps=100000"];
     let mut run = house.dtrain(longer).spawn().expect("it starts");
     let saved = |house: &TestEnv| {
-        house.state().join("trials").exists() && {
-            let checkpoints = house.newest_trial().join("checkpoints");
-            fs::read_dir(checkpoints).is_ok_and(|mut all| {
+        house.find_newest_trial().is_some_and(|trial| {
+            fs::read_dir(trial.join("checkpoints")).is_ok_and(|mut all| {
                 all.any(|entry| entry.is_ok_and(|entry| entry.path().join("COMMIT").exists()))
             })
-        }
+        })
     };
     while !saved(&house) {
         assert!(run.try_wait().expect("it can be asked").is_none(), "it ended before a checkpoint");

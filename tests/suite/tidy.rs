@@ -126,7 +126,8 @@ fn the_paths_of_the_contributors_page_exist() {
         word.contains('/') && word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
     };
     let words = text.split('`').skip(1).step_by(2).flat_map(str::split_whitespace);
-    let paths: BTreeSet<&str> = words.filter(is_path).collect();
+    // What a build makes is not there in a fresh clone.
+    let paths: BTreeSet<&str> = words.filter(is_path).filter(|path| !path.starts_with("target/")).collect();
     assert!(paths.len() > 50, "{paths:?}");
     let missing: Vec<_> = paths.into_iter().filter(|path| !root().join(path).exists()).collect();
     assert!(missing.is_empty(), "CONTRIBUTING.md names {missing:?}");

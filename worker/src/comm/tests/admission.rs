@@ -9,7 +9,7 @@ fn knock(
     authority: &Authority,
     intruder: impl FnOnce(&[String]) -> Result<(), CommError> + Send,
 ) -> (Result<(), CommError>, Result<(), CommError>) {
-    knock_within(SHORT, authority, intruder)
+    knock_within(SHORT * 5, authority, intruder)
 }
 
 fn knock_within(
@@ -30,7 +30,7 @@ fn knock_within(
 
 fn connect_as(seat: &RankId, identity: &TlsIdentity, peers: &[String]) -> Result<(), CommError> {
     let (listener, _) = Listener::bind("127.0.0.1").expect("bound");
-    listener.connect(seat, peers, identity, &WaitPolicy::new(within(SHORT))).map(drop)
+    listener.connect(seat, peers, identity, &WaitPolicy::new(within(SHORT * 5))).map(drop)
 }
 
 #[test]
