@@ -11,7 +11,7 @@ use crate::render::plan::short;
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::run_to_end;
 use crate::trials::history_failure;
-use crate::{audit, initial_checkpoint, limits, slurm_job, trials};
+use crate::{audit, engine_environments, initial_checkpoint, limits, slurm_job, trials};
 use dtrain_planner::Plan;
 use dtrain_planner::training::checkpoint_interval;
 use dtrain_recipes::{Bytes, ConfigLayer, Devices, LauncherKind, Model};
@@ -49,7 +49,9 @@ pub(crate) fn record_and_launch(
     context.out.say(short(plan, context.out.paint).trim_end());
     warn_of_unused_gpu(context, plan);
     refuse_without_room(context, plan)?;
+    let environments = engine_environments::require(context, &plan.recipe)?;
     let mut new = NewTrial { parent, ..new_trial(plan, sources, folder, recipe) };
+    new.provenance.environment.extend(engine_environments::provenance(&environments));
     if let Some(weights) = &weights {
         weights.note(&mut new.provenance)?;
     }

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::{hosts, trials};
 use dtrain_protocol::TrialId;
-use dtrain_runner::checkpoints::{CheckpointStore, Inventory, LocalStore};
+use dtrain_runner::checkpoints::{CheckpointStore, CheckpointWriter, Inventory, LocalStore};
 use dtrain_runner::launch::relay::{RemoteHost, RemoteStore};
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use serde::Serialize;
@@ -42,7 +42,6 @@ impl TrialCheckpoints {
     /// Connects to the stores of a trial's checkpoints.
     pub(crate) fn of_trial(context: &Context, trial: TrialDetails) -> Result<Self, CommandError> {
         context.check_trial(&trial.row.id)?;
-        trials::refuse_engine(context, &trial)?;
         let hosts = hosts::connect_hosts_of_trial(context, &trial)?;
         Ok(Self { trial, hosts })
     }
@@ -56,14 +55,19 @@ impl TrialCheckpoints {
         self.trial.row.id.clone()
     }
 
+    /// Returns the writer of the trial's checkpoints.
+    pub(crate) fn writer(&self) -> CheckpointWriter {
+        if self.trial.is_of_engine() { CheckpointWriter::Engine } else { CheckpointWriter::Worker }
+    }
+
     pub(crate) fn holders(&mut self, context: &Context) -> Vec<Box<dyn CheckpointStore + '_>> {
-        let id = self.id();
+        let (id, writer) = (self.id(), self.writer());
         if self.hosts.is_empty() {
-            return vec![Box::new(LocalStore::new(context.home.trial(&id)))];
+            return vec![Box::new(LocalStore::new(context.home.trial(&id)).of(writer))];
         }
         self.hosts
             .iter_mut()
-            .map(|host| Box::new(RemoteStore::new(host, &id)) as Box<dyn CheckpointStore>)
+            .map(|host| Box::new(RemoteStore::new(host, &id).of(writer)) as Box<dyn CheckpointStore>)
             .collect()
     }
 

@@ -6,7 +6,7 @@ use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::{attach, run_to_end};
 use crate::trials::plan_of_trial;
-use crate::{initial_checkpoint, packages, slurm_job, trials};
+use crate::{engine_environments, initial_checkpoint, packages, slurm_job, trials};
 use dtrain_planner::Plan;
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{LauncherKind, Model};
@@ -31,6 +31,9 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
         let store = packages::store(&plan.data_root, false)?;
         repair_checkout(&store, &packages::trust()?, &plan.data_root)
             .map_err(|error| packages::failure(&error))?;
+    }
+    if how == RunMode::Resume {
+        engine_environments::require(context, &plan.recipe)?;
     }
     slurm_job::record_job_trial(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());

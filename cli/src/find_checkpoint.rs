@@ -4,6 +4,7 @@
 use crate::checkpoint_sources::{TrialCheckpoints, inventory};
 use crate::command_error::CommandError;
 use crate::context::Context;
+use crate::engine_checkpoints;
 use crate::exit_code::ExitReason;
 use crate::render::checkpoint::TransferBar;
 use dtrain_protocol::StepId;
@@ -28,7 +29,7 @@ impl CheckpointSelector {
         step.map_or(Self::Newest, Self::At)
     }
 
-    fn includes(self, step: StepId) -> bool {
+    pub(crate) fn includes(self, step: StepId) -> bool {
         match self {
             Self::Newest => true,
             Self::UpTo(most) => step <= most,
@@ -41,12 +42,17 @@ impl CheckpointSelector {
 ///
 /// Reads the whole checkpoint and compares it with its checksums. Reports newer checkpoints that are damaged.
 ///
+/// A checkpoint of a training engine is converted, and has the weights alone.
+///
 /// Returns `Err` if there is no such checkpoint or it is damaged; the error names the newest intact one.
 pub(crate) fn find_intact(
     context: &Context,
     trial: &TrialDetails,
     wanted: CheckpointSelector,
 ) -> Result<Checkpoint, CommandError> {
+    if trial.is_of_engine() {
+        return engine_checkpoints::converted(context, trial, wanted);
+    }
     let (included, others): (Vec<&Checkpoint>, Vec<&Checkpoint>) =
         trial.checkpoints.iter().rev().partition(|saved| wanted.includes(saved.step));
     let mut search = CheckpointSearch { context, trial, damaged: Vec::new(), missing: Vec::new() };

@@ -29,6 +29,8 @@ mod completions;
 mod confirm;
 mod context;
 mod continue_trial;
+mod engine_checkpoints;
+mod engine_environments;
 mod exit_code;
 mod find_checkpoint;
 mod hosts;

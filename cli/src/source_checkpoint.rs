@@ -29,7 +29,6 @@ impl SourceCheckpoint {
         let (name, step) = split_step(typed)?;
         let trial = trials::trial(context, history, name)?;
         trials::refuse_imported(&trial)?;
-        trials::refuse_engine(context, &trial)?;
         let checkpoint = find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(step))?;
         let plan = trials::plan_of_trial(&trial)?;
         Ok(Self { trial, plan, checkpoint })

@@ -88,18 +88,6 @@ pub(crate) fn only_running(context: &Context, history: &History) -> Result<Optio
     Ok(labels.pop())
 }
 
-/// Refuses a trial of another training engine, whose checkpoints dtrain does not read.
-pub(crate) fn refuse_engine(context: &Context, trial: &TrialDetails) -> Result<(), CommandError> {
-    let label = &trial.row.label;
-    if !trial.runs_foreign_program() || trial.is_script() {
-        return Ok(());
-    }
-    let folder = context.home.trial(&trial.row.id).path().join("command/engine/checkpoints");
-    let message = format!("{label} was trained by another engine, which keeps its own checkpoints");
-    Err(CommandError::new(ExitReason::Usage, message)
-        .hint(format!("they are torch's distributed checkpoints, in {}", folder.display())))
-}
-
 /// Refuses a trial imported from another machine, which cannot be controlled or resumed here.
 pub(crate) fn refuse_imported(trial: &TrialDetails) -> Result<(), CommandError> {
     let Some(host) = &trial.row.imported_from else { return Ok(()) };

@@ -20,6 +20,9 @@ pub struct TrialFolder(PathBuf);
 /// it.
 pub(crate) const EMPTIED: &str = "emptied";
 
+/// Name of the folder of the state folders of hosts that share one.
+const HOSTS: &str = "hosts";
+
 impl Home {
     /// Returns the state folder at `root`; it need not exist.
     pub fn at(root: impl Into<PathBuf>) -> Self {
@@ -58,7 +61,14 @@ impl Home {
 
     /// Returns the parent of the state folders of the hosts that share this one.
     pub fn hosts(&self) -> PathBuf {
-        self.0.join("hosts")
+        self.0.join(HOSTS)
+    }
+
+    /// Returns the folder of the Python environments of training engines. Hosts that share a state folder have
+    /// one in common.
+    pub fn engines(&self) -> PathBuf {
+        let parent = self.0.parent().filter(|parent| parent.ends_with(HOSTS));
+        parent.and_then(Path::parent).unwrap_or(&self.0).join("engines")
     }
 
     /// Returns the folder of `trial` in this state folder.
@@ -76,6 +86,11 @@ impl TrialFolder {
     /// Returns the path of the trial's folder.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Returns the state folder that has this trial.
+    pub fn home(&self) -> Home {
+        Home(self.0.parent().and_then(Path::parent).unwrap_or(&self.0).to_owned())
     }
 
     /// Returns the path of the trial's plan, as JSON.

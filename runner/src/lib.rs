@@ -11,6 +11,8 @@ pub mod cuda;
 mod descendants;
 pub mod driver;
 mod durable;
+pub mod engine_environment;
+pub mod engine_package;
 pub mod export;
 pub mod fact;
 pub mod files;

@@ -176,7 +176,7 @@ fn a_killed_rank_of_an_engine_goes_on_from_its_newest_checkpoint() {
             assert!(begun.elapsed() < PATIENCE, "{engine} saves no checkpoint");
             std::thread::sleep(Duration::from_millis(50));
             let Some(trial) = env.find_newest_trial() else { continue };
-            let is_saved = trial.join("command/engine/checkpoints/step-10/.metadata").exists();
+            let is_saved = trial.join("checkpoints/engine/step-10/.metadata").exists();
             let id = trial.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned();
             if let (true, Some(rank)) = (is_saved, second_rank(&id)) {
                 break rank;

@@ -3,12 +3,13 @@
 
 use crate::checkpoint::TensorReader;
 use crate::comm::WorkCounter;
-use crate::data::{self, SampleSource, TokenWindows};
+use crate::data::{self, SampleSource, TextTokenizer, TokenWindows};
 use crate::pretrained::{WeightFormat, export, export_initial};
 use crate::{files, session};
+use dtrain_protocol::checkpoint::ENGINE_FOLDER;
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_protocol::{Assignment, EngineProcess};
-use dtrain_recipes::{Model, TrainingEngine};
+use dtrain_recipes::Model;
 use rustix::fs::{FlockOperation, Mode, flock};
 use serde::Serialize;
 use std::error::Error;
@@ -16,7 +17,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 /// Variable that names the job file.
 const JOB: &str = "DTRAIN_ENGINE_JOB";
@@ -71,56 +72,41 @@ fn start(request: &Path) -> Result<std::convert::Infallible, StartError> {
     let assignment: Assignment = serde_json::from_slice(&fs::read(request)?)?;
     let engine = assignment.engine.as_ref().ok_or("the assignment has no engine")?;
     let folder = request.parent().ok_or("the assignment lies in no folder")?;
-    has_packages(engine).map_err(|reason| StartError { reason, exit: ExitCode::from(NOT_FOUND) })?;
     let begins = assignment.resume.as_ref().map(|point| TensorReader::open(&point.folder)).transpose()?;
-    let (train, valid) = tokens(&assignment, begins.as_ref())?;
+    let PreparedTokens { train, valid, tokenizer } = tokens(&assignment, begins.as_ref())?;
     let job = EngineJob {
         train,
         valid,
-        initial: initial_weights(&assignment, begins.as_ref(), folder)?,
-        checkpoints: folder.join("checkpoints"),
+        initial: initial_weights(&assignment, begins.as_ref(), tokenizer.as_deref(), folder)?,
+        checkpoints: assignment.checkpoints.join(ENGINE_FOLDER),
         keep: engine.keep,
         assignment: &assignment,
     };
     let path = folder.join(format!("rank-{}.job.json", assignment.rank.0));
     fs::write(&path, serde_json::to_vec_pretty(&job)?)?;
-    Err(become_engine(engine, &path).into())
-}
-
-/// Checks that the interpreter of the engine exists and has the packages that the engine needs.
-fn has_packages(engine: &EngineProcess) -> Result<(), Box<dyn Error>> {
-    let python = engine.python.as_deref().unwrap_or(PYTHON);
-    let wanted: &[&str] = match engine.engine {
-        TrainingEngine::Torchtitan => &["torch", "torchtitan"],
-        TrainingEngine::Fsdp => &["torch", "transformers"],
-        TrainingEngine::Dtrain => &[],
-    };
-    // The current folder is that of the recipe, whose files are no packages.
-    let program = "import importlib.util as u, sys; sys.path[:] = filter(None, sys.path); \
-                   print(*[p for p in sys.argv[1:] if u.find_spec(p) is None])";
-    let found = Command::new(python).args(["-c", program]).args(wanted).stderr(Stdio::null()).output();
-    let found = found.map_err(|error| format!("{python}: {error}; name an interpreter in cluster.python"))?;
-    let missing = String::from_utf8_lossy(&found.stdout).trim().to_owned();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let missing = missing.replace(' ', " and ");
-    Err(format!("{python} has no {missing}; install them, or name another interpreter in cluster.python")
-        .into())
+    Err(become_engine(engine, &path))
 }
 
 /// Replaces this process by the engine's. Returns the reason why that is impossible.
-fn become_engine(engine: &EngineProcess, job: &Path) -> Box<dyn Error> {
+fn become_engine(engine: &EngineProcess, job: &Path) -> StartError {
     let python = engine.python.as_deref().unwrap_or(PYTHON);
     let error = Command::new(python).args(&engine.arguments).env(JOB, job).exec();
-    format!("{python}: {error}; install the engine, or name its interpreter in cluster.python").into()
+    let reason = format!("{python}: {error}; install the engine, or name its interpreter in cluster.python");
+    let exit =
+        if error.kind() == io::ErrorKind::NotFound { ExitCode::from(NOT_FOUND) } else { ExitCode::FAILURE };
+    StartError { reason: reason.into(), exit }
 }
 
-/// Prepares the data of the assignment; returns the training and the validation samples.
-fn tokens(
-    assignment: &Assignment,
-    begins: Option<&TensorReader>,
-) -> Result<(TokenWindows, TokenWindows), Box<dyn Error>> {
+/// The samples of a training, as tokens in files.
+struct PreparedTokens {
+    train: TokenWindows,
+    valid: TokenWindows,
+    /// Tokenizer of the text, as JSON; `None` if the data is not text, or bytes are its tokens.
+    tokenizer: Option<String>,
+}
+
+/// Prepares the data of the assignment.
+fn tokens(assignment: &Assignment, begins: Option<&TensorReader>) -> Result<PreparedTokens, Box<dyn Error>> {
     let Assignment { data, data_root, model, training, checkpoints, .. } = assignment;
     let data = data.as_ref().ok_or("the recipe has no data")?;
     let cache = session::cache(checkpoints);
@@ -132,7 +118,11 @@ fn tokens(
     let windows = |source: &dyn SampleSource| {
         source.token_windows().ok_or("the engine trains decoders, whose samples are tokens")
     };
-    Ok((windows(&*opened.train)??, windows(&*opened.valid)??))
+    Ok(PreparedTokens {
+        train: windows(&*opened.train)??,
+        valid: windows(&*opened.valid)??,
+        tokenizer: opened.tokenizer.as_ref().and_then(TextTokenizer::json),
+    })
 }
 
 /// Writes the weights that the training starts from, once for all ranks of the host, and returns their
@@ -140,6 +130,7 @@ fn tokens(
 fn initial_weights(
     assignment: &Assignment,
     begins: Option<&TensorReader>,
+    tokenizer: Option<&str>,
     folder: &Path,
 ) -> Result<PathBuf, Box<dyn Error>> {
     let initial = folder.join("initial");
@@ -158,10 +149,14 @@ fn initial_weights(
         None => export_initial(decoder, assignment.training.seed, &partial),
         Some(reader) => export(reader, &assignment.model, WeightFormat::HuggingFace, &partial).map(drop),
     };
+    let written = written.map_err(Box::<dyn Error>::from).and_then(|()| match tokenizer {
+        Some(json) => Ok(fs::write(partial.join(TOKENIZER), json)?),
+        None => Ok(()),
+    });
     if let Err(error) = written {
         // It may have filled the disk.
         drop(fs::remove_dir_all(&partial));
-        return Err(error.into());
+        return Err(error);
     }
     fs::rename(&partial, &initial)?;
     Ok(initial)

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod data;
 mod doctor;
+mod engine;
 mod examples;
 mod export;
 mod model;
@@ -14,6 +15,7 @@ mod worker;
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use data::DataArgs;
 pub(crate) use doctor::{DeviceChoice, DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
+pub(crate) use engine::{EngineCommand, EngineInstallArgs, EngineListArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{EvaluateArgs, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
@@ -192,6 +194,10 @@ pub(crate) enum CommandArgs {
                                   dtrain model predict last new.csv\n  dtrain model evaluate last"
     )]
     Model(ModelCommand),
+
+    /// Install PyTorch engines such as torchtitan, and show what is installed
+    #[command(subcommand, after_help = "Example:\n  dtrain engine install torchtitan")]
+    Engine(EngineCommand),
 
     /// Check that this machine can train; each failed check names a fix
     #[command(after_help = DOCTOR_EXAMPLE)]

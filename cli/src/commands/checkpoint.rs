@@ -4,12 +4,13 @@ use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
 use crate::checkpoint_sources::{TrialCheckpoints, UnreachableHost, inventory};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
+use crate::engine_checkpoints;
 use crate::exit_code::ExitReason;
 use crate::render::checkpoint::{TransferBar, checkpoints, findings};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_runner::checkpoints::{
-    CheckpointInfo, CheckpointStore, Inventory, State, VerificationReport, pull, remove_unfinished,
-    verify_all_copies,
+    CheckpointInfo, CheckpointStore, CheckpointWriter, EngineInventory, Inventory, State, VerificationReport,
+    pull, remove_unfinished, verify_all_copies,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -33,11 +34,20 @@ struct ListedCheckpoints<'a> {
 fn ls(context: &Context, args: &TrialArgs) -> CommandResult {
     let mut kept = TrialCheckpoints::of(context, &args.trial)?;
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
+    let writer = kept.writer();
     let mut holders = kept.holders(context);
-    let inventory = inventory(context, &mut holders)?;
-    let listed = inventory.list(&mut holders, &refused);
+    let (listed, away) = match writer {
+        CheckpointWriter::Worker => {
+            let inventory = inventory(context, &mut holders)?;
+            (inventory.list(&mut holders, &refused), inventory.away)
+        }
+        CheckpointWriter::Engine => {
+            let inventory = engine_checkpoints::inventory(context, &mut holders)?;
+            (inventory.list(&holders), inventory.away)
+        }
+    };
     if context.out.json {
-        let unreachable = inventory.away.into_iter().map(UnreachableHost::from).collect();
+        let unreachable = away.into_iter().map(UnreachableHost::from).collect();
         context
             .out
             .json("checkpoints", &ListedCheckpoints { trial: &label, checkpoints: listed, unreachable })?;
@@ -52,12 +62,27 @@ fn ls(context: &Context, args: &TrialArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
+/// The checkpoints of a trial in all stores, by their writer.
+enum AnyInventory {
+    Worker(Inventory),
+    Engine(EngineInventory),
+}
+
 fn verify(context: &Context, args: &VerifyArgs) -> CommandResult {
     let mut kept = TrialCheckpoints::of(context, &args.trial.trial)?;
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
+    let writer = kept.writer();
     let mut holders = kept.holders(context);
-    let inventory = inventory(context, &mut holders)?;
-    let listed = inventory.list(&mut holders, &refused);
+    let found = match writer {
+        CheckpointWriter::Worker => AnyInventory::Worker(inventory(context, &mut holders)?),
+        CheckpointWriter::Engine => {
+            AnyInventory::Engine(engine_checkpoints::inventory(context, &mut holders)?)
+        }
+    };
+    let listed = match &found {
+        AnyInventory::Worker(inventory) => inventory.list(&mut holders, &refused),
+        AnyInventory::Engine(inventory) => inventory.list(&holders),
+    };
     let wanted: Vec<&CheckpointInfo> = match args.step {
         Some(step) => vec![find_step(&listed, step, &label)?],
         None => listed.iter().filter(|one| is_resumable(one.state)).collect(),
@@ -68,9 +93,13 @@ fn verify(context: &Context, args: &VerifyArgs) -> CommandResult {
     let mut all: Vec<VerificationReport> = Vec::new();
     for one in wanted {
         let mut transfer = TransferBar::new(&context.out, format!("reading step {}", one.step));
-        let found = verify_all_copies(&mut holders, &inventory, &one.name, &mut |done, total| {
-            transfer.set_done(done, total);
-        });
+        let mut read = |done, total| transfer.set_done(done, total);
+        let found = match &found {
+            AnyInventory::Worker(inventory) => {
+                verify_all_copies(&mut holders, inventory, &one.name, &mut read)
+            }
+            AnyInventory::Engine(inventory) => inventory.verify(&mut holders, one.step, &mut read),
+        };
         transfer.end();
         all.push(found.map_err(|reason| unreadable(&label, &reason))?);
     }
@@ -111,6 +140,9 @@ fn copy(context: &Context, args: &PullArgs) -> CommandResult {
             .hint("name a folder that does not exist yet"));
     }
     let mut kept = TrialCheckpoints::of(context, &args.trial.trial)?;
+    if kept.writer() == CheckpointWriter::Engine {
+        return copy_of_engine(context, args, kept);
+    }
     let mut recorded = kept.recorded_names();
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
     let mut holders = kept.holders(context);
@@ -139,13 +171,42 @@ fn copy(context: &Context, args: &PullArgs) -> CommandResult {
         let is_none_there = wanted.is_empty() && passed.is_empty();
         return Err(if is_none_there { no_checkpoints(&label) } else { no_intact(&label, intact) });
     };
+    print_copied(context, &label, one, &args.to)
+}
+
+/// Copies a checkpoint of a training engine.
+fn copy_of_engine(context: &Context, args: &PullArgs, mut kept: TrialCheckpoints) -> CommandResult {
+    let label = kept.trial.row.label.clone();
+    let mut holders = kept.holders(context);
+    let inventory = engine_checkpoints::inventory(context, &mut holders)?;
+    let listed = inventory.list(&holders);
+    let one = match args.step {
+        Some(step) => find_step(&listed, step, &label)?,
+        None => {
+            let newest = listed.iter().rev().find(|one| one.state == State::Committed);
+            newest.ok_or_else(|| no_checkpoints(&label))?
+        }
+    };
+    let mut transfer = TransferBar::new(&context.out, format!("copying step {}", one.step));
+    let copied =
+        inventory.pull(&mut holders, one.step, &args.to, &mut |done, total| transfer.set_done(done, total));
+    transfer.end();
+    copied.map_err(|reason| {
+        let what = format!("{} of {label} cannot be copied", one.name);
+        CommandError::new(ExitReason::Infrastructure, what).cause(reason)
+    })?;
+    print_copied(context, &label, one, &args.to)
+}
+
+/// Prints where a checkpoint was copied to.
+fn print_copied(context: &Context, label: &str, one: &CheckpointInfo, to: &PathBuf) -> CommandResult {
     if context.out.json {
         let (checkpoint, step, bytes) = (one.name.as_str(), one.step, one.bytes);
         context
             .out
-            .json("pulled", &PulledCheckpoint { trial: &label, checkpoint, step, bytes, folder: &args.to })?;
+            .json("pulled", &PulledCheckpoint { trial: label, checkpoint, step, bytes, folder: to })?;
     } else {
-        context.out.say(&format!("step {} of {label} lies in {}", one.step, args.to.display()));
+        context.out.say(&format!("step {} of {label} lies in {}", one.step, to.display()));
     }
     Ok(ExitReason::Done)
 }

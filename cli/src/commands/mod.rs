@@ -8,6 +8,7 @@ mod compare;
 mod completions;
 mod data;
 mod doctor;
+mod engine;
 mod estimate;
 mod export;
 mod fence;
@@ -142,6 +143,7 @@ fn dispatch(context: &Context, command: CommandArgs) -> CommandResult {
         CommandArgs::Model(ModelCommand::Evaluate(args)) => model_evaluate::run(context, &args),
         CommandArgs::Model(ModelCommand::Export(args)) => model_export::run(context, &args),
         CommandArgs::Hosts { command } => hosts::run(context, command.as_ref()),
+        CommandArgs::Engine(command) => engine::run(context, command),
         CommandArgs::Doctor(args) => doctor::run(context, &args),
         CommandArgs::Completions { shell } => completions::run(context, shell),
         CommandArgs::Man { command } => man::run(context, &command),

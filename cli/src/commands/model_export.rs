@@ -50,7 +50,6 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
             format!("{label} is a program of yours, which keeps its own weights"),
         ));
     }
-    trials::refuse_engine(context, &trial)?;
     let checkpoint =
         find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(args.step.map(StepId)))?;
     let format = match args.to {

@@ -17,6 +17,7 @@ mod source;
 mod torchtitan;
 mod yaml;
 
+pub use self::torchtitan::VERSION as TORCHTITAN_VERSION;
 use crate::engine::{self, Engine};
 use crate::planning::plan::Plan;
 use serde::Serialize;

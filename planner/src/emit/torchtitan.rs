@@ -14,7 +14,7 @@ use dtrain_protocol::Axis;
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
 
 /// Version of torchtitan against which the names were checked.
-pub(crate) const VERSION: &str = "0.3.0";
+pub const VERSION: &str = "0.3.0";
 
 /// Name of the emitted Python module.
 const MODULE: &str = "dtrain_config";

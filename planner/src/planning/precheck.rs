@@ -7,9 +7,7 @@ use crate::engine::{TrainingSpec, UnsupportedLayout, engine_of_recipe};
 use crate::layout::space::{self, MICRO_BATCHES};
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
-use dtrain_recipes::{
-    Devices, LauncherKind, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage,
-};
+use dtrain_recipes::{Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage};
 
 /// Refuses a recipe that no plan can satisfy. `host` is `None` where the training hosts cannot be reached,
 /// `samples` (of the training data) where they were not counted.
@@ -61,15 +59,6 @@ pub fn engine_can_train(recipe: &Recipe) -> Result<(), PlanError> {
     }
     if recipe.objective.stop.target.is_some() {
         return lacks("objective.stop.target", "it trains all steps; remove the target");
-    }
-    if recipe.cluster.host_count() > 1 {
-        return lacks(
-            "several hosts in `dtrain run`",
-            "train on one host; or remove `engine`, and `dtrain plan --emit` writes files",
-        );
-    }
-    if recipe.cluster.launcher == LauncherKind::Slurm {
-        return lacks("cluster.launcher = \"slurm\" in `dtrain run`", "start it on this machine");
     }
     if recipe.layout.shares.is_some() {
         return lacks("layout.shares", "remove it: replicas do equal work");

@@ -31,6 +31,10 @@ use std::ops::Range;
 /// Version 1 had no regions: its pieces are ranges of whole tensors.
 pub const FORMAT: u32 = 2;
 
+/// Name of the folder, beside the checkpoints of dtrain's own worker, of those that a training engine writes in
+/// its own format.
+pub const ENGINE_FOLDER: &str = "engine";
+
 /// Size in bytes of a chunk, the part of a file that has its own hash.
 pub const CHUNK_BYTES: u64 = 4 << 20;
 

@@ -1,12 +1,14 @@
 //! Stores of checkpoint files: this machine, or a remote host.
 
+use super::engine::{engine_step, is_engine_file};
 use crate::files;
 use crate::home::TrialFolder;
-use dtrain_protocol::checkpoint::{CHUNK_BYTES, is_file_name, parse_folder_name};
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, ENGINE_FOLDER, is_file_name, parse_folder_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 /// Most bytes that one read of a file returns.
@@ -32,6 +34,36 @@ pub trait CheckpointStore {
         first: u64,
         count: u64,
     ) -> Result<Vec<Result<String, String>>, String>;
+
+    /// Returns the CRC-32 of a stored file.
+    fn crc32(&mut self, folder: &str, file: &str) -> Result<u32, String>;
+}
+
+/// The writer of checkpoints, which decides their format and their folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointWriter {
+    /// dtrain's own worker.
+    Worker,
+    /// A training engine.
+    Engine,
+}
+
+impl CheckpointWriter {
+    /// Returns `true` if a folder of this name can be that of a checkpoint.
+    fn is_folder(self, name: &str) -> bool {
+        match self {
+            Self::Worker => parse_folder_name(name).is_some(),
+            Self::Engine => engine_step(name).is_some(),
+        }
+    }
+
+    fn is_file(self, name: &str) -> bool {
+        match self {
+            Self::Worker => is_file_name(name),
+            Self::Engine => is_engine_file(name),
+        }
+    }
 }
 
 /// Listing of one checkpoint folder in a store.
@@ -48,20 +80,34 @@ pub struct FolderListing {
 /// Store of one trial's checkpoints on this machine.
 pub struct LocalStore {
     trial: TrialFolder,
+    writer: CheckpointWriter,
 }
 
 impl LocalStore {
-    /// Returns the store of the trial in this folder.
+    /// Returns the store of the checkpoints that dtrain's own worker wrote for the trial in this folder.
     pub fn new(trial: TrialFolder) -> Self {
-        Self { trial }
+        Self { trial, writer: CheckpointWriter::Worker }
+    }
+
+    /// Returns the store of the checkpoints of another writer.
+    #[must_use]
+    pub fn of(self, writer: CheckpointWriter) -> Self {
+        Self { writer, ..self }
+    }
+
+    fn path(&self) -> PathBuf {
+        match self.writer {
+            CheckpointWriter::Worker => self.trial.checkpoints(),
+            CheckpointWriter::Engine => self.trial.checkpoints().join(ENGINE_FOLDER),
+        }
     }
 
     /// Opens a file of a checkpoint; `Err` for invalid names, and for links, which may lead anywhere.
     fn open(&self, folder: &str, file: &str) -> Result<File, String> {
-        if parse_folder_name(folder).is_none() || !is_file_name(file) {
+        if !self.writer.is_folder(folder) || !self.writer.is_file(file) {
             return Err(format!("{folder}/{file} is not a checkpoint file"));
         }
-        let path = self.trial.checkpoints().join(folder).join(file);
+        let path = self.path().join(folder).join(file);
         files::open(&path).map_err(|error| format!("{}: {error}", path.display()))
     }
 }
@@ -72,8 +118,8 @@ impl CheckpointStore for LocalStore {
     }
 
     fn folders(&mut self) -> Result<Vec<FolderListing>, String> {
-        let path = self.trial.checkpoints();
-        match folders(&path) {
+        let path = self.path();
+        match folders(&path, self.writer) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             found => found.map_err(|error| format!("{}: {error}", path.display())),
         }
@@ -111,15 +157,26 @@ impl CheckpointStore for LocalStore {
         }
         Ok(hashes)
     }
+
+    fn crc32(&mut self, folder: &str, file: &str) -> Result<u32, String> {
+        let mut opened = self.open(folder, file)?;
+        let (mut checksum, mut piece) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
+        loop {
+            match opened.read(&mut piece).map_err(|error| format!("{file}: {error}"))? {
+                0 => return Ok(checksum.finalize()),
+                length => checksum.update(&piece[..length]),
+            }
+        }
+    }
 }
 
 /// Lists the checkpoint folders in `path`; folders that vanish meanwhile are skipped.
-fn folders(path: &std::path::Path) -> io::Result<Vec<FolderListing>> {
+fn folders(path: &std::path::Path, writer: CheckpointWriter) -> io::Result<Vec<FolderListing>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if parse_folder_name(&name).is_none() {
+        if !writer.is_folder(&name) {
             continue;
         }
         let (Ok(about), Ok(entries)) = (entry.metadata(), fs::read_dir(entry.path())) else { continue };

@@ -3,7 +3,7 @@
 mod address;
 mod incoming_checkpoint;
 
-use crate::checkpoints::{CheckpointStore, LocalStore};
+use crate::checkpoints::{CheckpointStore, CheckpointWriter, LocalStore};
 use crate::control_protocol::{AgentOrder, FollowerOrder, LaunchError, Program};
 use crate::driver::Programs;
 use crate::files;
@@ -13,7 +13,7 @@ use crate::launch::{AgentContact, LocalLauncher};
 use crate::logs::logs;
 use crate::process::set_compute_environment;
 use crate::store;
-use crate::{channel, cuda};
+use crate::{channel, cuda, engine_environment};
 use address::address;
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use incoming_checkpoint::IncomingCheckpoint;
@@ -108,11 +108,14 @@ pub fn serve(
                 }
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
-            Request::Checkpoints { trial } => {
-                reply_or_failure(local_store(home, &trial).folders(), Reply::Checkpoints)
+            Request::Checkpoints { trial, writer } => {
+                reply_or_failure(local_store(home, &trial, writer).folders(), Reply::Checkpoints)
             }
-            Request::Piece { trial, folder, file, from } => {
-                match local_store(home, &trial).read(&folder, &file, from) {
+            Request::Crc32 { trial, writer, folder, file } => {
+                reply_or_failure(local_store(home, &trial, writer).crc32(&folder, &file), Reply::Crc32)
+            }
+            Request::Piece { trial, writer, folder, file, from } => {
+                match local_store(home, &trial, writer).read(&folder, &file, from) {
                     Ok(bytes) => {
                         send_bytes(&mut stdout, &mut bytes.as_slice())?;
                         continue;
@@ -121,7 +124,7 @@ pub fn serve(
                 }
             }
             Request::Hashes { trial, folder, file, first, count } => reply_or_failure(
-                local_store(home, &trial).hashes(&folder, &file, first, count),
+                local_store(home, &trial, CheckpointWriter::Worker).hashes(&folder, &file, first, count),
                 Reply::Hashes,
             ),
             Request::Put { trial, folder, file, from, bytes } => {
@@ -137,6 +140,18 @@ pub fn serve(
             }
             Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),
+            Request::Engine { engine, python } => {
+                let found = engine_environment::examine(home, engine, python.as_deref());
+                reply_or_failure(found, Reply::Engine)
+            }
+            Request::InstallEngine { engine, wheels } => {
+                // A controller that left does not end an installation.
+                let mut say = |line: &str| {
+                    drop(frame::write(&mut io::stdout(), &Reply::Installing { line: line.to_owned() }));
+                };
+                let installed = engine_environment::install(home, engine, wheels.as_deref(), &mut say);
+                reply_or_failure(installed, Reply::Engine)
+            }
             Request::Measure { placement } => match spawn_probe(&programs.worker, &placement) {
                 Ok((mut child, messages)) => {
                     frame::write(&mut stdout, &Reply::Measuring)?;
@@ -165,8 +180,8 @@ pub fn serve(
 }
 
 /// Opens the checkpoint store of a trial on this host.
-fn local_store(home: &Home, trial: &TrialId) -> LocalStore {
-    LocalStore::new(home.trial(trial))
+fn local_store(home: &Home, trial: &TrialId, writer: CheckpointWriter) -> LocalStore {
+    LocalStore::new(home.trial(trial)).of(writer)
 }
 
 fn reply_or_failure<T>(found: Result<T, String>, reply: impl FnOnce(T) -> Reply) -> Reply {

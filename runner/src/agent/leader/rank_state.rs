@@ -83,8 +83,18 @@ impl RankState {
                 let detail = "it did not exit and was killed".into();
                 Event::Failed(Failure::PeerLost { peer: Some(rank), detail })
             }
-            (true, ..) => Event::Failed(Failure::Command { code, signal, last: self.last.clone() }),
+            (true, ..) => Event::Failed(foreign_failure(code, signal, self.last.clone())),
             (false, ..) => Event::Failed(Failure::Exited { code, signal }),
         })
+    }
+}
+/// Beginning of the last line of a program that ran out of memory, as dtrain's programs for engines print it.
+const OUT_OF_MEMORY: &str = "out of memory: ";
+
+/// Returns the failure of a foreign program that ended with `code` or `signal` after it printed `last`.
+fn foreign_failure(code: Option<i32>, signal: Option<i32>, last: Vec<String>) -> Failure {
+    match last.last().and_then(|line| line.strip_prefix(OUT_OF_MEMORY)) {
+        Some(detail) => Failure::OutOfMemory { detail: detail.to_owned() },
+        None => Failure::Command { code, signal, last },
     }
 }

@@ -5,11 +5,13 @@ use super::super::{AgentContact, ConnectedAgent};
 use super::spool_remainder::SpoolRemainder;
 use super::{Reply, Request};
 use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder, LaunchError};
+use crate::engine_environment::EngineEnvironment;
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
-use dtrain_recipes::Subnet;
+use dtrain_recipes::{Subnet, TrainingEngine};
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum size in bytes of a reply; a larger one is an error.
@@ -94,6 +96,39 @@ impl RemoteHost {
         match self.ask(&Request::Facts)? {
             Reply::Facts(facts) => Ok(facts),
             other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// Checks that the host has the interpreter and the packages of an engine, and returns what it found; see
+    /// [`crate::engine_environment::examine`].
+    pub fn engine(
+        &mut self,
+        engine: TrainingEngine,
+        python: Option<&str>,
+    ) -> Result<EngineEnvironment, String> {
+        match self.ask(&Request::Engine { engine, python: python.map(str::to_owned) })? {
+            Reply::Engine(environment) => Ok(environment),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    /// Installs the Python environment of an engine on the host; see [`crate::engine_environment::install`].
+    pub fn install_engine(
+        &mut self,
+        engine: TrainingEngine,
+        wheels: Option<&Path>,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<EngineEnvironment, String> {
+        let mut reply = self.ask(&Request::InstallEngine { engine, wheels: wheels.map(Path::to_owned) })?;
+        loop {
+            match (reply, &self.stream) {
+                (Reply::Installing { line }, Some(stream)) => {
+                    say(&line);
+                    reply = frame::read(&mut &*stream).map_err(|error| error.to_string())?;
+                }
+                (Reply::Engine(environment), _) => return Ok(environment),
+                (other, _) => return Err(unexpected_reply(&other)),
+            }
         }
     }
 

@@ -14,11 +14,13 @@ pub use remote_store::RemoteStore;
 
 pub(super) use client::Disconnect;
 
-use crate::checkpoints::FolderListing;
+use crate::checkpoints::{CheckpointWriter, FolderListing};
 use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder};
+use crate::engine_environment::EngineEnvironment;
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId};
-use dtrain_recipes::Subnet;
+use dtrain_recipes::{Subnet, TrainingEngine};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// A request to the relay's server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,6 +45,10 @@ pub(crate) enum Request {
     },
     /// Report the facts that the planner needs.
     Facts,
+    /// Report the Python environment in which an engine would run, with `python` if the recipe names one.
+    Engine { engine: TrainingEngine, python: Option<String> },
+    /// Install the Python environment of an engine; progress is reported until then.
+    InstallEngine { engine: TrainingEngine, wheels: Option<PathBuf> },
     /// Start a measuring rank on this placement; the stream becomes its standard input and output.
     Measure { placement: Placement },
     /// List a trial's logs: of a rank in an attempt, or of the agents.
@@ -50,9 +56,11 @@ pub(crate) enum Request {
     /// Send a piece of a log, from byte `from`.
     Log { trial: TrialId, of: Option<(AttemptId, Rank)>, from: u64 },
     /// List the folders of a trial's checkpoints.
-    Checkpoints { trial: TrialId },
+    Checkpoints { trial: TrialId, writer: CheckpointWriter },
     /// Send the bytes of a checkpoint file from byte `from`.
-    Piece { trial: TrialId, folder: String, file: String, from: u64 },
+    Piece { trial: TrialId, writer: CheckpointWriter, folder: String, file: String, from: u64 },
+    /// Send the CRC-32 of a checkpoint file.
+    Crc32 { trial: TrialId, writer: CheckpointWriter, folder: String, file: String },
     /// Send the hashes of chunks of a checkpoint file.
     Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
     /// Write base64 bytes into a file of a checkpoint that is not committed yet.
@@ -91,6 +99,7 @@ pub(crate) enum Reply {
     Logs(Vec<Option<(AttemptId, Rank)>>),
     Checkpoints(Vec<FolderListing>),
     Hashes(Vec<Result<String, String>>),
+    Crc32(u32),
     /// The bytes of a [`Request::Put`] are on disk.
     Stored,
     Killed {
@@ -101,6 +110,11 @@ pub(crate) enum Reply {
         ended: Option<AttemptId>,
     },
     Facts(HostFacts),
+    Engine(EngineEnvironment),
+    /// A line that an installer printed. Others follow, and then the result.
+    Installing {
+        line: String,
+    },
     /// The measuring rank was started. From here on the stream belongs to the rank.
     Measuring,
     Alive(bool),

@@ -1,0 +1,295 @@
+//! Checkpoints that a training engine writes in its own format: their list, verification and copies.
+//!
+//! Each is a folder `step-N` of torch's distributed checkpoints. Its `manifest.json`, which dtrain's Python
+//! package writes last, names all files with their lengths and CRC-32 checksums. Every host has the files of
+//! its own ranks, and copies of those of another host.
+
+use super::{
+    CheckpointInfo, CheckpointStore, DamagedItem, FolderListing, MANIFEST, State, StoredFiles,
+    VerificationReport,
+};
+use crate::files;
+use dtrain_protocol::checkpoint::CorruptRange;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Largest manifest that is read, in bytes.
+const MAX_MANIFEST: u64 = 64 << 20;
+
+/// The table of contents of an engine's checkpoint.
+#[derive(Clone, Debug, Deserialize)]
+struct EngineManifest {
+    /// Attempt that wrote the checkpoint; 0 if unknown.
+    #[serde(default)]
+    attempt: u64,
+    /// Files of all hosts, by their names.
+    files: BTreeMap<String, EngineFile>,
+}
+
+/// A file of an engine's checkpoint.
+#[derive(Clone, Debug, Deserialize)]
+struct EngineFile {
+    /// Length of the file in bytes.
+    bytes: u64,
+    /// CRC-32 of the whole file.
+    crc32: u32,
+}
+
+/// Returns the step of an engine's checkpoint folder, `step-N`; `None` for another name.
+pub fn engine_step(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("step-")?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
+}
+
+/// Returns `true` if `name` can be that of a file of an engine's checkpoint, such as `__0_0.distcp` or
+/// `.metadata`.
+pub(super) fn is_engine_file(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !matches!(name, "" | "." | "..") && name.len() <= 255 && name.chars().all(is_allowed)
+}
+
+/// The checkpoints of an engine in all stores that answered.
+pub struct EngineInventory {
+    /// Checkpoint folders of each store, by step.
+    folders: Vec<BTreeMap<u64, FolderListing>>,
+    /// Manifests by step; a step without one was not completed.
+    manifests: BTreeMap<u64, EngineManifest>,
+    /// Names of the stores that did not answer, each with the reason.
+    pub away: Vec<(String, String)>,
+}
+
+impl EngineInventory {
+    /// Asks every store for its folders and manifests. `Err` if none answered.
+    pub fn collect(stores: &mut [Box<dyn CheckpointStore + '_>]) -> Result<Self, String> {
+        let mut found = Self { folders: Vec::new(), manifests: BTreeMap::new(), away: Vec::new() };
+        for store in stores.iter_mut() {
+            let listed = store.folders().unwrap_or_else(|reason| {
+                found.away.push((store.name().to_owned(), reason));
+                Vec::new()
+            });
+            let by_step = |folder: FolderListing| Some((engine_step(&folder.name)?, folder));
+            let listed: BTreeMap<u64, FolderListing> = listed.into_iter().filter_map(by_step).collect();
+            for (step, folder) in &listed {
+                if !found.manifests.contains_key(step)
+                    && let Some(manifest) = read_manifest(&mut **store, folder)
+                {
+                    found.manifests.insert(*step, manifest);
+                }
+            }
+            found.folders.push(listed);
+        }
+        if found.away.len() == stores.len() {
+            let reasons: Vec<_> =
+                found.away.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+            return Err(reasons.join("; "));
+        }
+        Ok(found)
+    }
+
+    /// Lists all checkpoints, oldest first.
+    pub fn list(&self, stores: &[Box<dyn CheckpointStore + '_>]) -> Vec<CheckpointInfo> {
+        let steps: BTreeSet<u64> = self.folders.iter().flat_map(BTreeMap::keys).copied().collect();
+        steps.into_iter().map(|step| self.info(step, stores)).collect()
+    }
+
+    fn info(&self, step: u64, stores: &[Box<dyn CheckpointStore + '_>]) -> CheckpointInfo {
+        let manifest = self.manifests.get(&step);
+        let copies =
+            || self.folders.iter().zip(stores).filter_map(|(held, store)| Some((held.get(&step)?, store)));
+        let places = copies()
+            .map(|(folder, store)| StoredFiles {
+                holder: store.name().to_owned(),
+                files: folder.files.len(),
+                bytes: folder.files.values().sum(),
+            })
+            .collect();
+        let missing = manifest.map(|manifest| self.missing(step, manifest)).unwrap_or_default();
+        let (state, reason) = match manifest {
+            None => (State::Partial, None),
+            Some(_) if missing.is_empty() => (State::Committed, None),
+            Some(_) => (State::Damaged, Some(format!("{} is on no host, or not whole", missing.join(", ")))),
+        };
+        let on_disk = copies().map(|(folder, _)| folder.files.values().sum()).max().unwrap_or(0);
+        CheckpointInfo {
+            name: format!("step-{step}"),
+            step,
+            attempt: manifest.map_or(0, |manifest| manifest.attempt),
+            state,
+            reason,
+            bytes: manifest.map_or(on_disk, EngineManifest::bytes),
+            modified_ms: copies().map(|(folder, _)| folder.modified_ms).max().unwrap_or(0),
+            places,
+        }
+    }
+
+    /// Returns the files that no store has with their full length.
+    fn missing(&self, step: u64, manifest: &EngineManifest) -> Vec<String> {
+        let is_missing =
+            |(name, file): &(&String, &EngineFile)| self.holders_of(step, name, file.bytes).next().is_none();
+        manifest.files.iter().filter(is_missing).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns the indices of the stores that have a file with its full length.
+    fn holders_of<'a>(&'a self, step: u64, name: &'a str, bytes: u64) -> impl Iterator<Item = usize> + 'a {
+        let has = move |folders: &BTreeMap<u64, FolderListing>| {
+            folders.get(&step).and_then(|folder| folder.files.get(name)) == Some(&bytes)
+        };
+        self.folders.iter().enumerate().filter(move |(_, folders)| has(folders)).map(|(index, _)| index)
+    }
+
+    /// Verifies every copy of a checkpoint, reading it whole on its host. `read` is called with the bytes read
+    /// so far and the bytes in all. `Err` if the checkpoint was not completed.
+    pub fn verify(
+        &self,
+        stores: &mut [Box<dyn CheckpointStore + '_>],
+        step: u64,
+        read: &mut dyn FnMut(u64, u64),
+    ) -> Result<VerificationReport, String> {
+        let (name, manifest) = self.manifest_of(step)?;
+        let mut found = VerificationReport {
+            name: name.clone(),
+            bytes: 0,
+            files: manifest.files.len(),
+            tensors: 0,
+            damaged: Vec::new(),
+            lost: Vec::new(),
+        };
+        let total = manifest.bytes();
+        let mut done = 0;
+        for (file, known) in &manifest.files {
+            let mut is_intact = false;
+            for index in self.holders_of(step, file, known.bytes) {
+                let checksum = stores[index].crc32(&name, file);
+                found.bytes += known.bytes;
+                let detail = match checksum {
+                    Ok(checksum) if checksum == known.crc32 => {
+                        is_intact = true;
+                        continue;
+                    }
+                    Ok(checksum) => format!("its CRC-32 is {checksum:08x}, not {:08x}", known.crc32),
+                    Err(reason) => reason,
+                };
+                let damage = damage(file, known.bytes, detail);
+                found.damaged.push(DamagedItem { holder: Some(stores[index].name().to_owned()), damage });
+            }
+            if !is_intact {
+                found.lost.push(file.clone());
+            }
+            done += known.bytes;
+            read(done, total);
+        }
+        Ok(found)
+    }
+
+    /// Copies a checkpoint from the stores that have it to the folder `to`, which must not exist, and which is
+    /// removed again after an error. `read` is called with the bytes copied so far and the bytes in all.
+    pub fn pull(
+        &self,
+        stores: &mut [Box<dyn CheckpointStore + '_>],
+        step: u64,
+        to: &Path,
+        read: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), String> {
+        fs::create_dir(to).map_err(|error| format!("{}: {error}", to.display()))?;
+        let copied = self.copy(stores, step, to, read);
+        if copied.is_err() {
+            drop(fs::remove_dir_all(to));
+        }
+        copied
+    }
+
+    fn copy(
+        &self,
+        stores: &mut [Box<dyn CheckpointStore + '_>],
+        step: u64,
+        to: &Path,
+        read: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), String> {
+        let (name, manifest) = self.manifest_of(step)?;
+        let total = manifest.bytes();
+        let mut done = 0;
+        for (file, known) in &manifest.files {
+            let mut reasons = Vec::new();
+            let is_copied = self.holders_of(step, file, known.bytes).any(|index| {
+                let mut told = |bytes| read(done + bytes, total);
+                let copied = copy_file(&mut *stores[index], (&name, file), known, &to.join(file), &mut told);
+                let reason = copied.err().map(|reason| format!("{}: {reason}", stores[index].name()));
+                let is_copied = reason.is_none();
+                reasons.extend(reason);
+                is_copied
+            });
+            if !is_copied {
+                let reasons =
+                    if reasons.is_empty() { "no host has it".to_owned() } else { reasons.join("; ") };
+                return Err(format!("{name}/{file}: {reasons}"));
+            }
+            done += known.bytes;
+        }
+        Ok(())
+    }
+
+    fn manifest_of(&self, step: u64) -> Result<(String, &EngineManifest), String> {
+        let manifest = self.manifests.get(&step).ok_or_else(|| format!("step {step} was not completed"))?;
+        Ok((format!("step-{step}"), manifest))
+    }
+}
+
+impl EngineManifest {
+    fn bytes(&self) -> u64 {
+        self.files.values().map(|file| file.bytes).sum()
+    }
+}
+
+fn damage(file: &str, bytes: u64, detail: String) -> CorruptRange {
+    CorruptRange { file: file.to_owned(), begin: 0, end: bytes, tensors: Vec::new(), detail }
+}
+
+/// Reads the manifest of a checkpoint folder; `None` if there is none that can be read.
+fn read_manifest(store: &mut dyn CheckpointStore, folder: &FolderListing) -> Option<EngineManifest> {
+    let length = *folder.files.get(MANIFEST)?;
+    if length > MAX_MANIFEST {
+        return None;
+    }
+    let mut text = Vec::new();
+    while (text.len() as u64) < length {
+        let piece = store.read(&folder.name, MANIFEST, text.len() as u64).ok()?;
+        if piece.is_empty() {
+            return None;
+        }
+        text.extend(piece);
+    }
+    let manifest: EngineManifest = serde_json::from_slice(&text).ok()?;
+    manifest.files.keys().all(|name| is_engine_file(name)).then_some(manifest)
+}
+
+/// Copies a file of a checkpoint and verifies it. `read` is called with the bytes copied so far.
+fn copy_file(
+    store: &mut dyn CheckpointStore,
+    (folder, file): (&str, &str),
+    known: &EngineFile,
+    to: &Path,
+    read: &mut dyn FnMut(u64),
+) -> Result<(), String> {
+    let words = |error: io::Error| format!("{}: {error}", to.display());
+    let mut copy: File = files::create(to).map_err(words)?;
+    let (mut done, mut checksum) = (0, crc32fast::Hasher::new());
+    while done < known.bytes {
+        let piece = store.read(folder, file, done)?;
+        if piece.is_empty() {
+            return Err(format!("it ends after {done} of {} bytes", known.bytes));
+        }
+        checksum.update(&piece);
+        copy.write_all(&piece).map_err(words)?;
+        done += piece.len() as u64;
+        read(done);
+    }
+    let checksum = checksum.finalize();
+    if checksum == known.crc32 {
+        Ok(())
+    } else {
+        Err(format!("its CRC-32 is {checksum:08x}, not {:08x}", known.crc32))
+    }
+}

@@ -1,0 +1,145 @@
+//! Engines on two hosts of the lab, of which a rank, an agent or a whole host is killed.
+
+use super::{ENGINES, RECIPE, STEPS, assert_near, corpus, interpreter, losses};
+use crate::cluster::train::{Run, nothing_is_left};
+use crate::lab::{Lab, Options};
+use dtrain_protocol::Rank;
+use dtrain_runner::ledger::History;
+use dtrain_skip::skip_large;
+use dtrain_tests::{TestEnv, python_with};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const HOSTS: &str = "[cluster]\nlauncher = \"ssh\"\nhosts = [\"node[1-2]\"]\n";
+
+/// Time within which an engine saves its second checkpoint.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A part of the cluster that is killed.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Rank,
+    Agent,
+    Host,
+}
+
+impl Victim {
+    fn kill(self, lab: &Lab) {
+        match self {
+            Self::Host => lab.kill_host("node2"),
+            Self::Rank => kill_one(lab, "dtrain_engines"),
+            Self::Agent => kill_one(lab, " agent"),
+        }
+    }
+}
+
+/// Kills the process of node2 whose command contains `word`.
+fn kill_one(lab: &Lab, word: &str) {
+    let all = lab.processes("node2");
+    let found = all.iter().find(|process| process.command.contains(word) && !process.command.contains("--stdio"));
+    let found = found.unwrap_or_else(|| panic!("nothing with {word:?} on node2: {all:?}"));
+    let pid = i32::try_from(found.id).ok().and_then(Pid::from_raw).expect("a number of a process");
+    kill_process(pid, Signal::KILL).expect("it is there");
+}
+
+/// Makes a lab of two hosts with the recipe and its text, and returns it with the interpreter for an engine; `None`, the
+/// test being skipped, where the machine does not allow one.
+fn two_hosts(env: &TestEnv, engine: &str, python: &Path) -> Option<(Lab, PathBuf)> {
+    let lab = Lab::with(&Options { hosts: 2, direct: true, ..Options::default() })?;
+    for machine in ["controller", "node1", "node2"] {
+        lab.put(machine, "recipe.toml", RECIPE);
+        lab.put(machine, "corpus.txt", corpus());
+        lab.put(machine, "hosts.toml", HOSTS);
+    }
+    let interpreter = interpreter(env, engine, python);
+    // The users of the hosts start it too.
+    for path in interpreter.ancestors().take_while(|path| path.starts_with(env.path())) {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    Some((lab, interpreter))
+}
+
+/// Returns the settings with which an engine trains the recipe on the hosts.
+fn settings(engine: &str, python: &Path) -> Vec<String> {
+    let own = [format!("engine={engine}"), format!("cluster.python={}", python.display())];
+    let fixed = ["layout.zero=3", "layout.data=2", "checkpoint.every=5 steps"].map(str::to_owned);
+    own.into_iter().chain(fixed).collect()
+}
+
+/// Starts the training of the recipe on the hosts.
+fn start(lab: &Lab, settings: &[String]) -> Run {
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    Run::of(lab, &settings)
+}
+
+/// Waits until a host has the complete checkpoint of a step.
+fn wait_for_checkpoint(lab: &Lab, host: &str, step: u32) {
+    let until = Instant::now() + PATIENCE;
+    let file = format!("checkpoints/engine/step-{step}/manifest.json");
+    loop {
+        let trials = lab.home(host).join(".local/state/dtrain/hosts");
+        let hosts = fs::read_dir(trials).into_iter().flatten().flatten();
+        let trials = hosts.filter_map(|host| fs::read_dir(host.path().join("trials")).ok()).flatten().flatten();
+        if trials.into_iter().any(|trial| trial.path().join(&file).exists()) {
+            return;
+        }
+        assert!(Instant::now() < until, "no checkpoint of step {step} on {host}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Returns the losses of the newest trial of the controller, and the number of its attempts.
+fn recorded(lab: &Lab) -> (Vec<f64>, usize) {
+    // SQLite resolves links, and the way into a lab is one that only the kernel can follow.
+    let (state, copy) =
+        (lab.home("controller").join(".local/state/dtrain"), tempfile::tempdir().expect("a folder"));
+    for file in fs::read_dir(state).expect("a folder").flatten().filter(|file| file.path().is_file()) {
+        fs::copy(file.path(), copy.path().join(file.file_name())).expect("room on disk");
+    }
+    let history = History::open_read_only(&copy.path().join("history.db")).expect("a history");
+    let trial = history.find("last").expect("a trial");
+    let losses = history.series(&trial, "loss", Rank(0)).expect("losses");
+    let attempts = history.trial(&trial, &|_| false).expect("it is there").attempts.len();
+    (losses.iter().map(|point| point.value).collect(), attempts)
+}
+
+/// Kills a part of the second host after a checkpoint, and compares the losses with those of the own worker.
+fn goes_on_without(victim: Victim, engines: &[&str]) {
+    let python = match python_with("torchtitan") {
+        Ok(python) => python,
+        Err(missing) => return skip_large(missing),
+    };
+    let env = super::env();
+    let wanted = losses(&env, "dtrain", &python, &["layout.zero=3", "layout.data=2"]);
+    for engine in engines {
+        let Some((lab, interpreter)) = two_hosts(&env, engine, &python) else { return };
+        let mut run = start(&lab, &settings(engine, &interpreter));
+        wait_for_checkpoint(&lab, "node1", 10);
+        victim.kill(&lab);
+        run.completes(STEPS);
+        let (found, attempts) = recorded(&lab);
+        assert_near(&format!("{engine} without a {victim:?}"), &wanted, &found);
+        assert_eq!(attempts, 2, "{engine}: one {victim:?} was killed once");
+        let left: &[&str] = if matches!(victim, Victim::Host) { &["node1"] } else { &["node1", "node2"] };
+        nothing_is_left(&lab, left);
+    }
+}
+
+#[test]
+fn engines_go_on_after_a_rank_of_two_hosts_was_killed() {
+    goes_on_without(Victim::Rank, &ENGINES);
+}
+
+#[test]
+fn engines_go_on_after_an_agent_of_two_hosts_was_killed() {
+    goes_on_without(Victim::Agent, &["fsdp"]);
+}
+
+#[test]
+fn engines_go_on_after_a_host_of_two_was_killed() {
+    goes_on_without(Victim::Host, &ENGINES);
+}
