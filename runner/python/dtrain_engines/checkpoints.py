@@ -1,51 +1,79 @@
-"""Checkpoints in folders `step-N`, written by torch.distributed.checkpoint (DCP). N counts completed steps."""
+"""Checkpoints in folders `step-N`, written by torch.distributed.checkpoint (DCP). N counts completed steps.
+
+Every host has its own files, and copies of those of the host before it. `restore.py` brings together what is needed.
+"""
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
+
+from . import last_words
+from .copies import copy_to_next
+from .hosts import FULL, HostError, Hosts, disk_full
+from .job import Job, JobError
+from .manifest import NAME, File, Manifest, crc32_of_all, folder_of, remove_old
+from .restore import newest_complete
+
+# What PyTorch's writer says when a write failed, in place of the error of the operating system.
+WRITER_FAILED = "inline_container.cc"
 
 
-def folder_of(checkpoints: Path, step: int) -> Path:
-    """The folder of the checkpoint after `step` steps."""
-    return checkpoints / f"step-{step}"
+class Checkpoints:
+    """The checkpoints of a training, on all hosts. All ranks call every method together."""
+
+    def __init__(self, job: Job, engine: str):
+        self.folder, self.keep, self.engine = job.checkpoints, job.keep, engine
+        self.hosts = Hosts(job)
+
+    def newest(self) -> int | None:
+        """Brings the newest complete checkpoint to every host. Returns its step; `None` without any."""
+        return newest_complete(self.hosts)
+
+    def save(self, step: int, write: Callable[[Path], None]) -> int:
+        """Saves a checkpoint with `write`, which DCP does; returns its bytes. Removes those beyond the number to keep.
+
+        A checkpoint that cannot be saved on all hosts leaves nothing.
+        """
+        hosts, folder = self.hosts, folder_of(self.folder, step)
+        # Files of an attempt that died while it saved are not of this checkpoint.
+        hosts.on_stores(lambda: shutil.rmtree(folder, ignore_errors=True))
+        try:
+            try:
+                write(folder)
+            except CheckpointException as error:  # on all ranks
+                raise _of(error, self.folder) from error
+            files: dict[str, File] = {}
+            for found in hosts.on_hosts(lambda: _written(hosts, folder)):
+                files |= found
+            manifest = Manifest(step, self.engine, len(hosts.of_rank), len(hosts.leaders), files)
+            copy_to_next(hosts, folder, manifest)
+            hosts.on_stores(lambda: manifest.write(folder))
+        except (JobError, HostError):
+            hosts.on_stores(lambda: shutil.rmtree(folder, ignore_errors=True))
+            raise
+        hosts.on_stores(lambda: remove_old(self.folder, step, self.keep))
+        return manifest.bytes
 
 
-def steps_in(checkpoints: Path) -> list[int]:
-    """The steps of all checkpoints in a folder, ascending, whether complete or not."""
-    if not checkpoints.is_dir():
-        return []
-    matches = (re.fullmatch(r"step-(\d+)", entry.name) for entry in checkpoints.iterdir())
-    return sorted(int(match[1]) for match in matches if match)
+def _written(hosts: Hosts, folder: Path) -> dict[str, File]:
+    """The files that the ranks of this host wrote. DCP names them by ranks; rank 0 writes the metadata too."""
+    written = []
+    for file in folder.iterdir():
+        rank = re.match(r"__(\d+)_", file.name)
+        if file.name != NAME and hosts.of_rank[int(rank[1]) if rank else 0] == hosts.host:
+            written.append(file)
+    found = zip(written, crc32_of_all(written))
+    return {file.name: File(file.stat().st_size, crc32, hosts.host) for file, crc32 in found}
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether the folder has the metadata, which are written last, and every file that they name."""
-    if not (folder / ".metadata").is_file():
-        return False
-    pieces = FileSystemReader(folder).read_metadata().storage_data.values()
-    lengths: dict[str, int] = {}
-    for piece in pieces:
-        lengths[piece.relative_path] = max(lengths.get(piece.relative_path, 0), piece.offset + piece.length)
-    files = ((folder / name, length) for name, length in lengths.items())
-    return all(file.is_file() and file.stat().st_size >= length for file, length in files)
-
-
-def newest_complete(checkpoints: Path) -> int | None:
-    """The step of the newest checkpoint that is complete on every host; `None` without one.
-
-    All ranks call this together. Hosts may have folders of their own, and must not begin at different steps.
-    """
-    own = [step for step in steps_in(checkpoints) if is_complete(folder_of(checkpoints, step))]
-    found: list[list[int]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(found, own)
-    common = set.intersection(*map(set, found))
-    return max(common, default=None)
-
-
-def remove_oldest(checkpoints: Path, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints. One that is gone already is no error."""
-    for step in steps_in(checkpoints)[:-keep]:
-        shutil.rmtree(folder_of(checkpoints, step), ignore_errors=True)
+def _of(error: CheckpointException, checkpoints: Path) -> Exception:
+    """The error of a save that failed on some ranks."""
+    rank, (failure, _) = min(error.failures.items())
+    for rank, (failure, _) in sorted(error.failures.items()):
+        is_full = isinstance(failure, OSError) and failure.errno in FULL
+        if is_full or WRITER_FAILED in str(failure):
+            return disk_full(f"rank {rank}: {last_words.of(failure)}", checkpoints)
+    return HostError(f"rank {rank} could not write a checkpoint: {last_words.of(failure)}")

@@ -14,8 +14,10 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-from . import checkpoints, fsdp_model, last_words, optimizers
+from . import fsdp_model, last_words, optimizers
+from .checkpoints import Checkpoints
 from .job import Job, JobError
+from .manifest import folder_of
 from .schedule import Schedule
 from .tokens import StepReader, validation_batches
 
@@ -42,6 +44,7 @@ class Training:
             "gloo" if self.device.type == "cpu" else "cpu:gloo,cuda:nccl",
             timeout=timedelta(seconds=job.assignment["waits"]["idle_seconds"]),
         )
+        self.checkpoints = Checkpoints(job, "fsdp")
         torch.manual_seed(job.training["seed"])
         self.model = fsdp_model.build(job, self.device)
         self.optimizer = optimizers.build(self.model, job.training)
@@ -50,7 +53,7 @@ class Training:
 
     def run(self) -> None:
         """Trains from the newest checkpoint to the last step, or until dtrain asks to stop."""
-        newest = checkpoints.newest_complete(self.job.checkpoints)
+        newest = self.checkpoints.newest()
         if newest is not None:
             self.load(newest)
         while self.step < self.job.steps:
@@ -126,14 +129,15 @@ class Training:
         return {"model": model, "optimizer": optimizer, "step": self.step}
 
     def save(self) -> None:
-        """Saves a checkpoint of the completed step, and removes those beyond the number to keep."""
-        dcp.save(self.state(), checkpoint_id=checkpoints.folder_of(self.job.checkpoints, self.step))
-        if int(os.environ["LOCAL_RANK"]) == 0:
-            checkpoints.remove_oldest(self.job.checkpoints, self.job.keep)
+        """Saves a checkpoint of the completed step, and reports its size."""
+        begin = time.perf_counter()
+        state = self.state()
+        size = self.checkpoints.save(self.step, lambda folder: dcp.save(state, checkpoint_id=folder))
+        self.report(checkpoint_bytes=size, checkpoint_seconds=time.perf_counter() - begin)
 
     def load(self, step: int) -> None:
         state = self.state()
-        dcp.load(state, checkpoint_id=checkpoints.folder_of(self.job.checkpoints, step))
+        dcp.load(state, checkpoint_id=folder_of(self.job.checkpoints, step))
         parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
         set_state_dict(self.model, self.optimizer, **parts, options=STATE)
         self.step = state["step"]

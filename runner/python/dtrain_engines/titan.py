@@ -9,25 +9,24 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import dtrain
 import torch
 import torch.distributed as dist
 import torchtitan.trainer
-from torchtitan.components import checkpoint, dataloader, metrics, optimizer, tokenizer, validate
+from torchtitan.components import dataloader, metrics, optimizer, tokenizer, validate
 from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.metrics import _get_metrics_rank
 from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
 
-from . import checkpoints, last_words
-from .job import Job, JobError
+from . import last_words
+from .job import JobError
 from .schedule import Schedule
+from .titan_checkpoint import CheckpointManager
+from .titan_job import JOB
 from .tokens import StepReader, validation_batches
 
-last_words.install()
-JOB = Job.read()
 INITIAL = str(JOB.initial)
 DUMP_FOLDER = os.path.join(os.environ.get("DTRAIN_RUN_DIR", "."), "torchtitan")
 
@@ -131,7 +130,7 @@ class Metrics(metrics.MetricsProcessor):
     def __init__(self, config: Config, *, parallel_dims: Any, pp_schedule: str = "1F1B", **kwargs: Any):
         super().__init__(config, parallel_dims=parallel_dims, pp_schedule=pp_schedule, **kwargs)
         rank = _get_metrics_rank(parallel_dims=parallel_dims, pp_schedule=pp_schedule)
-        self._knows_the_loss = dist.get_rank() == rank
+        self.knows_the_loss = dist.get_rank() == rank
         self.step_begin = time.perf_counter()
 
     def log(
@@ -144,7 +143,7 @@ class Metrics(metrics.MetricsProcessor):
     ) -> None:
         memory = self.device_memory_monitor.get_peak_stats().max_reserved_gib
         super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
-        if not self._knows_the_loss:
+        if not self.knows_the_loss:
             return
         rates = [value for name, value in (extra_metrics or {}).items() if name.startswith("lr/")]
         dtrain.report(
@@ -159,7 +158,7 @@ class Metrics(metrics.MetricsProcessor):
 
     def log_validation(self, loss: float, step: int, extra_metrics: dict[str, Any] | None = None) -> None:
         super().log_validation(loss, step, extra_metrics)
-        if self._knows_the_loss:
+        if self.knows_the_loss:
             dtrain.report(step=step, valid_loss=loss)
 
 
@@ -175,34 +174,6 @@ class Validator(validate.Validator):
         return JOB.validates_after(step)
 
 
-class CheckpointManager(checkpoint.CheckpointManager):
-    """torchtitan's checkpoints in the folder of the job; at first the weights of the job's Hugging Face folder."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(checkpoint.CheckpointManager.Config):
-        enable: bool = True
-        folder: str = str(JOB.checkpoints)
-        interval: int = JOB.assignment["save_every"]
-        keep_latest_k: int = max(JOB.keep, 2)
-        initial_load_path: str | None = str(JOB.initial)
-        initial_load_in_hf: bool = True
-        last_save_model_only: bool = False
-
-    def _find_load_step(self, folder: str = "") -> int:
-        newest = checkpoints.newest_complete(Path(folder or self.folder))
-        return -1 if newest is None else newest
-
-    def _save(self, curr_step: int, last_step: bool = False) -> bool:
-        is_saved = super()._save(curr_step, last_step)
-        if is_saved and last_step:
-            self._purge_stale_checkpoints()
-        return is_saved
-
-    def _should_purge(self) -> bool:
-        # Each host has a folder of its own.
-        return os.environ["LOCAL_RANK"] == "0" and Path(self.folder).is_dir()
-
-
 class Trainer(torchtitan.trainer.Trainer):
     """torchtitan's trainer, which ends after the current step, with a checkpoint, when dtrain asks it to."""
 
@@ -212,9 +183,8 @@ class Trainer(torchtitan.trainer.Trainer):
 
     def __init__(self, config: Config):
         dtrain.should_prune()  # from here on, SIGTERM is heeded after the step
-        # The folder must be there on all hosts or on none, or ranks would not agree on whether to look into it.
-        JOB.checkpoints.mkdir(parents=True, exist_ok=True)
         super().__init__(config)
+        self.checkpointer.reports = self.metrics_processor.knows_the_loss
 
     def train_step(self, data_iterator: Iterator[Batch]) -> None:
         self.metrics_processor.step_begin = time.perf_counter()
