@@ -26,6 +26,7 @@ class Checkpoints:
 
     def __init__(self, job: Job, engine: str):
         self.folder, self.keep, self.engine = job.checkpoints, job.keep, engine
+        self.attempt = job.assignment["attempt"]
         self.hosts = Hosts(job)
 
     def newest(self) -> int | None:
@@ -48,7 +49,7 @@ class Checkpoints:
             files: dict[str, File] = {}
             for found in hosts.on_hosts(lambda: _written(hosts, folder)):
                 files |= found
-            manifest = Manifest(step, self.engine, len(hosts.of_rank), len(hosts.leaders), files)
+            manifest = Manifest(step, self.attempt, self.engine, len(hosts.of_rank), len(hosts.leaders), files)
             copy_to_next(hosts, folder, manifest)
             hosts.on_stores(lambda: manifest.write(folder))
         except (JobError, HostError):

@@ -27,9 +27,10 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the checkpoint after `step` steps consists of. It was written by `world` ranks on `hosts` hosts."""
+    """What the checkpoint after `step` steps consists of. `attempt` wrote it, with `world` ranks on `hosts` hosts."""
 
     step: int
+    attempt: int
     engine: str
     world: int
     hosts: int

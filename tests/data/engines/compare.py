@@ -42,6 +42,7 @@ ALONE = {"tensor": 1, "context": 1, "expert": 1, "data": 1, "pipeline": 1}
 FSDP = ["-m", "dtrain_engines.fsdp"]
 TITAN = [str(HERE / "cpu_shim.py"), "--module", "sample_config", "--config", "train"]
 ZERO_1, ZERO_2, ZERO_3 = ({"zero": zero, "shard": 2} for zero in "123")
+INTERLEAVED = {"schedule": "interleaved", "chunks": 2}
 
 
 @dataclass
@@ -89,7 +90,11 @@ CASES = [
     Case("torchtitan: data 2, zero 3, tied", {"data": 2}, ZERO_3, "tied"),
     Case("torchtitan: tensor 2", {"tensor": 2}),
     Case("torchtitan: tensor 2, sequence", {"tensor": 2}, {"sequence": True}),
+    Case("torchtitan: data 2, tensor 2, zero 3", {"data": 2, "tensor": 2}, ZERO_3),
     Case("torchtitan: pipeline 2", {"pipeline": 2}, micro_batch=2),
+    Case("torchtitan: pipeline 2, gpipe", {"pipeline": 2}, {"schedule": "gpipe"}, micro_batch=2),
+    Case("torchtitan: pipeline 2, zero bubble", {"pipeline": 2}, {"schedule": "zero_bubble"}, micro_batch=2),
+    Case("torchtitan: pipeline 2, interleaved", {"pipeline": 2}, INTERLEAVED, "deep", micro_batch=2),
     # It splits sequences into blocks of 128 tokens.
     Case("torchtitan: context 2", {"context": 2}, context=256),
     Case("torchtitan: data 4 in shards of 2, zero 3", {"data": 4}, ZERO_3),
@@ -114,12 +119,12 @@ REFUSED = {
 }
 
 
-def llama(is_tied: bool) -> LlamaConfig:
+def llama(is_tied: bool = False, layers: int = 2) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=LONGEST_CONTEXT,
@@ -149,7 +154,8 @@ def gpt2() -> GPT2Config:
 
 def prepare(root: Path) -> None:
     """Writes the initial models, and two files of tokens: of 2 bytes behind a header, and of 1 byte."""
-    for family, config in (("llama", llama(False)), ("tied", llama(True)), ("gpt2", gpt2())):
+    models = {"llama": llama(), "tied": llama(is_tied=True), "deep": llama(layers=4), "gpt2": gpt2()}
+    for family, config in models.items():
         torch.manual_seed(3)
         AutoModelForCausalLM.from_config(config).save_pretrained(root / family)
     random = np.random.default_rng(1)
@@ -169,6 +175,7 @@ def job(root: Path, case: Case, rank: int, checkpoints: Path) -> dict:
         {"path": str(root / "b.bin"), "begin": 0, "tokens": 20_000, "width": 1},
     ]
     arrangement = {"zero": "0", "shard": 1, "sequence": False, "recompute": "none", "precision": "f32", "device": "cpu"}
+    arrangement |= {"schedule": "1f1b", "chunks": 1}
     training = {
         "batch": BATCH,
         "share": {"start": reader * share, "end": (reader + 1) * share},

@@ -8,7 +8,7 @@ from dtrain_engines import titan
 
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
-from torchtitan.config import CommConfig, DebugConfig, ParallelismConfig, TrainingConfig
+from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
@@ -20,12 +20,13 @@ from torchtitan.models.common.config_utils import (
 from torchtitan.models.common.param_init import skip_param_init
 from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock
 from torchtitan.models.llama3.parallelize import parallelize_llama
-from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
 from torchtitan.protocols.model_spec import ModelSpec
+from torchtitan.trainer import Trainer
 
 HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, FFN, VOCAB = 64, 4, 2, 16, 128, 256
 INIT = {"weight": partial(nn.init.normal_, std=0.02), "bias": nn.init.zeros_}
 JOB = titan.JOB
+LAYERS = 2 * JOB.arrangement["chunks"]  # TEST
 TIED = JOB.assignment["model"]["tied"]  # TEST
 EMBEDDING = {"weight": skip_param_init} if TIED else INIT  # TEST
 
@@ -63,25 +64,39 @@ SPEC = ModelSpec(
         tok_embeddings=Embedding.Config(num_embeddings=VOCAB, embedding_dim=HIDDEN, param_init=EMBEDDING),
         norm=norm(),
         lm_head=Linear.Config(in_features=HIDDEN, out_features=VOCAB, param_init=INIT),
-        layers=[block() for _ in range(2)],
+        layers=[block() for _ in range(LAYERS)],
     ),
     parallelize_fn=parallelize_llama,
     pipelining_fn=pipeline_llm,
     post_optimizer_build_fn=None,
-    state_dict_adapter=Llama3StateDictAdapter,
+    state_dict_adapter=None,
 )
 
 
+SCHEDULES = {  # TEST
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "zero_bubble": "InterleavedZeroBubble",
+}
+
+
+def stages() -> list[list[str]]:  # TEST: one chunk after the other
+    count = JOB.degree("pipeline") * JOB.arrangement["chunks"]
+    layers = [f"layers.{index}" for index in range(LAYERS)]
+    each = LAYERS // count
+    parts = [layers[begin : begin + each] for begin in range(0, LAYERS, each)]
+    return [["tok_embeddings", *parts[0]], *parts[1:-1], [*parts[-1], "norm", "lm_head"]]
+
+
 def train() -> titan.Trainer.Config:
+    return titan.configured(emitted())
+
+
+def emitted() -> Trainer.Config:
     piped = JOB.degree("pipeline") > 1  # TEST: the emitter writes numbers
-    return titan.Trainer.Config(
+    return Trainer.Config(
         model_spec=SPEC,
-        hf_assets_path=titan.INITIAL,
-        dump_folder=titan.DUMP_FOLDER,
-        tokenizer=titan.NoTokenizer.Config(),
-        dataloader=titan.DataLoader.Config(),
-        metrics=titan.Metrics.Config(),
-        validator=titan.Validator.Config(),
         loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCAB)),
         optimizer=OptimizersContainer.Config(
             param_groups=[
@@ -97,7 +112,6 @@ def train() -> titan.Trainer.Config:
                 ),
             ]
         ),
-        lr_scheduler=titan.LearningRate.Config(),
         training=TrainingConfig(
             local_batch_size=len(JOB.share) if piped else JOB.micro_batch,  # TEST
             global_batch_size=8,
@@ -117,15 +131,10 @@ def train() -> titan.Trainer.Config:
             expert_parallel_degree=1,
             pipeline_parallel_degree=JOB.degree("pipeline"),  # TEST
             # TEST: only with a pipeline
-            pipeline_parallel_schedule="1F1B",
+            pipeline_parallel_schedule=SCHEDULES[JOB.arrangement["schedule"]],
             pipeline_parallel_microbatch_size=JOB.micro_batch if piped else 1,
-            module_fqns_per_model_part=[
-                ["tok_embeddings", "layers.0"],
-                ["layers.1", "norm", "lm_head"],
-            ] if piped else None,
+            module_fqns_per_model_part=stages() if piped else None,
         ),
         activation_checkpoint=FullAC.Config() if JOB.arrangement["recompute"] == "full" else None,  # TEST
-        checkpoint=titan.CheckpointManager.Config(),
-        comm=CommConfig(train_timeout_seconds=1200),
         debug=DebugConfig(seed=1),
     )
