@@ -64,6 +64,7 @@ NAMES = [
     "torchtitan.models.llama3.model:Llama3Model.Config",
     "torchtitan.models.llama3.model:Llama3TransformerBlock.Config",
     "torchtitan.models.llama3.parallelize:parallelize_llama",
+    "torchtitan.models.llama3.state_dict_adapter:Llama3StateDictAdapter",
     "torchtitan.models.qwen3.model:Qwen3Model.Config",
     "torchtitan.models.qwen3.model:Qwen3TransformerBlock.Config",
     "torchtitan.models.qwen3.parallelize:parallelize_qwen3",

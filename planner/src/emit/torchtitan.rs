@@ -10,7 +10,7 @@ use super::hosts::HostShape;
 use super::source::DecoderPlan;
 use super::{ConfigFile, ConfigFiles, head};
 use crate::pipeline_schedule::chunks_of;
-use dtrain_protocol::Axis;
+use dtrain_protocol::{Axis, DeviceKind};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
 
 /// Version of torchtitan against which the names were checked.
@@ -142,8 +142,10 @@ fn training(source: &DecoderPlan) -> String {
         Precision::Bf16 | Precision::Fp8 => "bfloat16",
         Precision::F32 | Precision::F16 => "float32",
     };
-    let is_loose = piped || source.degree(Axis::Expert) > 1;
-    let graphs = if is_loose { "            disable_cuda_graphs=True,\n" } else { "" };
+    // Graphs are CUDA's, and torchtitan captures none of a pipeline or of an exchange with experts.
+    let has_no_graphs =
+        piped || source.degree(Axis::Expert) > 1 || source.arrangement.device == DeviceKind::Cpu;
+    let graphs = if has_no_graphs { "            disable_cuda_graphs=True,\n" } else { "" };
     format!(
         "        training=TrainingConfig(\n            local_batch_size={local},\n            \
          global_batch_size={},\n            seq_len={},\n            max_norm={clip},\n            steps={},\n            \

@@ -47,9 +47,14 @@ fn imports(source: &DecoderPlan) -> String {
     } else {
         ""
     };
+    let adapter = if is_mixture {
+        ""
+    } else {
+        "from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter\n"
+    };
     let (converters, compile) = (fp8::imports(source), fp8::compile_import(source));
     format!(
-        "\nfrom functools import partial\n\nimport torch.nn as nn\nfrom datasets import load_dataset\n\n\
+        "\nfrom functools import partial\n\nimport torch.nn as nn\nfrom datasets import Dataset, load_dataset\n\n\
          from torchtitan.components.checkpoint import CheckpointManager\n\
          from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss\n\
          from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig{hook}\n{converters}\
@@ -60,7 +65,7 @@ fn imports(source: &DecoderPlan) -> String {
          from torchtitan.models.common import {rope}, Embedding, Linear, RMSNorm\n\
          from torchtitan.models.common.config_utils import (\n    get_attention_config,\n    {parts},\n)\n{skip}\
          from torchtitan.models.{family}.model import {base}Model, {base}TransformerBlock\n\
-         from torchtitan.models.{family}.parallelize import parallelize_{}\n\
+         from torchtitan.models.{family}.parallelize import parallelize_{}\n{adapter}\
          from torchtitan.protocols.model_spec import ModelSpec\nfrom torchtitan.trainer import Trainer\n",
         if is_mixture { "qwen3" } else { "llama" }
     )
@@ -72,13 +77,12 @@ fn settings(source: &DecoderPlan) -> String {
     let model = source.model;
     format!(
         "\n# SET: a folder with a tokenizer.json of at most {} tokens.\nTOKENIZER = \"assets/tokenizer\"\n\
-         # SET: the training text; each file is a document.\nFILES = {files}\n\n\
-         DATASETS[\"recipe\"] = DatasetConfig(\n    path=\"text\",\n    \
-         loader=lambda path: load_dataset(path, data_files=FILES, sample_by=\"document\", split=\"train\"),\n    \
-         sample_processor=lambda sample: sample[\"text\"],\n)\n\n\
+         # SET: the training text; each file is a document.\nFILES = {files}\n\
+         # Ranks that read documents of their own.\nREADERS = {}\n{DOCUMENTS}\n\
          HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, FFN, VOCAB = {}, {}, {}, {}, {}, {}\n\
          INIT = {{\"weight\": partial(nn.init.normal_, std=0.02), \"bias\": nn.init.zeros_}}\n",
         model.vocab,
+        source.readers(),
         model.hidden,
         model.heads,
         model.kv_heads,
@@ -87,6 +91,29 @@ fn settings(source: &DecoderPlan) -> String {
         model.vocab
     )
 }
+
+/// The data set, in Python. `datasets` fails on a rank without a document, so few files are cut up.
+const DOCUMENTS: &str = r#"
+
+def documents(path):
+    """Returns the files as documents; where there are fewer than READERS, the longest are halved."""
+    files = load_dataset(path, data_files=FILES, sample_by="document", split="train")
+    if len(files) >= READERS:
+        return files
+    texts = list(files["text"])
+    while len(texts) < READERS:
+        longest = max(range(len(texts)), key=lambda place: len(texts[place]))
+        text = texts[longest]
+        texts[longest : longest + 1] = [text[: len(text) // 2], text[len(text) // 2 :]]
+    return Dataset.from_dict({"text": texts})
+
+
+DATASETS["recipe"] = DatasetConfig(
+    path="text",
+    loader=documents,
+    sample_processor=lambda sample: sample["text"],
+)
+"#;
 
 fn blocks(source: &DecoderPlan) -> String {
     let model = source.model;
@@ -129,12 +156,24 @@ fn mixture(experts: &Experts) -> String {
     )
 }
 
+/// The adapter between the weights of Llama in Hugging Face's form and those of torchtitan.
+const ADAPTER: &str = "    # Weights in the form of Hugging Face: --checkpoint.initial_load_in_hf begins with those in TOKENIZER, or in
+    # --checkpoint.initial_load_path; --checkpoint.last_save_model_only with --checkpoint.last_save_in_hf writes the last.
+    state_dict_adapter=Llama3StateDictAdapter,
+";
+
+/// The reason why a mixture has no adapter.
+const WITHOUT_ADAPTER: &str = "    # No weights in the form of Hugging Face: its Qwen3 has norms of queries and keys, which these blocks lack.
+    state_dict_adapter=None,
+";
+
 fn spec(source: &DecoderPlan) -> String {
     let model = source.model;
     let (name, parallelize, hook) = match model.experts {
         Some(_) => ("Qwen3", "parallelize_qwen3", "register_moe_load_balancing_hook"),
         None => ("Llama3", "parallelize_llama", "None"),
     };
+    let adapter = if model.experts.is_some() { WITHOUT_ADAPTER } else { ADAPTER };
     let embedding = if model.tied { "{\"weight\": skip_param_init}" } else { "INIT" };
     let tied = if model.tied { "True" } else { "False" };
     format!(
@@ -143,7 +182,7 @@ fn spec(source: &DecoderPlan) -> String {
          tok_embeddings=Embedding.Config(num_embeddings=VOCAB, embedding_dim=HIDDEN, param_init={embedding}),\n        \
          norm=norm(),\n        lm_head=Linear.Config(in_features=HIDDEN, out_features=VOCAB, param_init=INIT),\n        \
          layers=[block() for _ in range({})],\n    ),\n    parallelize_fn={parallelize},\n    pipelining_fn=pipeline_llm,\n    \
-         post_optimizer_build_fn={hook},\n    state_dict_adapter=None,\n)\n",
+         post_optimizer_build_fn={hook},\n{adapter})\n",
         name.to_lowercase(),
         model.layers
     )

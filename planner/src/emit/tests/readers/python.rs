@@ -1,5 +1,5 @@
 //! Reads Python modules of imports, assignments, functions that return an expression, and loops of one
-//! assignment.
+//! assignment. Functions with parameters are kept as text.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -17,17 +17,39 @@ pub(in super::super) struct PythonModule {
     pub(in super::super) values: Map<String, Value>,
     /// Calls with their keywords.
     pub(in super::super) calls: Vec<(String, Vec<String>)>,
+    /// Functions with parameters, as they are written.
+    pub(in super::super) functions: BTreeMap<String, String>,
 }
 
 impl PythonModule {
     /// Reads a module.
     pub(in super::super) fn of(text: &str) -> Self {
-        let mut reader = PythonReader { tokens: tokens(text), at: 0, module: Self::default() };
+        let (text, functions) = without_functions(text);
+        let module = Self { functions, ..Self::default() };
+        let mut reader = PythonReader { tokens: tokens(&text), at: 0, module };
         while reader.at < reader.tokens.len() {
             reader.statement();
         }
         reader.module
     }
+}
+
+/// Returns the text without its functions that have parameters, and these by their names.
+fn without_functions(text: &str) -> (String, BTreeMap<String, String>) {
+    let (mut others, mut functions, mut current) = (String::new(), BTreeMap::new(), None);
+    for line in text.split_inclusive('\n') {
+        let header = line.strip_prefix("def ").and_then(|rest| rest.split_once('('));
+        match header {
+            Some((name, parameters)) if !parameters.starts_with(')') => current = Some(name.to_owned()),
+            _ if line.starts_with([' ', '\n']) => {}
+            _ => current = None,
+        }
+        match &current {
+            Some(name) => *functions.entry(name.clone()).or_default() += line,
+            None => others += line,
+        }
+    }
+    (others, functions)
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 fn read(emitted: &ConfigFiles) -> Lines {
     let module = PythonModule::of(file(emitted, "dtrain_config.py"));
+    assert_eq!(module.functions.keys().collect::<Vec<_>>(), ["documents"]);
     let mut found = flat("", &Value::Object(module.values));
     found.append(&mut start(emitted));
     found
@@ -39,6 +40,7 @@ fn all(of: &SampleValues) -> String {
     format!(
         "files dtrain_config.py
         start PYTHONPATH=. torchrun --nproc-per-node {} -m torchtitan.train --module dtrain_config --config train
+        READERS {}
         HIDDEN {}
         HEADS {}
         KV_HEADS {}
@@ -63,6 +65,7 @@ fn all(of: &SampleValues) -> String {
         train.checkpoint.keep_latest_k {}
         {groups}{RECIPE}{}",
         of.ranks_per_host(),
+        layout.readers(),
         model.hidden,
         model.heads,
         model.kv_heads,
@@ -92,11 +95,7 @@ const RECIPE: &str = "
     FILES [/data/data/*.txt]
     DATASETS[recipe] DatasetConfig()
     DATASETS[recipe].path text
-    DATASETS[recipe].loader.lambda-path load_dataset()
-    DATASETS[recipe].loader.lambda-path.0 path
-    DATASETS[recipe].loader.lambda-path.data_files [/data/data/*.txt]
-    DATASETS[recipe].loader.lambda-path.sample_by document
-    DATASETS[recipe].loader.lambda-path.split train
+    DATASETS[recipe].loader documents
     DATASETS[recipe].sample_processor.lambda-sample sample[text]
     INIT.weight partial()
     INIT.weight.0 nn.init.normal_
@@ -123,7 +122,6 @@ const RECIPE: &str = "
     SPEC ModelSpec()
     SPEC.flavor recipe
     SPEC.pipelining_fn pipeline_llm
-    SPEC.state_dict_adapter null
     SPEC.model.dim 256
     SPEC.model.vocab_size 256
     SPEC.model.enable_weight_tying false
@@ -173,6 +171,7 @@ const LLAMA: &str = "
     SPEC.model Llama3Model.Config()
     SPEC.parallelize_fn parallelize_llama
     SPEC.post_optimizer_build_fn null
+    SPEC.state_dict_adapter Llama3StateDictAdapter
 ";
 
 const EXPERTS: &str = "
@@ -200,6 +199,7 @@ const EXPERTS: &str = "
     SPEC.model Qwen3Model.Config()
     SPEC.parallelize_fn parallelize_qwen3
     SPEC.post_optimizer_build_fn register_moe_load_balancing_hook
+    SPEC.state_dict_adapter null
 ";
 
 /// The degrees of replicas, shards and experts, and the class of recompute.
@@ -234,7 +234,7 @@ fn torchtitan_is_given_what_each_plan_says() {
         ConfigFormat::Torchtitan,
         all,
         &[
-            ("single", degrees!(1, 1, 1, "null"), &[CPU_NOTE, DATA_NOTE]),
+            ("single", degrees!(1, 1, 1, "null" "training.disable_cuda_graphs true"), &[CPU_NOTE, DATA_NOTE]),
             ("llama", SHARDED, &[DATA_NOTE]),
             ("cut", SHARDED, &[DATA_NOTE]),
             ("whole", degrees!(1, 4, 1, "null"), &[DATA_NOTE, BALANCE]),
