@@ -1,5 +1,10 @@
 //! Recipes that another engine trains. `tests/run engines` installs PyTorch, torchtitan and transformers and runs these alone;
-//! without them a test is skipped.
+//! without them a test is skipped. CI runs a short form.
+
+mod failures;
+mod hosts;
+mod install;
+mod slurm;
 
 use crate::interop::series;
 use dtrain_protocol::Rank;
@@ -52,14 +57,41 @@ ranks = 2
 devices = "cpu"
 "#;
 
+/// Steps of the recipe.
+const STEPS: u32 = 30;
+
+/// Returns the text of the recipe.
+fn corpus() -> String {
+    let words = ["gradient", "descends", "slowly", "over", "a", "rough", "loss", "surface"];
+    let text: Vec<_> = (0..6000usize).map(|at| words[at * at % 13 % words.len()]).collect();
+    text.join(" ")
+}
+
 /// Makes a folder with the recipe and its text.
 fn env() -> TestEnv {
     let env = TestEnv::default();
     env.file("recipe.toml", RECIPE);
-    let words = ["gradient", "descends", "slowly", "over", "a", "rough", "loss", "surface"];
-    let text: Vec<_> = (0..6000usize).map(|at| words[at * at % 13 % words.len()]).collect();
-    env.file("corpus.txt", text.join(" "));
+    env.file("corpus.txt", corpus());
     env
+}
+
+/// Returns an interpreter with the packages of all engines; `None`, the test being skipped, where there is none, and in CI
+/// for a test that does not belong to the short form there.
+fn python(form: Form) -> Option<PathBuf> {
+    if form == Form::Whole && std::env::var_os("DTRAIN_WHOLE_ENGINES").is_none() {
+        skip_large("it belongs to the whole form, `tests/run engines`".to_owned());
+        return None;
+    }
+    python_with("torchtitan").map_err(skip_large).ok()
+}
+
+/// The form of these tests to which one belongs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// That of CI.
+    Short,
+    /// That of `tests/run engines`.
+    Whole,
 }
 
 /// Returns the interpreter for an engine on this machine's CPUs. torchtitan expects an accelerator, so its interpreter
@@ -70,8 +102,9 @@ fn interpreter(env: &TestEnv, engine: &str, python: &Path) -> PathBuf {
     }
     let shim = root().join("tests/data/engines/cpu_shim.py");
     let (python, shim) = (python.display(), shim.display());
-    let script =
-        format!("#!/bin/sh\n[ \"$1\" = -m ] || exec {python} \"$@\"\nshift 2\nexec {python} {shim} \"$@\"\n");
+    let script = format!(
+        "#!/bin/sh\n[ \"$2\" = torchtitan.train ] || exec {python} \"$@\"\nshift 2\nexec {python} {shim} \"$@\"\n"
+    );
     let path = env.file("python", script);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
     path
@@ -117,10 +150,7 @@ fn second_rank(trial: &str) -> Option<Pid> {
 
 #[test]
 fn engines_train_as_the_own_worker_does() {
-    let python = match python_with("torchtitan") {
-        Ok(python) => python,
-        Err(missing) => return skip_large(missing),
-    };
+    let Some(python) = python(Form::Short) else { return };
     let env = env();
     let zero = ["layout.zero=3", "layout.data=2"];
     let wanted = losses(&env, "dtrain", &python, &zero);
@@ -148,10 +178,7 @@ fn engines_train_as_the_own_worker_does() {
 
 #[test]
 fn the_python_package_passes_its_tests() {
-    let python = match python_with("torchtitan") {
-        Ok(python) => python,
-        Err(missing) => return skip_large(missing),
-    };
+    let Some(python) = python(Form::Short) else { return };
     let package = root().join("runner/python");
     let mut tests = Command::new(python);
     tests.args(["-m", "unittest", "discover", "-s"]).arg(package.join("tests")).env("PYTHONPATH", package);
@@ -162,10 +189,7 @@ fn the_python_package_passes_its_tests() {
 
 #[test]
 fn a_killed_rank_of_an_engine_goes_on_from_its_newest_checkpoint() {
-    let python = match python_with("torchtitan") {
-        Ok(python) => python,
-        Err(missing) => return skip_large(missing),
-    };
+    let Some(python) = python(Form::Short) else { return };
     let settings = ["layout.zero=3", "layout.data=2", "checkpoint.every=5 steps"];
     for engine in ENGINES {
         let env = env();

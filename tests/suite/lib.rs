@@ -121,6 +121,11 @@ impl TestEnv {
         Self { program: Some(path.to_owned()), ..Self::default() }
     }
 
+    /// The folder of everything.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The state folder.
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")

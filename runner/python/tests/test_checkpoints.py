@@ -209,7 +209,7 @@ class OnHosts(unittest.TestCase):
             folder = self.root / f"step-{step}"
             folder.mkdir()
             if is_complete:
-                Manifest(step, "fsdp", 1, 1, {}).write(folder)
+                Manifest(step, 1, "fsdp", 1, 1, {}).write(folder)
         remove_old(self.root, 8, 2)
         self.assertEqual(self.names(self.root), ["step-10", "step-4", "step-8"])
         remove_old(self.root, 8, 0)

@@ -1,9 +1,8 @@
 //! Failures of an engine, each provoked once: in place of a step, a stand-in raises what PyTorch raises.
 
-use super::env;
+use super::{Form, env, python};
 use dtrain_runner::ledger::History;
-use dtrain_skip::skip_large;
-use dtrain_tests::{TestEnv, python_with};
+use dtrain_tests::TestEnv;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -66,10 +65,7 @@ fn stand_in(env: &TestEnv, python: &Path, statement: &str) -> PathBuf {
 
 #[test]
 fn each_failure_of_an_engine_is_named_with_what_to_do_and_not_repeated_in_vain() {
-    let python = match python_with("torchtitan") {
-        Ok(python) => python,
-        Err(missing) => return skip_large(missing),
-    };
+    let Some(python) = python(Form::Whole) else { return };
     for Case { raises, says, attempts } in CASES {
         let env = env();
         let python = format!("cluster.python={}", stand_in(&env, &python, raises).display());

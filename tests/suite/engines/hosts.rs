@@ -1,12 +1,11 @@
 //! Engines on two hosts of the lab, of which a rank, an agent or a whole host is killed.
 
-use super::{ENGINES, RECIPE, STEPS, assert_near, corpus, interpreter, losses};
+use super::{ENGINES, Form, RECIPE, STEPS, assert_near, corpus, interpreter, losses, python};
 use crate::cluster::train::{Run, nothing_is_left};
 use crate::lab::{Lab, Options};
 use dtrain_protocol::Rank;
 use dtrain_runner::ledger::History;
-use dtrain_skip::skip_large;
-use dtrain_tests::{TestEnv, python_with};
+use dtrain_tests::TestEnv;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -40,7 +39,8 @@ impl Victim {
 /// Kills the process of node2 whose command contains `word`.
 fn kill_one(lab: &Lab, word: &str) {
     let all = lab.processes("node2");
-    let found = all.iter().find(|process| process.command.contains(word) && !process.command.contains("--stdio"));
+    let found =
+        all.iter().find(|process| process.command.contains(word) && !process.command.contains("--stdio"));
     let found = found.unwrap_or_else(|| panic!("nothing with {word:?} on node2: {all:?}"));
     let pid = i32::try_from(found.id).ok().and_then(Pid::from_raw).expect("a number of a process");
     kill_process(pid, Signal::KILL).expect("it is there");
@@ -83,7 +83,8 @@ fn wait_for_checkpoint(lab: &Lab, host: &str, step: u32) {
     loop {
         let trials = lab.home(host).join(".local/state/dtrain/hosts");
         let hosts = fs::read_dir(trials).into_iter().flatten().flatten();
-        let trials = hosts.filter_map(|host| fs::read_dir(host.path().join("trials")).ok()).flatten().flatten();
+        let trials =
+            hosts.filter_map(|host| fs::read_dir(host.path().join("trials")).ok()).flatten().flatten();
         if trials.into_iter().any(|trial| trial.path().join(&file).exists()) {
             return;
         }
@@ -109,10 +110,7 @@ fn recorded(lab: &Lab) -> (Vec<f64>, usize) {
 
 /// Kills a part of the second host after a checkpoint, and compares the losses with those of the own worker.
 fn goes_on_without(victim: Victim, engines: &[&str]) {
-    let python = match python_with("torchtitan") {
-        Ok(python) => python,
-        Err(missing) => return skip_large(missing),
-    };
+    let Some(python) = python(Form::Whole) else { return };
     let env = super::env();
     let wanted = losses(&env, "dtrain", &python, &["layout.zero=3", "layout.data=2"]);
     for engine in engines {

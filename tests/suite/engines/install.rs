@@ -37,7 +37,8 @@ fn an_engine_is_installed_from_wheels_without_a_network_and_then_listed() {
     let words = String::from_utf8_lossy(&installed.stderr);
     assert!(installed.status.success(), "{words}");
     let listed = String::from_utf8(env.expect(0, ["engine", "ls"]).stdout).expect("UTF-8");
-    let line = |engine: &str| listed.lines().find(|line| line.starts_with(engine)).expect("a line").to_owned();
+    let line =
+        |engine: &str| listed.lines().find(|line| line.starts_with(engine)).expect("a line").to_owned();
     assert!(line("fsdp").contains("torch 2.15.0, transformers 5.24.0"), "{listed}");
     assert!(line("torchtitan").contains("has no torchtitan"), "{listed}");
 
@@ -53,17 +54,25 @@ fn an_engine_is_installed_from_wheels_without_a_network_and_then_listed() {
 fn a_run_is_refused_before_it_is_recorded_when_packages_are_missing_or_too_old() {
     let env = env();
     let folder = wheels(&env, &["torch==2.7.0", "transformers==4.57.0"]);
-    let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(env.path().join("old")).status();
+    let made =
+        Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(env.path().join("old")).status();
     assert!(made.expect("python3 starts").success());
     let site = env.path().join("old/lib");
-    let site = std::fs::read_dir(site).expect("a folder").flatten().next().expect("one").path().join("site-packages");
+    let site = std::fs::read_dir(site)
+        .expect("a folder")
+        .flatten()
+        .next()
+        .expect("one")
+        .path()
+        .join("site-packages");
     for wheel in std::fs::read_dir(folder).expect("wheels").flatten() {
-        let unpacked = Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel.path()).arg(&site).status();
+        let unpacked =
+            Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel.path()).arg(&site).status();
         assert!(unpacked.expect("python3 starts").success());
     }
     let python = format!("cluster.python={}", env.path().join("old/bin/python").display());
     let run = |engine: &str| {
-        let output = env.expect(3, ["run", "--no-sample", "--engine", engine, "--set", &python]);
+        let output = env.expect(4, ["run", "--no-sample", "--engine", engine, "--set", &python]);
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let old = run("fsdp");

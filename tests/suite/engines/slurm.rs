@@ -1,19 +1,14 @@
 //! An engine in a Slurm job of two nodes: it is stopped and resumed, on the farm of the tests of Slurm.
 
-use super::{RECIPE, STEPS, assert_near, interpreter, losses};
+use super::{Form, PATIENCE, RECIPE, STEPS, assert_near, interpreter, losses, python};
 use crate::interop::series;
 use crate::slurm::Farm;
-use dtrain_skip::skip_large;
-use dtrain_tests::python_with;
 use std::fs;
 use std::process::Stdio;
 
 #[test]
 fn an_engine_trains_in_a_slurm_job_and_goes_on_in_another() {
-    let python = match python_with("torchtitan") {
-        Ok(python) => python,
-        Err(missing) => return skip_large(missing),
-    };
+    let Some(python) = python(Form::Whole) else { return };
     let Some(farm) = Farm::start(2) else { return };
     let env = super::env();
     let wanted = losses(&env, "dtrain", &python, &["layout.zero=3", "layout.data=2"]);
@@ -24,13 +19,14 @@ fn an_engine_trains_in_a_slurm_job_and_goes_on_in_another() {
     env.file("job.toml", engine);
     let dtrain = |arguments: &[&str]| farm.dtrain(&env, arguments);
     let mut run = dtrain(&["run", "job.toml", "--no-sample"]);
-    let child = run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let child =
+        run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let before = env.newest_trial();
     let is_saved = || {
         let newest = env.newest_trial();
         newest != before && newest.join("checkpoints/engine/step-10/manifest.json").exists()
     };
-    farm.wait_for("a checkpoint of step 10", super::PATIENCE, is_saved);
+    farm.wait_for("a checkpoint of step 10", PATIENCE, is_saved);
     let says = |arguments: &[&str]| {
         let output = dtrain(arguments).stdin(Stdio::null()).output().expect("it starts");
         let words = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -25,7 +25,7 @@ const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "sbatch", "srun", 
 const SECRET: (&str, &str) = ("HF_TOKEN", "canary-5d1e8");
 
 /// A Slurm that is up. Dropping it ends all that runs in it.
-pub(super) struct Farm {
+pub(crate) struct Farm {
     folder: tempfile::TempDir,
     daemons: Child,
 }
@@ -33,7 +33,7 @@ pub(super) struct Farm {
 impl Farm {
     /// A farm of `nodes` nodes, n1 and so on, with the partitions `low` (the default) and `high`, whose jobs push those of `low` back
     /// into the queue. `None`, the test being skipped, where the machine has no Slurm.
-    pub(super) fn start(nodes: usize) -> Option<Self> {
+    pub(crate) fn start(nodes: usize) -> Option<Self> {
         let missing: Vec<_> = PROGRAMS.iter().filter(|program| !is_there(program)).collect();
         if !missing.is_empty() || !getuid().is_root() {
             skip(format_args!("it needs root and {PROGRAMS:?}; missing: {missing:?}"));
@@ -66,20 +66,20 @@ impl Farm {
     }
 
     /// A command that finds this Slurm.
-    pub(super) fn on(&self, mut command: Command) -> Command {
+    pub(crate) fn on(&self, mut command: Command) -> Command {
         command.env("SLURM_CONF", self.folder.path().join("slurm.conf")).env("PATH", path());
         command
     }
 
     /// `dtrain` with these arguments, in a house.
-    pub(super) fn dtrain(&self, house: &TestEnv, arguments: &[&str]) -> Command {
+    pub(crate) fn dtrain(&self, house: &TestEnv, arguments: &[&str]) -> Command {
         let mut command = self.on(house.dtrain(arguments));
         command.env(SECRET.0, SECRET.1);
         command
     }
 
     /// What a program of Slurm says.
-    pub(super) fn ask(&self, program: &str, arguments: &[&str]) -> String {
+    pub(crate) fn ask(&self, program: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(program);
         command.args(arguments);
         let output = self.on(command).output().expect("it was looked for");
@@ -87,16 +87,21 @@ impl Farm {
     }
 
     /// Waits until something is so.
-    pub(super) fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let until = Instant::now() + PATIENCE;
+    pub(crate) fn until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        self.wait_for(what, PATIENCE, is_so);
+    }
+
+    /// The same, with a patience of the caller's.
+    pub(crate) fn wait_for(&self, what: &str, patience: Duration, mut is_so: impl FnMut() -> bool) {
+        let until = Instant::now() + patience;
         while !is_so() {
-            assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}\n{}", self.logs());
+            assert!(Instant::now() < until, "not within {patience:?}: {what}\n{}", self.logs());
             sleep(Duration::from_millis(50));
         }
     }
 
     /// Kills the daemon of a node and all that it runs, at once.
-    pub(super) fn kill_node(&self, node: &str) {
+    pub(crate) fn kill_node(&self, node: &str) {
         let is_daemon = |process: &Path| {
             let line = fs::read_to_string(process.join("cmdline")).unwrap_or_default();
             line.contains(&format!("slurmd\0-D\0-N\0{node}\0"))
@@ -116,7 +121,7 @@ impl Farm {
     }
 
     /// Programs of this test that still run on any node, in words.
-    pub(super) fn programs(&self) -> Vec<String> {
+    pub(crate) fn programs(&self) -> Vec<String> {
         let mark = format!("SLURM_CONF={}", self.configuration());
         let mut found = Vec::new();
         for process in fs::read_dir("/proc").expect("there is one").flatten() {
@@ -131,7 +136,7 @@ impl Farm {
     }
 
     /// Programs of jobs that have the secret of the shell which submitted them.
-    pub(super) fn leaks(&self) -> Vec<String> {
+    pub(crate) fn leaks(&self) -> Vec<String> {
         let marks = [format!("SLURM_CONF={}", self.configuration()), format!("{}={}", SECRET.0, SECRET.1)];
         let mut found = Vec::new();
         for process in fs::read_dir("/proc").expect("there is one").flatten() {
@@ -146,7 +151,7 @@ impl Farm {
     }
 
     /// Output of the daemons, to explain a failed test.
-    pub(super) fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         let mut all = self.ask("squeue", &[]);
         for file in fs::read_dir(self.folder.path().join("log")).expect("a folder").flatten() {
             let text = fs::read_to_string(file.path()).unwrap_or_default();

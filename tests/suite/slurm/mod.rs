@@ -4,7 +4,7 @@ mod farm;
 
 use dtrain_runner::ledger::History;
 use dtrain_tests::{SHORT_STEPS, SHORT_TRAINING, TestEnv, numbered_lines};
-use farm::Farm;
+pub(crate) use farm::Farm;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::process::{Child, Output, Stdio};

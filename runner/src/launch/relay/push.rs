@@ -17,7 +17,10 @@ impl RemoteHost {
     pub(in crate::launch) fn put_checkpoint(&mut self, trial: &TrialId, folder: &Path) -> Result<(), String> {
         let (manifest_text, manifest) = checkpoints::read_local_manifest(folder)?;
         let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        match self.ask(&Request::Checkpoints { trial: trial.clone() })? {
+        match self.ask(&Request::Checkpoints {
+            trial: trial.clone(),
+            writer: checkpoints::CheckpointWriter::Worker,
+        })? {
             Reply::Checkpoints(folders) if folders.iter().any(|found| found.name == name) => return Ok(()),
             Reply::Checkpoints(_) => {}
             other => return Err(unexpected_reply(&other)),
