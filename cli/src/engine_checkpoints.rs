@@ -81,6 +81,33 @@ pub(crate) fn converted(
     })
 }
 
+/// Returns a complete checkpoint of an engine's trial on this machine, as the engine wrote it.
+pub(crate) fn complete(
+    context: &Context,
+    trial: &TrialDetails,
+    wanted: CheckpointSelector,
+) -> Result<Checkpoint, CommandError> {
+    let mut kept = TrialCheckpoints::of_trial(context, trial.clone())?;
+    let label = &trial.row.label;
+    if kept.is_elsewhere() {
+        let what = format!("the checkpoints of {label} are on its hosts, each of which has a part");
+        return Err(CommandError::new(ExitReason::Usage, what).hint(format!(
+            "`dtrain resume {label}` continues it there as it is; `dtrain run RECIPE --from {label}` begins another training with its weights"
+        )));
+    }
+    let mut stores = kept.holders(context);
+    let inventory = inventory(context, &mut stores)?;
+    let found = select(&inventory.list(&stores), wanted, label)?;
+    let folder = context.home.trial(&trial.row.id).checkpoints().join(ENGINE_FOLDER).join(&found.name);
+    Ok(Checkpoint {
+        step: StepId(found.step),
+        attempt: AttemptId(found.attempt),
+        folder,
+        at_ms: found.modified_ms,
+        refused: None,
+    })
+}
+
 /// Returns the newest complete checkpoint that is wanted.
 fn select(
     listed: &[CheckpointInfo],

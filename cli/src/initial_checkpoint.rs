@@ -6,6 +6,7 @@ use crate::exit_code::ExitReason;
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::pretrained::{DIGEST, FOLDER, WeightsFolder, decoder, failure};
 use crate::trials::{self, history_failure};
+use dtrain_protocol::checkpoint::ENGINE_FOLDER;
 use dtrain_protocol::{ResumePoint, TrialId};
 use dtrain_recipes::Recipe;
 use dtrain_runner::checkpoints::{self, Adoption};
@@ -20,6 +21,13 @@ pub(crate) fn copy_source_checkpoint(
     trial: &TrialId,
     parent: &Parent,
 ) -> Result<(), CommandError> {
+    if let Some(name) = engine_checkpoint_name(parent) {
+        let to = context.home.trial(trial).checkpoints().join(ENGINE_FOLDER).join(name);
+        return checkpoints::link_engine_checkpoint(&parent.folder, &to).map_err(|reason| {
+            let what = format!("cannot take over the checkpoint of {}", parent.label);
+            CommandError::new(ExitReason::Infrastructure, what).cause(reason)
+        });
+    }
     let what = if parent.weights_only {
         Adoption::Weights
     } else {
@@ -37,6 +45,11 @@ pub(crate) fn copy_source_checkpoint(
     record_initial_checkpoint(history, trial, point)
 }
 
+/// Returns the name of the parent's checkpoint if a training engine wrote it.
+fn engine_checkpoint_name(parent: &Parent) -> Option<&str> {
+    parent.folder.file_name()?.to_str().filter(|name| checkpoints::engine_step(name).is_some())
+}
+
 /// Repeats the copy for a trial with no other checkpoint to resume from: the trial ended before the first
 /// copy was complete, or the copy is damaged.
 pub(crate) fn copy_source_checkpoint_again(
@@ -45,6 +58,14 @@ pub(crate) fn copy_source_checkpoint_again(
     trial: &TrialDetails,
     parent: &Parent,
 ) -> Result<(), CommandError> {
+    if engine_checkpoint_name(parent).is_some() {
+        let engine = context.home.trial(&trial.row.id).checkpoints().join(ENGINE_FOLDER);
+        return if engine.is_dir() {
+            Ok(())
+        } else {
+            copy_source_checkpoint(context, history, &trial.row.id, parent)
+        };
+    }
     let damage = |folder: &Path| checkpoints::verify_checksums(folder, &mut |_, _| ()).err();
     let (id, label) = (&trial.row.id, &trial.row.label);
     let mut news = TrialUpdate::default();

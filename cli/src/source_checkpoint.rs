@@ -8,7 +8,7 @@ use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::load_recipe::{LoadedRecipe, merge_user_layers};
 use crate::recipe_diff::{changed_keys, differences};
 use crate::trials::history_failure;
-use crate::{networks, trials};
+use crate::{engine_checkpoints, networks, trials};
 use dtrain_planner::{LearningRateChange, Plan, learning_rate_change};
 use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
 use dtrain_protocol::{InputManifest, StepId};
@@ -30,6 +30,24 @@ impl SourceCheckpoint {
         let trial = trials::trial(context, history, name)?;
         trials::refuse_imported(&trial)?;
         let checkpoint = find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(step))?;
+        let plan = trials::plan_of_trial(&trial)?;
+        Ok(Self { trial, plan, checkpoint })
+    }
+
+    /// Finds the checkpoint that the user typed, with the whole state of the training: for a trial of a training
+    /// engine, the engine's own checkpoint.
+    pub(crate) fn find_state(
+        context: &Context,
+        history: &History,
+        typed: &str,
+    ) -> Result<Self, CommandError> {
+        let (name, step) = split_step(typed)?;
+        let trial = trials::trial(context, history, name)?;
+        if !trial.is_of_engine() {
+            return Self::find(context, history, typed);
+        }
+        trials::refuse_imported(&trial)?;
+        let checkpoint = engine_checkpoints::complete(context, &trial, CheckpointSelector::of(step))?;
         let plan = trials::plan_of_trial(&trial)?;
         Ok(Self { trial, plan, checkpoint })
     }

@@ -187,6 +187,10 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) pruner: Option<String>,
 
+    /// Program that trains: dtrain (its own worker), torchtitan, or fsdp [default: `engine` of the recipe]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) engine: Option<String>,
+
     /// Trials that run side by side [default: cluster.slots, 1]
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,

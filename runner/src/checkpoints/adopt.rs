@@ -129,7 +129,7 @@ fn keep_weights(manifest: &mut Manifest) {
 }
 
 /// Hard-links the file `from` to the path `to`, or copies it if that is not possible.
-fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
     }

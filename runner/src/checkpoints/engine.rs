@@ -6,7 +6,7 @@
 
 use super::{
     CheckpointInfo, CheckpointStore, DamagedItem, FolderListing, MANIFEST, State, StoredFiles,
-    VerificationReport,
+    VerificationReport, adopt,
 };
 use crate::files;
 use dtrain_protocol::checkpoint::CorruptRange;
@@ -245,6 +245,32 @@ impl EngineManifest {
 
 fn damage(file: &str, bytes: u64, detail: String) -> CorruptRange {
     CorruptRange { file: file.to_owned(), begin: 0, end: bytes, tensors: Vec::new(), detail }
+}
+
+/// Makes the engine's checkpoint in the folder `from` also the folder `to`, unless that exists. Files are
+/// hard-linked, and copied only if `to` is on another file system.
+///
+/// `Err` names the folder that cannot be made.
+pub fn link_engine_checkpoint(from: &Path, to: &Path) -> Result<(), String> {
+    if to.exists() {
+        return Ok(());
+    }
+    let link = || -> io::Result<()> {
+        let partial = to.with_extension("partial");
+        if partial.exists() {
+            fs::remove_dir_all(&partial)?;
+        }
+        if let Some(parent) = to.parent() {
+            files::make_folder(parent)?;
+        }
+        files::make_folder(&partial)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            adopt::link_or_copy(&entry.path(), &partial.join(entry.file_name()))?;
+        }
+        fs::rename(&partial, to)
+    };
+    link().map_err(|error| format!("{}: {error}", to.display()))
 }
 
 /// Reads the manifest of a checkpoint folder; `None` if there is none that can be read.

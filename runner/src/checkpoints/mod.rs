@@ -14,7 +14,7 @@ mod verify_copies;
 mod tests;
 
 pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
-pub use engine::{EngineInventory, engine_step};
+pub use engine::{EngineInventory, engine_step, link_engine_checkpoint};
 pub use inventory::{CheckpointInfo, Inventory, State, StoredFiles};
 pub use pull::{pull, remove_unfinished};
 pub use store::{CheckpointStore, CheckpointWriter, FolderListing, LocalStore};

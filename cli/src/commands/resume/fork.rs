@@ -18,7 +18,7 @@ use std::mem::discriminant;
 pub(super) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandResult {
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
-    let origin = SourceCheckpoint::find(context, &history, &args.trial.trial)?;
+    let origin = SourceCheckpoint::find_state(context, &history, &args.trial.trial)?;
     if origin.trial.row.status == TrialStatus::Running {
         let label = origin.label();
         return Err(CommandError::new(ExitReason::Usage, format!("{label} is running"))

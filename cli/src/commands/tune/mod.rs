@@ -67,11 +67,6 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
         return Ok(exit);
     }
     let recipe = &loaded.checked.recipe;
-    if !recipe.engine.is_dtrain() {
-        let message =
-            format!("`dtrain tune` trains with dtrain's own worker, and engine = \"{}\"", recipe.engine);
-        return Err(CommandError::new(ExitReason::Usage, message).hint("add `--set engine=dtrain`"));
-    }
     let slots = SlotPool::of(recipe)?;
     recipe::check(args, &loaded)?;
     lr_range_test::check(args, recipe)?;
@@ -190,6 +185,7 @@ fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
     extra.extend(args.sampler.as_ref().map(|sampler| ("tune.sampler", text(sampler))));
     extra.extend(args.pruner.as_ref().map(|pruner| ("tune.pruner", text(pruner))));
     extra.extend(args.time.as_ref().map(|time| ("tune.time", text(time))));
+    extra.extend(args.engine.as_ref().map(|engine| ("engine", text(engine))));
     extra.extend(args.slots.map(|slots| ("cluster.slots", slots.to_string())));
     extra.extend(args.confirm.map(|seeds| ("tune.confirm", seeds.to_string())));
     extra
