@@ -1,0 +1,288 @@
+"""Tests of the way from Hugging Face weights through an engine and back. They need torch, transformers, torchtitan."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import cluster
+    import numpy as np
+    import torch
+    import torchtitan  # noqa: F401
+    from dtrain_engines import fsdp
+    from dtrain_engines.export import export
+    from dtrain_engines.job import Job, JobError
+    from dtrain_engines.tokens import Samples, StepReader
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+except ImportError:
+    raise unittest.SkipTest("the engines are not installed") from None
+
+SHIM = Path(__file__).resolve().parents[3] / "tests/data/engines"
+VOCAB, HIDDEN, HEADS, KV_HEADS, FFN, CONTEXT, BATCH, STEPS, VALID_SAMPLES = 256, 64, 4, 2, 128, 64, 8, 3, 4
+SAME = 1e-4
+
+
+def initial_model(folder: Path, family: str) -> None:
+    """A model of which no weight has a value that another initialization would give it."""
+    if family == "gpt2":
+        sizes = {"n_embd": HIDDEN, "n_inner": FFN, "n_layer": 2, "n_head": HEADS, "n_positions": CONTEXT}
+        dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        config = GPT2Config(vocab_size=VOCAB, bos_token_id=None, eos_token_id=None, **sizes, **dropout)
+    else:
+        config = LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=HIDDEN,
+            intermediate_size=FFN,
+            num_hidden_layers=2,
+            num_attention_heads=HEADS,
+            num_key_value_heads=KV_HEADS,
+            max_position_embeddings=256,
+            rms_norm_eps=1e-5,
+            rope_theta=10000.0,
+            tie_word_embeddings=family == "tied",
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    torch.manual_seed(5)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value) * 0.05)
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def job(root: Path, folder: Path, family: str, layout: dict[str, int], rank: int) -> dict:
+    segments = [{"path": str(root / "tokens"), "begin": 0, "tokens": 20_000, "width": 1}]
+    share = BATCH // layout.get("data", 1)
+    reader = rank // layout.get("tensor", 1)
+    return {
+        "assignment": {
+            "placement": {"host": 0},
+            "model": {
+                "kind": "decoder",
+                "layers": 2,
+                "hidden": HIDDEN,
+                "heads": HEADS,
+                "kv_heads": KV_HEADS,
+                "ffn": FFN,
+                "vocab": VOCAB,
+                "context": CONTEXT,
+                "tied": family != "llama",
+            },
+            "arrangement": {
+                "layout": {"tensor": 1, "context": 1, "expert": 1, "data": 1, "pipeline": 1, **layout},
+                "zero": "3" if "data" in layout else "0",
+                "shard": layout.get("data", 1),
+                "sequence": False,
+                "recompute": "full" if "data" in layout else "none",
+                "precision": "f32",
+                "device": "cpu",
+            },
+            "training": {
+                "batch": BATCH,
+                "share": {"start": reader * share, "end": (reader + 1) * share},
+                "micro_batch": share,
+                "micro_batches": 1,
+                "optimizer": {"kind": "adamw", "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1},
+                "learning_rate": 1e-2,
+                "warmup_steps": 1,
+                "schedule_steps": STEPS,
+                "schedule": "cosine",
+                "final_fraction": 0.1,
+                "clip": 1.0,
+                "z_loss": 0.0,
+                "seed": 7,
+            },
+            "until": {"steps": STEPS},
+            "waits": {"idle_seconds": 60.0},
+            "validate_every": STEPS,
+            "validate_samples": VALID_SAMPLES,
+            "save_every": 100,
+        },
+        "train": {"segments": segments, "first": 0, "samples": 100},
+        "valid": {"segments": segments, "first": 18_000, "samples": VALID_SAMPLES},
+        "initial": str(root / family),
+        "keep": 2,
+        "checkpoints": str(folder / "checkpoints"),
+    }
+
+
+def loss_of(model: torch.nn.Module, inputs: np.ndarray, targets: np.ndarray) -> float:
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(inputs)).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten()).item()
+
+
+class RoundTrips(unittest.TestCase):
+    """Weights that go into an engine, are trained, and come out."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.root = Path(folder.name)
+        random = np.random.default_rng(1)
+        tokens = (np.cumsum(random.integers(0, 3, 20_000)) + random.integers(0, 2, 20_000)) % VOCAB
+        (cls.root / "tokens").write_bytes(tokens.astype("u1").tobytes())
+        for family in ("llama", "tied", "gpt2"):
+            initial_model(cls.root / family, family)
+
+    def jobs(self, name: str, family: str, layout: dict[str, int]) -> list[Path]:
+        """The files with the jobs of all ranks, in a folder of their own."""
+        folder = self.root / name
+        folder.mkdir()
+        files = [folder / f"job-{rank}.json" for rank in range(max(layout.values(), default=1))]
+        for rank, file in enumerate(files):
+            file.write_text(json.dumps(job(self.root, folder, family, layout, rank)))
+        return files
+
+    def train_with_fsdp(self, jobs: list[Path]) -> None:
+        events = jobs[0].with_name("events")
+
+        def train(rank: int, world: int, port: int) -> int:
+            with open(events, "a") as file:
+                os.environ.update(
+                    RANK=str(rank),
+                    LOCAL_RANK=str(rank),
+                    WORLD_SIZE=str(world),
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=str(port),
+                    DTRAIN_ENGINE_JOB=str(jobs[rank]),
+                    DTRAIN_EVENTS_FD=str(file.fileno()),
+                )
+                training = fsdp.Training(Job.read())
+                training.run()
+                return training.step
+
+        self.assertEqual(cluster.run_processes(len(jobs), train), len(jobs) * [STEPS])
+
+    def train_with_torchtitan(self, jobs: list[Path]) -> None:
+        with open(jobs[0].with_name("events"), "a") as events:
+            variables = {
+                "RANK": "0",
+                "WORLD_SIZE": "1",
+                "LOCAL_RANK": "0",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(cluster.free_port()),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join([str(cluster.PACKAGES), str(SHIM)]),
+                "DTRAIN_RUN_DIR": str(jobs[0].parent),
+                "DTRAIN_ENGINE_JOB": str(jobs[0]),
+                "DTRAIN_EVENTS_FD": str(events.fileno()),
+            }
+            command = [sys.executable, str(SHIM / "cpu_shim.py"), "--module", "sample_config", "--config", "train"]
+            done = subprocess.run(
+                command,
+                env={**os.environ, **variables},
+                cwd=jobs[0].parent,
+                pass_fds=[events.fileno()],
+                capture_output=True,
+                text=True,
+            )
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+
+    def check(self, jobs: list[Path], family: str, by_command: bool = False) -> None:
+        """Compares what an engine reported with what transformers computes, before the first step and after the last."""
+        read = Job.read(jobs[0])
+        events: dict[int, dict[str, float]] = {}
+        for line in jobs[0].with_name("events").read_text().splitlines():
+            record = json.loads(line)
+            events.setdefault(record["step"], {}).update(record)
+        first = [pair for part in range(len(jobs)) for pair in self.batches(jobs[part])]
+        inputs, targets = (np.concatenate(parts) for parts in zip(*first))
+        initial = AutoModelForCausalLM.from_pretrained(self.root / family)
+        self.assertAlmostEqual(events[1]["loss"], loss_of(initial, inputs[:BATCH], targets[:BATCH]), delta=SAME)
+        step_folder, to = read.checkpoints / f"step-{STEPS}", jobs[0].with_name("exported")
+        manifest = cluster.manifest(step_folder)
+        self.assertEqual(
+            events[STEPS]["checkpoint_bytes"], sum(file["bytes"] for file in manifest["files"].values())
+        )
+        self.assertGreater(events[STEPS]["checkpoint_seconds"], 0)
+        if by_command:
+            command = [sys.executable, "-m", "dtrain_engines.export", str(jobs[0]), str(step_folder), str(to)]
+            environment = {**os.environ, "PYTHONPATH": str(cluster.PACKAGES)}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        else:
+            export(read, step_folder, to)
+        exported, loading = AutoModelForCausalLM.from_pretrained(to, output_loading_info=True)
+        for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            self.assertFalse(loading[problem], loading)
+        valid = Samples(read.valid, CONTEXT).read(np.arange(VALID_SAMPLES))
+        self.assertAlmostEqual(events[STEPS]["valid_loss"], loss_of(exported, *valid), delta=SAME)
+        self.assertGreater(abs(loss_of(initial, *valid) - events[STEPS]["valid_loss"]), 0.05, "it did learn")
+        self.assertEqual(sorted(file.name for file in to.iterdir()), FILES)
+        with safe_open(to / "model.safetensors", "pt") as file, safe_open(self.root / family / "model.safetensors", "pt") as old:
+            self.assertEqual(file.metadata(), {"format": "pt"})
+            self.assertEqual(sorted(file.keys()), sorted(old.keys()))
+            self.assertEqual({str(file.get_tensor(name).dtype) for name in file.keys()}, {"torch.float32"})
+
+    def batches(self, job_file: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+        return list(StepReader(Job.read(job_file)).micro_batches(0))
+
+    def test_torchtitan(self):
+        jobs = self.jobs("titan", "llama", {})
+        self.train_with_torchtitan(jobs)
+        self.check(jobs, "llama", by_command=True)
+
+    def test_torchtitan_with_tied_embeddings(self):
+        jobs = self.jobs("titan-tied", "tied", {})
+        self.train_with_torchtitan(jobs)
+        self.check(jobs, "tied")
+
+    def test_fsdp(self):
+        for family, layout in (
+            ("llama", {"data": 2}),
+            ("tied", {"data": 2}),
+            ("gpt2", {"data": 2}),
+            ("llama", {"tensor": 2}),
+        ):
+            with self.subTest(family=family, layout=layout):
+                jobs = self.jobs(f"fsdp-{family}-{len(layout)}-{next(iter(layout))}", family, layout)
+                self.train_with_fsdp(jobs)
+                self.check(jobs, family)
+
+    def test_what_cannot_be_exported_is_told(self):
+        (job_file,) = self.jobs("refused", "tied", {})
+        self.train_with_fsdp([job_file])
+        read, to = Job.read(job_file), job_file.with_name("exported")
+        folder = read.checkpoints / f"step-{STEPS}"
+        config = json.loads((read.initial / "config.json").read_text())
+
+        def refused(words: str) -> None:
+            with self.assertRaisesRegex(JobError, words):
+                export(read, folder, to)
+            self.assertFalse((to / "model.safetensors").exists())
+
+        to.mkdir()
+        (to / "config.json").mkdir()
+        refused("the weights cannot be written to .*: .*Is a directory")
+        (to / "config.json").rmdir()
+        (read.initial / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+        refused("the checkpoint has no weights `model.layers.2.*`, which the model has")
+        (read.initial / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+        refused("have the shape")
+        (read.initial / "config.json").write_text(json.dumps(config))
+        file = folder / "__0_0.distcp"
+        data = file.read_bytes()
+        file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        refused("__0_0.distcp of the checkpoint is damaged in")
+        file.unlink()
+        refused("__0_0.distcp of the checkpoint is not in .*: copy it from host 0")
+        record = cluster.manifest(folder)
+        (folder / "manifest.json").write_text(json.dumps({**record, "files": {}, "engine": "other"}))
+        refused("of the engine `other`, which cannot be exported")
+        (folder / "manifest.json").write_text("{")
+        refused("has no manifest.json")
+
+
+FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]
+
+if __name__ == "__main__":
+    unittest.main()
