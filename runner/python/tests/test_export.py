@@ -1,5 +1,6 @@
 """Tests of the way from Hugging Face weights through an engine and back. They need torch, transformers, torchtitan."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -8,23 +9,24 @@ import tempfile
 import unittest
 from pathlib import Path
 
-try:
-    import cluster
-    import numpy as np
-    import torch
-    import torchtitan  # noqa: F401
-    from dtrain_engines import fsdp
-    from dtrain_engines.export import export
-    from dtrain_engines.job import Job, JobError
-    from dtrain_engines.tokens import Samples, StepReader
-    from safetensors import safe_open
-    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
-except ImportError:
-    raise unittest.SkipTest("the engines are not installed") from None
+if not all(importlib.util.find_spec(name) for name in ("torch", "torchtitan", "transformers")):
+    raise unittest.SkipTest("torch, torchtitan and transformers are not installed")
+
+import cluster
+import numpy as np
+import torch
+from dtrain_engines import fsdp
+from dtrain_engines.export import export
+from dtrain_engines.job import Job, JobError
+from dtrain_engines.tokens import Samples, StepReader
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 SHIM = Path(__file__).resolve().parents[3] / "tests/data/engines"
 VOCAB, HIDDEN, HEADS, KV_HEADS, FFN, CONTEXT, BATCH, STEPS, VALID_SAMPLES = 256, 64, 4, 2, 128, 64, 8, 3, 4
 SAME = 1e-4
+TITANS = ("llama", "tied")
+FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]
 
 
 def initial_model(folder: Path, family: str) -> None:
@@ -132,14 +134,17 @@ class RoundTrips(unittest.TestCase):
         (cls.root / "tokens").write_bytes(tokens.astype("u1").tobytes())
         for family in ("llama", "tied", "gpt2"):
             initial_model(cls.root / family, family)
+        # They take longest, and run meanwhile.
+        cls.torchtitan = {family: cls.start_torchtitan(cls.jobs(f"titan-{family}", family, {})) for family in TITANS}
 
-    def jobs(self, name: str, family: str, layout: dict[str, int]) -> list[Path]:
+    @classmethod
+    def jobs(cls, name: str, family: str, layout: dict[str, int]) -> list[Path]:
         """The files with the jobs of all ranks, in a folder of their own."""
-        folder = self.root / name
+        folder = cls.root / name
         folder.mkdir()
         files = [folder / f"job-{rank}.json" for rank in range(max(layout.values(), default=1))]
         for rank, file in enumerate(files):
-            file.write_text(json.dumps(job(self.root, folder, family, layout, rank)))
+            file.write_text(json.dumps(job(cls.root, folder, family, layout, rank)))
         return files
 
     def train_with_fsdp(self, jobs: list[Path]) -> None:
@@ -162,8 +167,11 @@ class RoundTrips(unittest.TestCase):
 
         self.assertEqual(cluster.run_processes(len(jobs), train), len(jobs) * [STEPS])
 
-    def train_with_torchtitan(self, jobs: list[Path]) -> None:
-        with open(jobs[0].with_name("events"), "a") as events:
+    @classmethod
+    def start_torchtitan(cls, jobs: list[Path]) -> tuple[list[Path], subprocess.Popen]:
+        """Starts a training on one rank."""
+        folder = jobs[0].parent
+        with open(folder / "events", "a") as events, open(folder / "log", "w") as log:
             variables = {
                 "RANK": "0",
                 "WORLD_SIZE": "1",
@@ -172,37 +180,42 @@ class RoundTrips(unittest.TestCase):
                 "MASTER_PORT": str(cluster.free_port()),
                 "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join([str(cluster.PACKAGES), str(SHIM)]),
-                "DTRAIN_RUN_DIR": str(jobs[0].parent),
+                "DTRAIN_RUN_DIR": str(folder),
                 "DTRAIN_ENGINE_JOB": str(jobs[0]),
                 "DTRAIN_EVENTS_FD": str(events.fileno()),
             }
-            command = [sys.executable, str(SHIM / "cpu_shim.py"), "--module", "sample_config", "--config", "train"]
-            done = subprocess.run(
-                command,
+            process = subprocess.Popen(
+                [sys.executable, str(SHIM / "cpu_shim.py"), "--module", "sample_config", "--config", "train"],
                 env={**os.environ, **variables},
-                cwd=jobs[0].parent,
+                cwd=folder,
                 pass_fds=[events.fileno()],
-                capture_output=True,
-                text=True,
+                stdout=log,
+                stderr=log,
             )
-        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        cls.addClassCleanup(process.wait)
+        cls.addClassCleanup(process.kill)
+        return jobs, process
+
+    def trained_by_torchtitan(self, family: str) -> list[Path]:
+        jobs, process = self.torchtitan[family]
+        self.assertEqual(process.wait(cluster.LIMIT_SECONDS), 0, jobs[0].with_name("log").read_text()[-3000:])
+        return jobs
 
     def check(self, jobs: list[Path], family: str, by_command: bool = False) -> None:
-        """Compares what an engine reported with what transformers computes, before the first step and after the last."""
+        """Compares the losses of the first step and after the last one with those that transformers computes."""
         read = Job.read(jobs[0])
         events: dict[int, dict[str, float]] = {}
         for line in jobs[0].with_name("events").read_text().splitlines():
             record = json.loads(line)
             events.setdefault(record["step"], {}).update(record)
-        first = [pair for part in range(len(jobs)) for pair in self.batches(jobs[part])]
-        inputs, targets = (np.concatenate(parts) for parts in zip(*first))
+        batches = [batch for file in jobs for batch in StepReader(Job.read(file)).micro_batches(0)]
+        inputs, targets = (np.concatenate(parts) for parts in zip(*batches))
         initial = AutoModelForCausalLM.from_pretrained(self.root / family)
         self.assertAlmostEqual(events[1]["loss"], loss_of(initial, inputs[:BATCH], targets[:BATCH]), delta=SAME)
         step_folder, to = read.checkpoints / f"step-{STEPS}", jobs[0].with_name("exported")
         manifest = cluster.manifest(step_folder)
-        self.assertEqual(
-            events[STEPS]["checkpoint_bytes"], sum(file["bytes"] for file in manifest["files"].values())
-        )
+        size = sum(file["bytes"] for file in manifest["files"].values())
+        self.assertEqual(events[STEPS]["checkpoint_bytes"], size)
         self.assertGreater(events[STEPS]["checkpoint_seconds"], 0)
         if by_command:
             command = [sys.executable, "-m", "dtrain_engines.export", str(jobs[0]), str(step_folder), str(to)]
@@ -218,23 +231,17 @@ class RoundTrips(unittest.TestCase):
         self.assertAlmostEqual(events[STEPS]["valid_loss"], loss_of(exported, *valid), delta=SAME)
         self.assertGreater(abs(loss_of(initial, *valid) - events[STEPS]["valid_loss"]), 0.05, "it did learn")
         self.assertEqual(sorted(file.name for file in to.iterdir()), FILES)
-        with safe_open(to / "model.safetensors", "pt") as file, safe_open(self.root / family / "model.safetensors", "pt") as old:
+        old_file = self.root / family / "model.safetensors"
+        with safe_open(to / "model.safetensors", "pt") as file, safe_open(old_file, "pt") as old:
             self.assertEqual(file.metadata(), {"format": "pt"})
             self.assertEqual(sorted(file.keys()), sorted(old.keys()))
             self.assertEqual({str(file.get_tensor(name).dtype) for name in file.keys()}, {"torch.float32"})
 
-    def batches(self, job_file: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-        return list(StepReader(Job.read(job_file)).micro_batches(0))
-
-    def test_torchtitan(self):
-        jobs = self.jobs("titan", "llama", {})
-        self.train_with_torchtitan(jobs)
-        self.check(jobs, "llama", by_command=True)
+    def test_torchtitan_and_the_command(self):
+        self.check(self.trained_by_torchtitan("llama"), "llama", by_command=True)
 
     def test_torchtitan_with_tied_embeddings(self):
-        jobs = self.jobs("titan-tied", "tied", {})
-        self.train_with_torchtitan(jobs)
-        self.check(jobs, "tied")
+        self.check(self.trained_by_torchtitan("tied"), "tied")
 
     def test_fsdp(self):
         for family, layout in (
@@ -281,8 +288,6 @@ class RoundTrips(unittest.TestCase):
         (folder / "manifest.json").write_text("{")
         refused("has no manifest.json")
 
-
-FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]
 
 if __name__ == "__main__":
     unittest.main()
