@@ -10,6 +10,7 @@ const PACKAGE: &[(&str, &str)] = &[
     ("dtrain_engines/__init__.py", include_str!("../python/dtrain_engines/__init__.py")),
     ("dtrain_engines/checkpoints.py", include_str!("../python/dtrain_engines/checkpoints.py")),
     ("dtrain_engines/copies.py", include_str!("../python/dtrain_engines/copies.py")),
+    ("dtrain_engines/export.py", include_str!("../python/dtrain_engines/export.py")),
     ("dtrain_engines/fsdp.py", include_str!("../python/dtrain_engines/fsdp.py")),
     ("dtrain_engines/fsdp_model.py", include_str!("../python/dtrain_engines/fsdp_model.py")),
     ("dtrain_engines/hosts.py", include_str!("../python/dtrain_engines/hosts.py")),

@@ -107,6 +107,5 @@ class Hosts:
 
 def disk_full(words: str, checkpoints: Path) -> JobError:
     """The error of a checkpoint for which a host has no room."""
-    return JobError(
-        f"a checkpoint cannot be written to {checkpoints}: {words}. Free space there, or keep fewer with checkpoint.keep"
-    )
+    advice = "free space there, or keep fewer with checkpoint.keep"
+    return JobError(f"a checkpoint cannot be written to {checkpoints}: {words}: {advice}")

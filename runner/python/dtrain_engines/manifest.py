@@ -65,9 +65,17 @@ class Manifest:
         return {name for name, file in self.files.items() if _length(folder / name) == file.bytes}
 
     def intact(self, folder: Path, names: Iterable[str]) -> set[str]:
-        """Those of the files `names` that have their checksum in a folder."""
+        """Those of the files `names` in a folder that can be read and have their checksum."""
+
+        def crc32_or_none(name: str) -> int | None:
+            try:
+                return crc32_of(folder / name)
+            except OSError:
+                return None
+
         names = list(names)
-        found = zip(names, crc32_of_all(folder / name for name in names))
+        with ThreadPoolExecutor(READERS) as readers:
+            found = zip(names, readers.map(crc32_or_none, names))
         return {name for name, crc32 in found if crc32 == self.files[name].crc32}
 
 

@@ -80,7 +80,7 @@ def _source(has_by_store: list[set[str]], name: str, writer: int | None, index: 
 def _keep(folder: Path, manifest: Manifest) -> None:
     """Makes a folder that has all files of a checkpoint a complete one, without files of another attempt."""
     for file in folder.iterdir():
-        if file.name != NAME and file.name not in manifest.files:
+        if file.is_file() and file.name != NAME and file.name not in manifest.files:
             file.unlink()
     if Manifest.read(folder) != manifest:
         manifest.write(folder)

@@ -6,7 +6,6 @@ import os
 import queue
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ sys.path.insert(0, str(PACKAGES))
 from dtrain_engines.checkpoints import Checkpoints  # noqa: E402
 from dtrain_engines.job import Job, TokenSet  # noqa: E402
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 300  # of a busy machine
 NO_TOKENS = TokenSet((), 0, 0)
 
 
@@ -60,18 +59,31 @@ class Rank:
 SIZE = 1000
 
 
-def run(folders: list[Path], ranks_per_host: int, work: Callable[[Rank], Any], keep: int = 2) -> list[Any]:
-    """What `work` returns on each rank, or the exception that it raises. `folders` are those of the hosts, in order."""
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+        return listener.getsockname()[1]
+
+
+def run(folders: list[Path], ranks_per_host: int, work: Callable[[Rank], Any], keep: int = 2) -> list[Any]:
+    """What `work` returns on each rank, or the words of the exception that it raises.
+
+    `folders` are those of the hosts, in order.
+    """
+
+    def on_rank(rank: int, world: int, port: int) -> Any:
+        dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+        host = rank // ranks_per_host
+        return work(Rank(rank, host, folders[host], keep))
+
+    return run_processes(len(folders) * ranks_per_host, on_rank)
+
+
+def run_processes(world: int, work: Callable[[int, int, int], Any]) -> list[Any]:
+    """What `work` returns in each process for its rank, the number of ranks and a port, or its exception as words."""
     context = multiprocessing.get_context("fork")
-    results = context.Queue()
-    world = len(folders) * ranks_per_host
-    processes = [
-        context.Process(target=_rank, args=(rank, world, port, folders, ranks_per_host, keep, work, results))
-        for rank in range(world)
-    ]
+    results, port = context.Queue(), free_port()
+    processes = [context.Process(target=_rank, args=(work, rank, world, port, results)) for rank in range(world)]
     for process in processes:
         process.start()
     found: dict[int, Any] = {}
@@ -92,17 +104,13 @@ def manifest(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "manifest.json").read_text())
 
 
-def _rank(rank: int, world: int, port: int, folders: list[Path], ranks_per_host: int, keep: int, work, results) -> None:
+def _rank(work: Callable[[int, int, int], Any], rank: int, world: int, port: int, results: Any) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    sys.stdout = open(os.devnull, "w")
     try:
-        dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-        host = rank // ranks_per_host
-        result = work(Rank(rank, host, folders[host], keep))
-        results.put((rank, result))
+        results.put((rank, work(rank, world, port)))
     except BaseException as error:
-        if os.environ.get("VERBOSE"):
-            traceback.print_exc()
         results.put((rank, f"{type(error).__name__}: {error}"))
     results.close()
     results.join_thread()

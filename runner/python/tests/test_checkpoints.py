@@ -1,6 +1,7 @@
 """Tests of checkpoints over several hosts. They need torch, and are left out without it."""
 
 import errno
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -10,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-try:
-    import cluster
-    from dtrain_engines import copies
-    from dtrain_engines.manifest import Manifest, remove_old
-    from torch.distributed.checkpoint.filesystem import FileSystem
-except ImportError:
-    raise unittest.SkipTest("PyTorch is not installed") from None
+if importlib.util.find_spec("torch") is None:
+    raise unittest.SkipTest("PyTorch is not installed")
+
+import cluster
+from dtrain_engines import copies
+from dtrain_engines.manifest import Manifest, remove_old
+from torch.distributed.checkpoint.filesystem import FileSystem
 
 
 def save_twice(rank: "cluster.Rank") -> int:
@@ -80,18 +81,16 @@ class OnHosts(unittest.TestCase):
             self.assertEqual(files.intact(folder / "step-8", files.files), set(files.files))
 
     def test_a_lost_host_loses_no_checkpoint(self):
-        for ranks_per_host in (1, 2):
-            for hosts in (2, 3):
-                for lost in range(hosts):
-                    with self.subTest(hosts=hosts, ranks_per_host=ranks_per_host, lost=lost):
-                        folders = self.saved(hosts, ranks_per_host)
-                        shutil.rmtree(folders[lost])
-                        self.assertEqual(cluster.run(folders, ranks_per_host, load), hosts * ranks_per_host * [8])
-                        # Every host has all files now.
-                        files = Manifest.read(folders[0] / "step-8")
-                        for folder in folders:
-                            self.assertEqual(self.names(folder / "step-8"), sorted([*files.files, "manifest.json"]))
-                        shutil.rmtree(self.root)
+        for hosts, ranks_per_host, lost in ((2, 2, 0), (2, 2, 1), (3, 1, 0), (3, 1, 1), (3, 1, 2), (3, 2, 1)):
+            with self.subTest(hosts=hosts, ranks_per_host=ranks_per_host, lost=lost):
+                folders = self.saved(hosts, ranks_per_host)
+                shutil.rmtree(folders[lost])
+                self.assertEqual(cluster.run(folders, ranks_per_host, load), hosts * ranks_per_host * [8])
+                # Every host has all files now.
+                files = Manifest.read(folders[0] / "step-8")
+                for folder in folders:
+                    self.assertEqual(self.names(folder / "step-8"), sorted([*files.files, "manifest.json"]))
+                shutil.rmtree(self.root)
 
     def test_fewer_and_more_hosts_load_it(self):
         folders = self.saved(3)
