@@ -171,9 +171,8 @@ fn engines_train_as_the_own_worker_does() {
         points.iter().map(|point| point.value).collect::<Vec<_>>()
     };
     let (found, validated) = (reported("loss"), reported("valid.loss"));
-    assert_eq!((found.len(), validated.len()), (30, 3));
-    // Step 3 was seen to differ by 1.2e-3, for a reason that is not known yet.
-    assert_near("pipeline", &wanted[..2], &found[..2]);
+    assert_near("pipeline", &wanted, &found);
+    assert_near("pipeline", &valid, &validated);
 }
 
 #[test]
@@ -184,7 +183,7 @@ fn the_python_package_passes_its_tests() {
     tests.args(["-m", "unittest", "discover", "-s"]).arg(package.join("tests")).env("PYTHONPATH", package);
     let output = tests.output().expect("python starts");
     let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && words.contains("Ran 18 tests"), "{words}");
+    assert!(output.status.success() && words.contains("Ran 19 tests"), "{words}");
 }
 
 #[test]

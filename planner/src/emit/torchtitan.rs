@@ -84,8 +84,7 @@ fn trainer(source: &DecoderPlan, sharding: &HybridSharding) -> String {
         "\n\ndef train() -> Trainer.Config:\n    return Trainer.Config(\n".into(),
         "        model_spec=SPEC,\n        hf_assets_path=TOKENIZER,\n".into(),
         "        dataloader=HuggingFaceTextDataLoader.Config(dataset=\"recipe\"),\n".into(),
-        "        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCAB)),\n"
-            .into(),
+        loss(source).into(),
         optimizer(source),
         schedule(source),
         training(source),
@@ -96,6 +95,21 @@ fn trainer(source: &DecoderPlan, sharding: &HybridSharding) -> String {
         format!("        debug=DebugConfig(seed={}),\n    )\n", source.train().seed),
     ]
     .concat()
+}
+
+/// Returns `true` if the backward pass computes the gradients of weights apart from those of activations.
+fn has_split_backward(source: &DecoderPlan) -> bool {
+    source.degree(Axis::Pipeline) > 1 && source.arrangement.schedule == PipelineSchedule::ZeroBubble
+}
+
+/// Returns the argument for the loss, in chunks of the sequence unless the backward pass is split: the chunked
+/// loss drops the gathered weights of the final norm, and a split pass would then find no gradient of them.
+fn loss(source: &DecoderPlan) -> &'static str {
+    if has_split_backward(source) {
+        "        loss=CrossEntropyLoss.Config(global_vocab_size=VOCAB),\n"
+    } else {
+        "        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCAB)),\n"
+    }
 }
 
 fn optimizer(source: &DecoderPlan) -> String {

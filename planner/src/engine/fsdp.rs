@@ -61,7 +61,7 @@ fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     rules::optimizer(training, &known, "transformers have adamw, lion and sgd")
 }
 
-fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
+pub(super) fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     if layout.expert.get() > 1 || arrangement.expert_fold > 1 {
         return unsupported("expert parallelism", "pin layout.expert = 1");

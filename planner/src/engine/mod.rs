@@ -7,6 +7,7 @@
 mod deepspeed;
 mod dtrain;
 mod fsdp;
+mod fsdp_program;
 mod jax;
 mod megatron;
 mod recomputation;
@@ -21,6 +22,7 @@ mod tests;
 pub use self::deepspeed::DeepSpeed;
 pub use self::dtrain::Dtrain;
 pub use self::fsdp::Fsdp;
+pub use self::fsdp_program::FsdpProgram;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
 pub use self::recomputation::Recomputation;
@@ -125,6 +127,8 @@ pub static MEGATRON: Megatron = Megatron;
 pub static TORCHTITAN: Torchtitan = Torchtitan;
 /// The engine PyTorch FSDP2, through Hugging Face accelerate.
 pub static FSDP: Fsdp = Fsdp;
+/// The engine PyTorch FSDP2, through dtrain's own program.
+pub static FSDP_PROGRAM: FsdpProgram = FsdpProgram;
 /// The engine DeepSpeed.
 pub static DEEPSPEED: DeepSpeed = DeepSpeed;
 /// The engine MaxText, on JAX.
@@ -141,12 +145,12 @@ pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> 
     std::iter::once(megatron).chain(ALL).find(can)
 }
 
-/// Returns the engine that a recipe names; `None` for dtrain's own worker.
+/// Returns the engine that a recipe names, as `dtrain run` starts it; `None` for dtrain's own worker.
 pub fn engine_of_recipe(engine: TrainingEngine) -> Option<&'static dyn Engine> {
     match engine {
         TrainingEngine::Dtrain => None,
         TrainingEngine::Torchtitan => Some(&TORCHTITAN),
-        TrainingEngine::Fsdp => Some(&FSDP),
+        TrainingEngine::Fsdp => Some(&FSDP_PROGRAM),
     }
 }
 

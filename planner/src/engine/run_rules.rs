@@ -2,7 +2,7 @@
 
 use super::{UnsupportedLayout, unsupported};
 use dtrain_protocol::{Arrangement, DeviceKind};
-use dtrain_recipes::{Decoder, Precision, Recompute, TrainingEngine};
+use dtrain_recipes::{Decoder, TrainingEngine};
 
 /// Tokens of a block of FlexAttention: torchtitan's context parallelism divides sequences into whole blocks.
 const FLEX_BLOCK: u32 = 128;
@@ -18,9 +18,8 @@ pub fn unsupported_in_run(
         return unsupported("GPUs through wgpu", "set cluster.devices = \"cuda\" or \"cpu\"");
     }
     match engine {
-        TrainingEngine::Dtrain => None,
+        TrainingEngine::Dtrain | TrainingEngine::Fsdp => None,
         TrainingEngine::Torchtitan => torchtitan(model, arrangement),
-        TrainingEngine::Fsdp => fsdp(arrangement),
     }
 }
 
@@ -31,19 +30,6 @@ fn torchtitan(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedL
             "sequences that are no multiple of 128 tokens per context rank",
             "pin layout.context = 1",
         );
-    }
-    None
-}
-
-fn fsdp(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
-    if arrangement.layout.context.get() > 1 {
-        return unsupported("context parallelism", "pin layout.context = 1");
-    }
-    if arrangement.recompute == Recompute::Selective {
-        return unsupported("selective recompute", "pin layout.recompute = \"full\" or \"none\"");
-    }
-    if !matches!(arrangement.precision, Precision::F32 | Precision::Bf16) {
-        return unsupported("products in f16 or fp8", "set train.precision = \"bf16\" or \"f32\"");
     }
     None
 }

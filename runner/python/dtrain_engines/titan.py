@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torchtitan.trainer
 from torchtitan.components import dataloader, metrics, optimizer, tokenizer, validate
-from torchtitan.components.loss import IGNORE_INDEX, BaseLoss, ChunkedLossWrapper
+from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.metrics import _get_metrics_rank
 from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
 
@@ -29,9 +29,6 @@ from .tokens import StepReader, validation_batches
 
 INITIAL = str(JOB.initial)
 DUMP_FOLDER = os.path.join(os.environ.get("DTRAIN_RUN_DIR", "."), "torchtitan")
-
-# Schedules of pipelines that compute the gradients of weights apart from those of activations.
-SPLIT_BACKWARD = {"InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"}
 
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
@@ -177,7 +174,7 @@ class Validator(validate.Validator):
         return JOB.validates_after(step)
 
 
-def _check_gradients(parts: list[torch.nn.Module]) -> None:
+def check_gradients(parts: list[torch.nn.Module]) -> None:
     """Refuses to go on where a backward pass left weights without gradients: they would not be trained."""
     params = (pair for part in parts for pair in part.named_parameters())
     names = [name for name, param in params if param.requires_grad and param.grad is None]
@@ -200,25 +197,13 @@ class Trainer(torchtitan.trainer.Trainer):
     def train_step(self, data_iterator: Iterator[Batch]) -> None:
         self.metrics_processor.step_begin = time.perf_counter()
         super().train_step(data_iterator)
-        _check_gradients(self.model_parts)
+        check_gradients(self.model_parts)
         asked = torch.tensor(float(dtrain.should_prune()), device=self.device)
         dist.all_reduce(asked, dist.ReduceOp.MAX)
         if asked.item() and self.step < JOB.steps:
             self.config.training.steps = self.step
             # torchtitan ends as after its last step; dtrain must see that steps are missing.
             atexit.register(os._exit, last_words.STOPPED)
-
-
-def _loss(emitted: torchtitan.trainer.Trainer.Config) -> BaseLoss.Config:
-    """The emitted loss, of whole samples where the backward pass is split.
-
-    After its last chunk, the chunked loss drops the gathered weights of the final norm. A backward pass that then looks
-    for the weights would find others, and the norm would have no gradient.
-    """
-    parallelism = emitted.parallelism
-    is_split = parallelism.pipeline_parallel_degree > 1 and parallelism.pipeline_parallel_schedule in SPLIT_BACKWARD
-    is_chunked = isinstance(emitted.loss, ChunkedLossWrapper.Config)
-    return emitted.loss.loss_fn if is_split and is_chunked else emitted.loss
 
 
 def configured(emitted: torchtitan.trainer.Trainer.Config) -> Trainer.Config:
@@ -231,7 +216,6 @@ def configured(emitted: torchtitan.trainer.Trainer.Config) -> Trainer.Config:
         "tokenizer": NoTokenizer.Config(),
         "dataloader": DataLoader.Config(),
         "metrics": Metrics.Config(),
-        "loss": _loss(emitted),
         "validator": Validator.Config(),
         "lr_scheduler": LearningRate.Config(),
         "checkpoint": CheckpointManager.Config(),

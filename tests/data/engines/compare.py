@@ -42,6 +42,7 @@ ALONE = {"tensor": 1, "context": 1, "expert": 1, "data": 1, "pipeline": 1}
 FSDP = ["-m", "dtrain_engines.fsdp"]
 TITAN = [str(HERE / "cpu_shim.py"), "--module", "sample_config", "--config", "train"]
 ZERO_1, ZERO_2, ZERO_3 = ({"zero": zero, "shard": 2} for zero in "123")
+SPLIT_2 = {**ZERO_2, "schedule": "zero_bubble"}
 INTERLEAVED = {"schedule": "interleaved", "chunks": 2}
 
 
@@ -97,8 +98,10 @@ CASES = [
     Case("torchtitan: pipeline 2, interleaved", {"pipeline": 2}, INTERLEAVED, "deep", micro_batch=2),
     # It splits sequences into blocks of 128 tokens.
     Case("torchtitan: context 2", {"context": 2}, context=256),
+    Case("torchtitan: context 2, zero 2", {"context": 2}, ZERO_2, context=256),
     Case("torchtitan: data 4 in shards of 2, zero 3", {"data": 4}, ZERO_3),
     Case("torchtitan: data 2, pipeline 2, zero 3", {"data": 2, "pipeline": 2}, ZERO_3, micro_batch=2),
+    Case("torchtitan: data 2, pipeline 2, zero 2, zero bubble", {"data": 2, "pipeline": 2}, SPLIT_2, micro_batch=2),
 ]
 # Trainings of which a rank is killed, or that are stopped, and the layout in which they continue.
 RESTARTED = [

@@ -26,6 +26,7 @@ from torchtitan.trainer import Trainer
 HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, FFN, VOCAB = 64, 4, 2, 16, 128, 256
 INIT = {"weight": partial(nn.init.normal_, std=0.02), "bias": nn.init.zeros_}
 JOB = titan.JOB
+SHARD = max(JOB.shard // JOB.degree("context"), 1)  # TEST: torchtitan also shards among context ranks
 LAYERS = 2 * JOB.arrangement["chunks"]  # TEST
 TIED = JOB.assignment["model"]["tied"]  # TEST
 EMBEDDING = {"weight": skip_param_init} if TIED else INIT  # TEST
@@ -73,6 +74,7 @@ SPEC = ModelSpec(
 )
 
 
+LOSS = CrossEntropyLoss.Config(global_vocab_size=VOCAB)
 SCHEDULES = {  # TEST
     "1f1b": "1F1B",
     "gpipe": "GPipe",
@@ -97,7 +99,7 @@ def emitted() -> Trainer.Config:
     piped = JOB.degree("pipeline") > 1  # TEST: the emitter writes numbers
     return Trainer.Config(
         model_spec=SPEC,
-        loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCAB)),
+        loss=LOSS if JOB.arrangement["schedule"] == "zero_bubble" else ChunkedLossWrapper.Config(loss_fn=LOSS),  # TEST
         optimizer=OptimizersContainer.Config(
             param_groups=[
                 ParamGroupConfig(
@@ -122,8 +124,8 @@ def emitted() -> Trainer.Config:
             disable_cuda_graphs=True,
         ),
         parallelism=ParallelismConfig(
-            data_parallel_replicate_degree=JOB.degree("data") // JOB.shard,  # TEST
-            data_parallel_shard_degree=JOB.shard,  # TEST
+            data_parallel_replicate_degree=JOB.degree("data") // SHARD,  # TEST
+            data_parallel_shard_degree=SHARD,  # TEST
             fsdp_reshard_after_forward="always" if JOB.zero == 3 else "never",  # TEST
             tensor_parallel_degree=JOB.degree("tensor"),  # TEST
             enable_sequence_parallel=JOB.arrangement["sequence"],  # TEST

@@ -155,6 +155,19 @@ fn torchtitan_compiles_no_backward_in_two_halves() {
 }
 
 #[test]
+fn torchtitan_cuts_no_loss_into_chunks_where_the_backward_pass_is_split() {
+    let layout = Layout { pipeline: n(2), ..Layout::SINGLE };
+    for (schedule, is_chunked) in
+        [(PipelineSchedule::OneForwardOneBackward, true), (PipelineSchedule::ZeroBubble, false)]
+    {
+        let arrangement = Arrangement { schedule, ..arranged(layout, ZeroStage::Zero0) };
+        let module = shown(&planned(fixtures::llama(), arrangement), ConfigFormat::Torchtitan);
+        assert_eq!(module.contains("ChunkedLossWrapper"), is_chunked, "{module}");
+        assert!(module.contains("CrossEntropyLoss.Config(global_vocab_size=VOCAB)"), "{module}");
+    }
+}
+
+#[test]
 fn a_z_loss_is_written_for_maxtext_and_refused_elsewhere() {
     let layout = Layout::replicas(n(2));
     let mut arrangement = arranged(layout, ZeroStage::Zero3);

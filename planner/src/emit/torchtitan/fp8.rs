@@ -3,9 +3,8 @@
 //! torchtitan 0.3.0 scales per row (`Float8LinearConverter`, whose `recipe_name` is no longer "tensorwise")
 //! or per 32 values (`MXFP8LinearConverter`). With both, weights are gathered in bf16.
 
-use super::DecoderPlan;
-use dtrain_protocol::Axis;
-use dtrain_recipes::{Fp8Recipe, PipelineSchedule, Precision};
+use super::{DecoderPlan, has_split_backward};
+use dtrain_recipes::{Fp8Recipe, Precision};
 
 fn recipe(source: &DecoderPlan) -> Option<Fp8Recipe> {
     let is_fp8 = source.arrangement.precision == Precision::Fp8;
@@ -28,9 +27,7 @@ pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
 /// Returns `true` if `torch.compile` compiles each block, which fuses the casts to fp8. torchtitan compiles
 /// neither its own fp8 mixtures of experts nor a zero-bubble backward.
 fn is_compiled(source: &DecoderPlan) -> bool {
-    let is_piped = source.degree(Axis::Pipeline) > 1;
-    let is_halved = is_piped && source.arrangement.schedule == PipelineSchedule::ZeroBubble;
-    source.model.experts.is_none() && !is_halved
+    source.model.experts.is_none() && !has_split_backward(source)
 }
 
 /// Returns the import lines of the converters, in the order of modules between `components.optimizer` and

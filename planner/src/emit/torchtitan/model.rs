@@ -1,6 +1,6 @@
 //! The part of the emitted Python module that builds the model.
 
-use super::{DecoderPlan, fp8};
+use super::{DecoderPlan, fp8, has_split_backward};
 
 use dtrain_recipes::{DataFormat, Experts, Recompute};
 
@@ -52,11 +52,12 @@ fn imports(source: &DecoderPlan) -> String {
     } else {
         "from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter\n"
     };
+    let loss = if has_split_backward(source) { "" } else { "ChunkedLossWrapper, " };
     let (converters, compile) = (fp8::imports(source), fp8::compile_import(source));
     format!(
         "\nfrom functools import partial\n\nimport torch.nn as nn\nfrom datasets import Dataset, load_dataset\n\n\
          from torchtitan.components.checkpoint import CheckpointManager\n\
-         from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss\n\
+         from torchtitan.components.loss import {loss}CrossEntropyLoss\n\
          from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig{hook}\n{converters}\
          from torchtitan.config import {compile}DebugConfig, ParallelismConfig, TrainingConfig\n{recompute}\
          from torchtitan.distributed.pipeline_parallel import pipeline_llm\n\

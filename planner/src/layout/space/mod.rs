@@ -108,6 +108,20 @@ impl Capabilities {
         Self { worker: cannot_run, engine, run }
     }
 
+    /// Returns an arrangement with the engine's exchange of keys and values, where the engine does not have
+    /// that of the worker.
+    fn with_exchange_of_engine(&self, arrangement: Arrangement) -> Arrangement {
+        let known = self.engine.as_ref().map_or(&[][..], |support| support.engine.context_exchanges());
+        match known.first() {
+            Some(first)
+                if arrangement.layout.context.get() > 1 && !known.contains(&arrangement.context_exchange) =>
+            {
+                Arrangement { context_exchange: *first, ..arrangement }
+            }
+            _ => arrangement,
+        }
+    }
+
     /// Returns the reason why the engine cannot run an arrangement with `passes` passes per rank; `None` if
     /// it can, or if there is no engine.
     fn engine_rejection(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
@@ -198,6 +212,7 @@ impl CandidateSpace {
             let reason = (abilities.worker)(&arrangement, &recipe.model)
                 .or_else(|| (is_uneven && arrangement.zero >= ZeroStage::Zero2).then(|| ONCE_A_STEP.into()))
                 .or_else(|| fitting.is_empty().then(uneven));
+            let arrangement = abilities.with_exchange_of_engine(arrangement);
             let mut refused = None;
             if reason.is_none() && abilities.engine.is_some() {
                 fitting.retain(|micro| {

@@ -1,5 +1,7 @@
 use super::*;
+use crate::engine::engine_of_recipe;
 use crate::fixtures;
+use dtrain_protocol::ContextExchange;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_recipes::{
     Cluster, Compression, Host, LayoutPins, PipelineSchedule, Precision, Recompute, Synchronisation,
@@ -270,4 +272,21 @@ fn uneven_replicas_share_the_batch_as_they_are_told() {
     recipe.train.batch = dtrain_recipes::Tunable::Auto;
     let odd = self::space(&recipe, 2, 30, everything);
     assert!(odd.is_empty(), "30 samples have no quarter");
+}
+
+#[test]
+fn an_engine_exchanges_keys_and_values_in_a_way_that_it_has() {
+    let mut recipe = Recipe { model: fixtures::llama(), ..fixtures::recipe() };
+    recipe.layout.context = Some(2);
+    for (engine, wanted) in [
+        (TrainingEngine::Dtrain, ContextExchange::Ring),
+        (TrainingEngine::Torchtitan, ContextExchange::AllGather),
+    ] {
+        recipe.engine = engine;
+        let abilities = Capabilities::of(&recipe, engine_of_recipe(engine));
+        let batch = NonZeroU64::new(8).expect("positive");
+        let all = each(&CandidateSpace::of(&recipe, &fixtures::host(2), None, batch, &abilities));
+        assert!(!all.is_empty(), "{engine:?}");
+        assert!(all.iter().all(|c| c.arrangement.context_exchange == wanted), "{engine:?}");
+    }
 }

@@ -1,0 +1,34 @@
+//! Tests of the layouts that dtrain's program for FSDP2 accepts and refuses.
+
+use super::*;
+
+#[test]
+fn the_program_for_fsdp2_runs_these() {
+    let every_second = |a: &mut Arrangement| (a.recompute, a.recompute_every) = (Recompute::Full, 2);
+    let selective = |a: &mut Arrangement| a.recompute = Recompute::Selective;
+    holds(
+        engine_of_recipe(TrainingEngine::Fsdp).expect("it is none of dtrain's worker"),
+        vec![
+            ("replicas", llama(), on_gpus(data(8), Zero0), None),
+            ("zero 1", llama(), on_gpus(data(8), Zero1), None),
+            ("zero 3", gpt2(), on_gpus(data(8), Zero3), None),
+            ("shard groups", llama(), with(on_gpus(data(8), Zero3), |a| a.shard = 4), None),
+            ("tensor alone", llama(), on_gpus(Layout { tensor: n(2), ..data(1) }, Zero0), None),
+            ("tensor with whole weights", llama(), tensor(4, Zero0), None),
+            ("tensor with shards", llama(), tensor(4, Zero3), None),
+            ("tensor of gpt-2", gpt2(), tensor(4, Zero3), Some("GPT-2")),
+            (
+                "sequence",
+                llama(),
+                with(tensor(4, Zero3), |a| a.sequence = true),
+                Some("sequence parallelism"),
+            ),
+            ("context", llama(), context(AllGather, Zero3), Some("context parallelism")),
+            ("pipeline", llama(), piped(OneForwardOneBackward, 1, Zero1), Some("pipeline")),
+            ("experts", mixtral(), experts(1, 2, 1, Zero3), Some("expert parallelism")),
+            ("every second block", llama(), with(on_gpus(data(8), Zero3), every_second), None),
+            ("selective", llama(), with(on_gpus(data(8), Zero3), selective), Some("selective")),
+            ("f16", llama(), with(on_gpus(data(8), Zero3), |a| a.precision = Precision::F16), Some("f16")),
+        ],
+    );
+}
