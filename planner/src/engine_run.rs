@@ -29,7 +29,7 @@ fn engine_process(plan: &Plan, choice: &RankedCandidate) -> Result<Option<Engine
     let (arguments, files) = match recipe.engine {
         TrainingEngine::Fsdp => (vec!["-m", "dtrain_engines.fsdp"], BTreeMap::new()),
         TrainingEngine::Torchtitan => emit::torchtitan_run(&source),
-        TrainingEngine::Dtrain => unreachable!("it has no process of an engine"),
+        TrainingEngine::Dtrain | TrainingEngine::Auto => unreachable!("it has no process of an engine"),
     };
     Ok(Some(EngineProcess {
         engine: recipe.engine,

@@ -52,7 +52,7 @@ impl Recipe {
     /// Returns `true` if a foreign program trains: a command, or a training engine other than dtrain's own
     /// worker. It saves its own checkpoints.
     pub fn runs_foreign_program(&self) -> bool {
-        matches!(self.model, Model::Command(_)) || !self.engine.is_dtrain()
+        matches!(self.model, Model::Command(_)) || self.engine.is_foreign()
     }
 }
 

@@ -13,6 +13,8 @@ keyword_enum! {
         Torchtitan = "torchtitan",
         /// dtrain's program for PyTorch FSDP2 (`fully_shard`), with the models of Hugging Face transformers.
         Fsdp = "fsdp",
+        /// The fastest engine that is installed on the hosts and can run the plan, chosen before planning ends.
+        Auto = "auto",
     }
 }
 
@@ -20,6 +22,14 @@ impl TrainingEngine {
     /// Returns `true` for dtrain's own worker.
     pub fn is_dtrain(&self) -> bool {
         *self == Self::Dtrain
+    }
+
+    /// Returns `true` for an engine of another project, whose processes dtrain starts.
+    pub fn is_foreign(self) -> bool {
+        match self {
+            Self::Torchtitan | Self::Fsdp => true,
+            Self::Dtrain | Self::Auto => false,
+        }
     }
 }
 

@@ -38,7 +38,7 @@ const TORCH: PythonPackage = PythonPackage { name: "torch", pinned: "2.15.0", le
 /// Returns the packages that an engine needs.
 fn packages(engine: TrainingEngine) -> &'static [PythonPackage] {
     match engine {
-        TrainingEngine::Dtrain => &[],
+        TrainingEngine::Dtrain | TrainingEngine::Auto => &[],
         TrainingEngine::Torchtitan => &[
             TORCH,
             PythonPackage {
@@ -67,7 +67,10 @@ pub struct EngineEnvironment {
 /// Returns the folder of the environment that `dtrain engine install` makes for an engine.
 pub fn folder(home: &Home, engine: TrainingEngine) -> PathBuf {
     let name = match engine {
-        TrainingEngine::Dtrain | TrainingEngine::Torchtitan | TrainingEngine::Fsdp => "pytorch",
+        TrainingEngine::Dtrain
+        | TrainingEngine::Auto
+        | TrainingEngine::Torchtitan
+        | TrainingEngine::Fsdp => "pytorch",
     };
     home.engines().join(name)
 }

@@ -9,10 +9,11 @@ use crate::output::shell_quoted;
 use crate::render::show as one;
 use crate::run_trial::record_finished_trials;
 use crate::series::{curve, matching_keys};
-use crate::trials::{self, history_failure, plan_of_trial};
-use dtrain_protocol::Rank;
+use crate::trials::{self, history_failure, plan_of_trial, recipe_of_trial};
+use dtrain_protocol::checkpoint::ENGINE_FOLDER;
+use dtrain_protocol::{AttemptId, Rank, StepId};
 use dtrain_recipes::ResolvedValue;
-use dtrain_runner::ledger::{History, MetricSample, TrialDetails, is_own_series};
+use dtrain_runner::ledger::{Checkpoint, History, MetricSample, TrialDetails, is_own_series};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -85,11 +86,46 @@ fn series(
     wanted.map(read).collect::<Result<_, _>>().map(Some)
 }
 
+/// Beginning of the keys of series about the checkpoints that a training engine saves.
+const CHECKPOINT_SERIES: &str = "checkpoint_";
+
+/// Adds the checkpoints that a training engine reported and still keeps.
+fn add_engine_checkpoints(
+    context: &Context,
+    history: &History,
+    trial: &mut TrialDetails,
+) -> Result<(), CommandError> {
+    let key = format!("{CHECKPOINT_SERIES}bytes");
+    let id = &trial.row.id;
+    let names = history.series_names(id).map_err(|error| history_failure(&error))?;
+    let Some((key, rank)) = names.into_iter().find(|(name, _)| *name == key) else { return Ok(()) };
+    let saved = history.series(id, &key, rank).map_err(|error| history_failure(&error))?;
+    let keep = usize::try_from(recipe_of_trial(trial)?.checkpoint.keep).unwrap_or(usize::MAX);
+    let folder = context.home.trial(id).checkpoints().join(ENGINE_FOLDER);
+    let attempt = |at_ms| {
+        let begun = trial.attempts.iter().rev().find(|attempt| attempt.started_ms <= at_ms);
+        begun.map_or(AttemptId(0), |attempt| attempt.number)
+    };
+    let checkpoint = |sample: &MetricSample| Checkpoint {
+        attempt: attempt(sample.at_ms),
+        step: StepId(sample.step),
+        at_ms: sample.at_ms,
+        folder: folder.join(format!("step-{}", sample.step)),
+        refused: None,
+    };
+    let kept: Vec<_> = saved[saved.len().saturating_sub(keep)..].iter().map(checkpoint).collect();
+    trial.checkpoints.extend(kept);
+    Ok(())
+}
+
 /// Shows all details of one trial.
 fn show_trial(context: &Context, name: &str, args: &ShowArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
     let mut trial = trials::trial(context, &history, name)?;
+    if trial.is_of_engine() {
+        add_engine_checkpoints(context, &history, &mut trial)?;
+    }
     forget_removed(context, &mut trial);
     let typical = history.typical_steps(&trial.row.id).map_err(|error| history_failure(&error))?;
     let measured = |key| history.measured(&trial.row.id, key).map_err(|error| history_failure(&error));
@@ -104,7 +140,7 @@ fn show_trial(context: &Context, name: &str, args: &ShowArgs) -> CommandResult {
         context.out.json("trial", &TrialDocument { trial, series })?;
     } else {
         let named = trial.figures.iter().map(|summary| summary.key.as_str());
-        let named = named.filter(|key| !is_own_series(key));
+        let named = named.filter(|key| !is_own_series(key) && !key.starts_with(CHECKPOINT_SERIES));
         let mut keys: Vec<&str> =
             [trial.row.objective.as_str(), "loss", "valid.loss"].into_iter().chain(named).collect();
         let mut seen = BTreeSet::new();

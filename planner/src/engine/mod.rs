@@ -148,7 +148,7 @@ pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> 
 /// Returns the engine that a recipe names, as `dtrain run` starts it; `None` for dtrain's own worker.
 pub fn engine_of_recipe(engine: TrainingEngine) -> Option<&'static dyn Engine> {
     match engine {
-        TrainingEngine::Dtrain => None,
+        TrainingEngine::Dtrain | TrainingEngine::Auto => None,
         TrainingEngine::Torchtitan => Some(&TORCHTITAN),
         TrainingEngine::Fsdp => Some(&FSDP_PROGRAM),
     }

@@ -14,11 +14,11 @@ pub fn unsupported_in_run(
     model: &Decoder,
     arrangement: &Arrangement,
 ) -> Option<UnsupportedLayout> {
-    if engine != TrainingEngine::Dtrain && arrangement.device == DeviceKind::Wgpu {
+    if engine.is_foreign() && arrangement.device == DeviceKind::Wgpu {
         return unsupported("GPUs through wgpu", "set cluster.devices = \"cuda\" or \"cpu\"");
     }
     match engine {
-        TrainingEngine::Dtrain | TrainingEngine::Fsdp => None,
+        TrainingEngine::Dtrain | TrainingEngine::Auto | TrainingEngine::Fsdp => None,
         TrainingEngine::Torchtitan => torchtitan(model, arrangement),
     }
 }
