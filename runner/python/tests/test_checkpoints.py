@@ -214,6 +214,28 @@ class OnHosts(unittest.TestCase):
         remove_old(self.root, 8, 0)
         self.assertEqual(self.names(self.root), ["step-10", "step-8"])
 
+    def test_a_host_that_dies_while_it_saves_ends_the_others(self):
+        def die(*_: object) -> None:
+            os._exit(cluster.DIES)
+
+        for place in ((copies._Link, "_write"), (Manifest, "write"), (FileSystem, "create_stream")):
+            with self.subTest(place=place):
+                folders = self.saved(3)
+
+                def save(rank: "cluster.Rank") -> int:
+                    with mock.patch.object(*place, die if rank.host == 1 else getattr(*place)):
+                        return rank.save(12)
+
+                results = cluster.run(folders, 1, save)
+                self.assertEqual(results.pop(1), None)
+                for result in results:
+                    self.assertRegex(result, "^(Runtime|Dist[A-Za-z]*)Error: ")
+                shutil.rmtree(folders[1])
+                # With its manifest on one host, and copies of all files, it counts.
+                wanted = 12 if place[0] is Manifest else 8
+                self.assertEqual(cluster.run(folders, 1, load), 3 * [wanted])
+                shutil.rmtree(self.root)
+
     def test_a_full_disk_at_a_save_leaves_no_folder(self):
         @contextmanager
         def full(self: FileSystem, path: Path, mode: str):
@@ -223,11 +245,15 @@ class OnHosts(unittest.TestCase):
         self.fail_to_save(mock.patch.object(FileSystem, "create_stream", full), "rank 1: OSError")
 
     def test_a_full_disk_at_a_copy_leaves_no_folder(self):
-        def full(link: "copies._Link", *_: object) -> bool:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write = copies._Link._write
 
-        patch = mock.patch.object(copies._Link, "_write", full)
-        self.fail_to_save(patch, "host [01]: OSError")
+        def full(link: "copies._Link", *piece: object) -> bool:
+            if link.hosts.host == 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(link, *piece)
+
+        # Host 0 goes on sending and receiving meanwhile.
+        self.fail_to_save(mock.patch.object(copies._Link, "_write", full), "host 1: OSError")
 
     def fail_to_save(self, patch: "mock._patch", words: str) -> None:
         folders = self.saved(2)
