@@ -17,7 +17,7 @@ from .job import Job, JobError
 from .manifest import NAME, File, Manifest, crc32_of_all, folder_of, remove_old
 from .restore import newest_complete
 
-# What PyTorch's writer says when a write failed, in place of the error of the operating system.
+# PyTorch's writer says this of a write that failed, in place of what the operating system says.
 WRITER_FAILED = "inline_container.cc"
 
 
@@ -72,9 +72,12 @@ def _written(hosts: Hosts, folder: Path) -> dict[str, File]:
 
 def _of(error: CheckpointException, checkpoints: Path) -> Exception:
     """The error of a save that failed on some ranks."""
-    rank, (failure, _) = min(error.failures.items())
-    for rank, (failure, _) in sorted(error.failures.items()):
-        is_full = isinstance(failure, OSError) and failure.errno in FULL
-        if is_full or WRITER_FAILED in str(failure):
+    failures = {rank: failure for rank, (failure, _) in sorted(error.failures.items())}
+    for rank, failure in failures.items():
+        if isinstance(failure, OSError) and failure.errno in FULL:
             return disk_full(f"rank {rank}: {last_words.of(failure)}", checkpoints)
+    for rank, failure in failures.items():
+        if WRITER_FAILED in str(failure):
+            return disk_full(f"rank {rank}: a write failed, most likely: No space left on device", checkpoints)
+    rank, failure = next(iter(failures.items()))
     return HostError(f"rank {rank} could not write a checkpoint: {last_words.of(failure)}")

@@ -6,6 +6,7 @@ import os
 import queue
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from dtrain_engines.checkpoints import Checkpoints  # noqa: E402
 from dtrain_engines.job import Job, TokenSet  # noqa: E402
 
 LIMIT_SECONDS = 300  # of a busy machine
+DIES = 77
 NO_TOKENS = TokenSet((), 0, 0)
 
 
@@ -80,23 +82,30 @@ def run(folders: list[Path], ranks_per_host: int, work: Callable[[Rank], Any], k
 
 
 def run_processes(world: int, work: Callable[[int, int, int], Any]) -> list[Any]:
-    """What `work` returns in each process for its rank, the number of ranks and a port, or its exception as words."""
+    """What `work` returns in each process for its rank, the number of ranks and a port, or its exception as words.
+
+    Of a process that ends with the code `DIES`, it is `None`.
+    """
     context = multiprocessing.get_context("fork")
     results, port = context.Queue(), free_port()
     processes = [context.Process(target=_rank, args=(work, rank, world, port, results)) for rank in range(world)]
     for process in processes:
         process.start()
     found: dict[int, Any] = {}
+    until = time.monotonic() + LIMIT_SECONDS
     try:
-        while len(found) < world:
-            rank, result = results.get(timeout=LIMIT_SECONDS)
-            found[rank] = result
-    except queue.Empty:
-        raise AssertionError(f"ranks {sorted(set(range(world)) - set(found))} hang; others: {found}") from None
+        while len(found) < world and time.monotonic() < until:
+            try:
+                found.update([results.get(timeout=0.2)])
+            except queue.Empty:
+                dead = {rank for rank, process in enumerate(processes) if process.exitcode == DIES}
+                found.update((rank, None) for rank in dead - found.keys())
     finally:
         for process in processes:
-            process.join(2)
             process.kill()
+            process.join()
+    if len(found) < world:
+        raise AssertionError(f"ranks {sorted(set(range(world)) - set(found))} hang; others: {found}")
     return [found[rank] for rank in range(world)]
 
 
