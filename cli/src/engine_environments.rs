@@ -19,7 +19,7 @@ pub(crate) fn require(
     context: &Context,
     recipe: &Recipe,
 ) -> Result<BTreeMap<String, EngineEnvironment>, CommandError> {
-    if recipe.engine.is_dtrain() {
+    if !recipe.engine.is_foreign() {
         return Ok(BTreeMap::new());
     }
     let mut others = hosts::connect_all(context, recipe)?;

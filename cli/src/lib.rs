@@ -30,6 +30,7 @@ mod confirm;
 mod context;
 mod continue_trial;
 mod engine_checkpoints;
+mod engine_choice;
 mod engine_environments;
 mod exit_code;
 mod find_checkpoint;

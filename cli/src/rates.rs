@@ -7,14 +7,14 @@ use crate::load_recipe::LoadedRecipe;
 use crate::render::data_preparation::DataPreparationBar;
 use crate::render::number::counted;
 use crate::trials::history_failure;
-use crate::{hosts, this_host};
+use crate::{engine_choice, hosts, this_host};
 use dtrain_planner::engine::Engine;
 use dtrain_planner::{
     Correction, Plan, PlanRequest, StepObservation, StepProfile, micro_batches_to_measure, observation_key,
     precision_to_measure, rates_key, training_digest,
 };
 use dtrain_protocol::{HostFacts, InputManifest, Rates};
-use dtrain_recipes::{Data, Model, Recipe, Seconds};
+use dtrain_recipes::{Data, Model, Recipe, Seconds, TrainingEngine};
 use dtrain_runner::control_protocol::Program;
 use dtrain_runner::driver::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
@@ -147,6 +147,12 @@ pub(crate) fn plan_with_inputs(
     let samples = inputs.map(|inputs| (inputs.train_samples, inputs.valid_samples));
     let mut others = hosts::connect_all(context, recipe)?;
     let host = hosts::facts(&mut others)?;
+    if recipe.engine == TrainingEngine::Auto {
+        let engines = engine_choice::installed(context, recipe, &host, &mut others);
+        return engine_choice::fastest(context, recipe, &engines, |recipe| {
+            plan_with_inputs(context, history, loaded, (recipe, engine), inputs)
+        });
+    }
     if let Model::Command(_) = recipe.model {
         // The cost of a foreign command cannot be measured.
         return request(loaded, (recipe, engine), &host, None, (&[], &[]), None);

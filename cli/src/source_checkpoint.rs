@@ -126,6 +126,7 @@ impl SourceCheckpoint {
         let best = &self.plan.best().candidate;
         settings.insert("train.batch".into(), best.split.global().to_string());
         settings.insert("train.learning_rate".into(), format!("{:?}", best.learning_rate));
+        settings.insert("engine".into(), format!("{:?}", self.plan.recipe.engine.name()));
         Ok(settings)
     }
 

@@ -67,10 +67,9 @@ pub struct EngineEnvironment {
 /// Returns the folder of the environment that `dtrain engine install` makes for an engine.
 pub fn folder(home: &Home, engine: TrainingEngine) -> PathBuf {
     let name = match engine {
-        TrainingEngine::Dtrain
-        | TrainingEngine::Auto
-        | TrainingEngine::Torchtitan
-        | TrainingEngine::Fsdp => "pytorch",
+        TrainingEngine::Dtrain | TrainingEngine::Auto | TrainingEngine::Torchtitan | TrainingEngine::Fsdp => {
+            "pytorch"
+        }
     };
     home.engines().join(name)
 }

@@ -4,6 +4,7 @@
 mod failures;
 mod hosts;
 mod install;
+mod layouts;
 mod slurm;
 
 use crate::interop::series;
@@ -180,7 +181,7 @@ fn the_python_package_passes_its_tests() {
     let Some(python) = python(Form::Short) else { return };
     let package = root().join("runner/python");
     let mut tests = Command::new(python);
-    tests.args(["-m", "unittest", "discover", "-s"]).arg(package.join("tests")).env("PYTHONPATH", package);
+    tests.args(["-m", "unittest", "discover", "-s"]).arg(package.join("tests")).env("PYTHONPATH", &package);
     let output = tests.output().expect("python starts");
     let words = String::from_utf8_lossy(&output.stderr);
     let files = fs::read_dir(package.join("tests")).expect("a folder").flatten();

@@ -48,5 +48,5 @@ pub(crate) struct EngineListArgs {
 
 /// Returns the names of the engines that have a Python environment.
 pub(crate) fn installable() -> Vec<&'static str> {
-    TrainingEngine::ALL.iter().filter(|engine| !engine.is_dtrain()).map(|engine| engine.name()).collect()
+    TrainingEngine::ALL.iter().filter(|engine| engine.is_foreign()).map(|engine| engine.name()).collect()
 }

@@ -150,6 +150,8 @@ pub(crate) enum EngineName {
     Deepspeed,
     /// MaxText on JAX
     Jax,
+    /// The fastest that is installed on the hosts of the recipe; not with --on
+    Auto,
     /// Megatron-DeepSpeed, GPT-NeoX: known from published runs only
     #[value(hide = true)]
     MegatronDeepspeed,
@@ -187,7 +189,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) pruner: Option<String>,
 
-    /// Program that trains: dtrain (its own worker), torchtitan, or fsdp [default: `engine` of the recipe]
+    /// Program that trains: dtrain (its own worker), torchtitan, fsdp, or auto [default: `engine` of the recipe]
     #[arg(long, value_name = "NAME")]
     pub(crate) engine: Option<String>,
 
@@ -256,7 +258,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
 
-    /// Program that trains: dtrain (its own worker), torchtitan, or fsdp [default: `engine` of the recipe]
+    /// Program that trains: dtrain (its own worker), torchtitan, fsdp, or auto [default: `engine` of the recipe]
     #[arg(long, value_name = "NAME")]
     pub(crate) engine: Option<String>,
 

@@ -111,7 +111,7 @@ fn install_engine(context: &Context, args: &EngineInstallArgs) -> CommandResult 
 
 fn list(context: &Context, args: &EngineListArgs) -> CommandResult {
     let (mut others, python) = named_hosts(context, args)?;
-    let engines = TrainingEngine::ALL.iter().filter(|engine| !engine.is_dtrain());
+    let engines = TrainingEngine::ALL.iter().filter(|engine| engine.is_foreign());
     let mut rows = Vec::new();
     for engine in engines {
         let found = on_all_hosts(&mut others, |host| match host {

@@ -68,7 +68,10 @@ fn train(env: &TestEnv, arguments: Vec<String>, weights: &str) -> Trained {
 /// Returns the largest difference between the weights in two folders.
 fn difference(env: &TestEnv, python: &Path, one: &str, other: &str) -> f64 {
     let mut command = Command::new(python);
-    command.arg(root().join("tests/data/engines/weights.py")).arg(env.path().join(one)).arg(env.path().join(other));
+    command
+        .arg(root().join("tests/data/engines/weights.py"))
+        .arg(env.path().join(one))
+        .arg(env.path().join(other));
     let output = command.output().expect("python starts");
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{words}");
@@ -80,7 +83,9 @@ fn compare(form: Form) {
     let Some(python) = python(form) else { return };
     let env = env();
     let mut wanted: BTreeMap<(String, String), Trained> = BTreeMap::new();
-    for (number, case) in cases().iter().enumerate().filter(|(_, case)| case.is_short == (form == Form::Short)) {
+    for (number, case) in
+        cases().iter().enumerate().filter(|(_, case)| case.is_short == (form == Form::Short))
+    {
         let recipe = RECIPE
             .replace("layers = 2", &format!("layers = {}", case.layers))
             .replace("context = 64", &format!("context = {}", case.context))

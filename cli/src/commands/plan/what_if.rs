@@ -102,6 +102,13 @@ fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn
         EngineName::Deepspeed => Ok(&engine::DEEPSPEED),
         EngineName::Torchtitan => Ok(&engine::TORCHTITAN),
         EngineName::Jax => Ok(&engine::JAX),
+        EngineName::Auto => {
+            let message =
+                "`--engine auto` looks at what is installed, and nothing is installed on hosts of `--on`";
+            Err(CommandError::new(ExitReason::Usage, message).hint(
+                "name an engine, or omit the flag; without `--on` it plans for the hosts of the recipe",
+            ))
+        }
         EngineName::MegatronDeepspeed => {
             let message = "nothing is written for megatron-deepspeed, so nothing is planned for it";
             let hint = "name megatron or deepspeed; `dtrain estimate` predicts runs of megatron-deepspeed";
