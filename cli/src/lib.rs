@@ -66,6 +66,7 @@ mod unigram;
 mod unreported_metrics;
 mod viewer;
 mod watch;
+mod workdir;
 
 use clap::Parser;
 use std::error::Error;
