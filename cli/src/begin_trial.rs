@@ -11,7 +11,7 @@ use crate::render::plan::short;
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::run_to_end;
 use crate::trials::history_failure;
-use crate::{audit, engine_environments, initial_checkpoint, limits, slurm_job, trials};
+use crate::{audit, engine_environments, initial_checkpoint, limits, slurm_job, trials, workdir};
 use dtrain_planner::Plan;
 use dtrain_planner::training::checkpoint_interval;
 use dtrain_recipes::{Bytes, ConfigLayer, Devices, LauncherKind, Model};
@@ -55,6 +55,7 @@ pub(crate) fn record_and_launch(
     if let Some(weights) = &weights {
         weights.note(&mut new.provenance)?;
     }
+    workdir::note(context, plan, &mut new.provenance)?;
     let created = trials::wait_for_history(context, || history.create_trial(&new))
         .map_err(|error| history_failure(&error))?;
     write_plan_file(context, &created.id, plan)?;

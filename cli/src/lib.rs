@@ -69,6 +69,7 @@ mod unigram;
 mod unreported_metrics;
 mod viewer;
 mod watch;
+mod workdir;
 
 use clap::Parser;
 use std::error::Error;

@@ -10,6 +10,7 @@ use crate::run_mode::{RunMode, TrialRun};
 use crate::run_summary::print_result;
 use crate::trials::{history_failure, plan_of_trial};
 use crate::viewer::{self, ViewerExit};
+use crate::workdir::TrialWorkdir;
 use crate::{audit, hosts, signals, this_host, trials};
 use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower_for_engine, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
@@ -99,7 +100,7 @@ pub(crate) fn record_finished_trials(context: &Context) {
         let task = TrialRun { trial, label, plan: &plan, how: RunMode::Attach, detach: false, sample: 0 };
         // Lost trials are not printed here; `history` lists them.
         let Ok(others) = connect_hosts(context, &task) else { continue };
-        drop(run(context, &mut history, &task, others, &mut |_: &TrialEvent| {}, Arc::default()));
+        drop(run(context, &mut history, &task, (others, None), &mut |_: &TrialEvent| {}, Arc::default()));
     }
 }
 
@@ -110,10 +111,11 @@ fn watch(
     task: &TrialRun<'_>,
 ) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
     // Nothing is launched until the hosts are connected, so Ctrl-C simply ends the program until then.
-    let others = connect_hosts(context, task)?;
+    let mut others = connect_hosts(context, task)?;
+    let workdir = TrialWorkdir::send(context, history, task, &mut others)?;
     let interrupts = signals::listen()?;
     let mut progress = ProgressDisplay::new(context.out, task.trial, planned_training(task.plan));
-    let ending = run(context, history, task, others, &mut progress, interrupts);
+    let ending = run(context, history, task, (others, workdir), &mut progress, interrupts);
     progress.finish();
     ending
 }
@@ -126,8 +128,9 @@ pub(crate) fn run_quietly(
     observer: &mut dyn Observer,
     interrupts: Arc<Interrupts>,
 ) -> Result<DriveOutcome, CommandError> {
-    let others = connect_hosts(context, task)?;
-    run(context, history, task, others, observer, interrupts)?
+    let mut others = connect_hosts(context, task)?;
+    let workdir = TrialWorkdir::send(context, history, task, &mut others)?;
+    run(context, history, task, (others, workdir), observer, interrupts)?
         .map_err(|error| drive_failure(&error, task.label))
 }
 
@@ -145,7 +148,7 @@ fn run(
     context: &Context,
     history: &mut History,
     task: &TrialRun<'_>,
-    others: Vec<RemoteHost>,
+    (others, workdir): (Vec<RemoteHost>, Option<TrialWorkdir>),
     observer: &mut dyn Observer,
     interrupts: Arc<Interrupts>,
 ) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
@@ -169,13 +172,19 @@ fn run(
     }
     let is_job = task.plan.recipe.cluster.slurm.is_some();
     let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
+        let snapshot = workdir.as_ref().and_then(|workdir| workdir.snapshot.clone());
         let launcher = ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others);
+        let launcher = launcher.with_workdir(snapshot);
         Box::new(if is_job { launcher.sharing(&context.home) } else { launcher })
     });
     let rates = history
         .rates(&task.plan.host, &rates_key(&task.plan.recipe, &task.plan.host))
         .map_err(|error| history_failure(&error))?;
-    let spell_out = |launching: &LaunchContext| assignments(task, rates.as_ref(), launching);
+    let digest = workdir.as_ref().map(|workdir| &workdir.digest);
+    let spell_out = |launching: &LaunchContext| -> Result<Vec<Assignment>, String> {
+        let ranks = assignments(task, rates.as_ref(), launching)?.into_iter();
+        Ok(ranks.map(|rank| Assignment { workdir: digest.cloned(), ..rank }).collect())
+    };
     let drive = Drive {
         home: &context.home,
         trial: task.trial,

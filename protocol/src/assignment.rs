@@ -29,8 +29,12 @@ pub struct Assignment {
     pub engine: Option<EngineProcess>,
     /// Training and validation data; `None` for a foreign command, which has its own.
     pub data: Option<Data>,
-    /// Folder that relative data paths start from.
+    /// Folder that relative data paths start from, and in which a foreign command runs.
     pub data_root: PathBuf,
+    /// Digest of the recipe's folder that hosts received: each uses its copy as `data_root`. `None` if
+    /// `data_root` is a folder of every host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
     /// Optimizer, batch sizes and learning rate.
     pub training: Hyperparameters,
     /// Conditions that end the attempt.
@@ -74,6 +78,7 @@ impl Assignment {
             engine: None,
             data: None,
             data_root: PathBuf::new(),
+            workdir: None,
             training: Hyperparameters::plain(),
             until: RunUntil::default(),
             step: Vec::new(),

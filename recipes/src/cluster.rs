@@ -3,6 +3,7 @@
 use crate::keyword_enum::keyword_enum;
 use crate::subnet::Subnet;
 use crate::units::Seconds;
+use crate::workdir::Workdir;
 use serde::{Deserialize, Serialize};
 
 /// The hosts that train, and how they are reached. A recipe without a cluster trains on this machine.
@@ -45,12 +46,21 @@ pub struct Cluster {
     /// minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_timeout: Option<Seconds>,
+    /// The files of the recipe's folder that are sent to every host; `None` if hosts have the folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<Workdir>,
 }
 
 impl Cluster {
     /// Returns the time that hosts may be unreachable before the leader is given up as lost.
     pub fn unreachable_timeout(&self) -> Seconds {
         self.unreachable_timeout.unwrap_or(Seconds(600.0))
+    }
+
+    /// Returns the files of the recipe's folder to send to the hosts; `None` if none is sent, as to a training
+    /// on this machine.
+    pub fn sent_workdir(&self) -> Option<&Workdir> {
+        self.workdir.as_ref().filter(|_| self.launcher == LauncherKind::Ssh)
     }
 
     /// Returns the number of hosts that train: the listed hosts, the nodes of a Slurm job, or 1 for this
@@ -161,6 +171,7 @@ impl Default for Cluster {
             unreachable_timeout: None,
             network: None,
             slurm: None,
+            workdir: None,
         }
     }
 }

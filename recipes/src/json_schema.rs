@@ -44,6 +44,10 @@ fn member(path: &str) -> Value {
                 let kind = member("train.optimizer.kind");
                 json!({ "anyOf": [kind, section(path)] })
             }
+            "cluster.workdir" => {
+                let send = member("cluster.workdir.send");
+                json!({ "anyOf": [send, section(path)] })
+            }
             "cluster.hosts" => {
                 let mut host = section(path);
                 host["required"] = json!(["address"]);
@@ -91,6 +95,7 @@ fn shape(shape_of: ValueType) -> Value {
         ValueType::Tokens => either(at_least_one(), quantity("20M tokens")),
         ValueType::Samples(_) => either(at_least_one(), quantity("50K samples")),
         ValueType::Steps => either(at_least_one(), quantity("500 steps")),
+        ValueType::Size => quantity("200 MiB"),
         ValueType::Time => quantity("30 min"),
         ValueType::Warmup => either(at_least_one(), quantity("500 steps")),
         ValueType::Period => either(at_least_one(), quantity("5 min")),

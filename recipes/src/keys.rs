@@ -338,6 +338,14 @@ pub const KEYS: &[Key] = keys![
         "Network over which the hosts of a run communicate with each other, such as `10.0.0.0/16`";
     "cluster.unreachable_timeout", ValueType::Time, Optional("10 min"), ANY,
         "How long the hosts of a run may be out of reach before the one that leads is given up for lost";
+    "cluster.workdir.send", ValueType::Flag, Default("true with another key of `workdir`, otherwise false"), ANY,
+        "Whether the recipe's folder is sent to every host, where programs run in it; `workdir = true` for short";
+    "cluster.workdir.exclude", ValueType::Texts, Optional("what git tracks or does not ignore is sent"), ANY,
+        "Patterns of files and folders that are not sent, as in a .gitignore";
+    "cluster.workdir.limit", ValueType::Size, Default("\"256 MiB\", where the folder is sent"), ANY,
+        "Total size of the sent files, at most";
+    "cluster.workdir.files", Whole(1, 10_000_000), Default("20000, where the folder is sent"), ANY,
+        "Number of sent files, at most";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
     "cluster.slurm.partition", ValueType::Host, Optional("Slurm's default"), ANY, "Partition of the job";
     "cluster.slurm.account", ValueType::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";

@@ -38,6 +38,7 @@ pub mod tunable;
 mod tune;
 pub mod units;
 pub mod url;
+pub mod workdir;
 
 pub use architecture::{Activation, Family, Norm, Positions};
 pub use check::{CheckContext, CheckedRecipe, FilePattern, ResolvedValue, check};
@@ -67,3 +68,4 @@ pub use tunable::Tunable;
 pub use tune::{PrunerKind, SamplerKind, Tune};
 pub use units::{Bytes, Samples, Seconds, Tokens};
 pub use url::Url;
+pub use workdir::{Exclusion, Workdir};

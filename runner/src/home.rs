@@ -71,6 +71,11 @@ impl Home {
         parent.and_then(Path::parent).unwrap_or(&self.0).join("engines")
     }
 
+    /// Returns the parent of the recipe folders that this host received, each named after its digest.
+    pub fn workdirs(&self) -> PathBuf {
+        self.0.join("workdirs")
+    }
+
     /// Returns the folder of `trial` in this state folder.
     pub fn trial(&self, trial: &TrialId) -> TrialFolder {
         TrialFolder(self.0.join("trials").join(&trial.0))
@@ -171,6 +176,12 @@ impl TrialFolder {
     /// Returns the path of the list of remote hosts with agents of the trial, one per line.
     pub fn remote_hosts_file(&self) -> PathBuf {
         self.0.join("hosts")
+    }
+
+    /// Returns the path of the file with the digest of the recipe's folder that attempts use from now on, if it
+    /// is sent to the hosts.
+    pub fn workdir(&self) -> PathBuf {
+        self.0.join("workdir")
     }
 
     /// Returns `true` if the files of the trial were removed before the history could forget it.

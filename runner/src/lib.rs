@@ -35,6 +35,7 @@ pub mod store;
 pub mod strikes;
 pub mod transport;
 pub mod trial_event;
+pub mod workdir;
 
 pub use driver::{Drive, DriveError, DriveOutcome, LaunchContext, OnInterrupt, Options, Programs};
 pub use fact::{AttemptEnd, Fact, HostUpdate, Ledger, LedgerError, MetricPoint, TrialUpdate, Verdict};

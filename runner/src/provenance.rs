@@ -5,6 +5,7 @@ mod repository;
 
 use crate::secrets;
 use repository::Repository;
+pub(crate) use repository::RepositoryFiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -12,7 +12,7 @@ use crate::pretrained::{WeightsFolder, download};
 use crate::run_mode::RunMode;
 use crate::source_checkpoint::SourceCheckpoint;
 use crate::trials::history_failure;
-use crate::{audit, hosts, rates, slurm_job, this_host, trials};
+use crate::{audit, hosts, rates, slurm_job, this_host, trials, workdir};
 use dtrain_planner::emit::{ConfigFormat, emit};
 use dtrain_planner::{Plan, rates_key};
 use dtrain_recipes::LauncherKind;
@@ -33,6 +33,9 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
         RunTarget::Plan(saved) => &saved.plan.recipe,
         RunTarget::Recipe(loaded) => &loaded.checked.recipe,
     };
+    if let RunTarget::Recipe(loaded) = &what {
+        workdir::check(context, recipe, &loaded.folder)?;
+    }
     if let RunTarget::Plan(saved) = &what {
         refuse_other_engine(&saved.plan, &args.target)?;
     }

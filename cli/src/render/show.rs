@@ -11,7 +11,7 @@ use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_recipes::sanitize::on_one_line;
 use dtrain_runner::ledger::{Attempt, Parent, TrialDetails, TypicalStep, ValueSource};
-use dtrain_runner::{AttemptEnd, Verdict};
+use dtrain_runner::{AttemptEnd, Verdict, workdir};
 
 /// Maximum number of checkpoints shown, the newest ones.
 const CHECKPOINTS: usize = 5;
@@ -215,6 +215,9 @@ pub(super) fn made_by(trial: &TrialDetails) -> Vec<Vec<String>> {
         let branch = git.branch.as_ref().map(|branch| format!(" ({branch})")).unwrap_or_default();
         let dirty = if git.is_dirty() { ", with uncommitted changes" } else { "" };
         lines.push(vec!["commit".to_owned(), format!("{}{branch}{dirty}", git.revision)]);
+    }
+    if let Some(digest) = made.environment.get(workdir::PROVENANCE) {
+        lines.push(vec!["sent folder".to_owned(), format!("blake3 {}", digest.get(..12).unwrap_or(digest))]);
     }
     if let Some(host) = made.environment.get("host") {
         lines.push(vec!["host".to_owned(), host.clone()]);

@@ -70,6 +70,7 @@ fn of_rank(
         chunks: chunks_of(stage, &candidate.arrangement, recipe.model.blocks()).collect(),
         data: recipe.data.clone(),
         data_root: plan.data_root.clone(),
+        workdir: None,
         training: training(plan, choice, rank),
         until: RunUntil {
             steps: pace.steps.map(StepId),

@@ -15,7 +15,8 @@ use crate::sync::{Compression, CompressionKind, DiLoCo, Synchronisation};
 use crate::train::{Optimizer, Train, Warmup};
 use crate::tunable::Tunable;
 use crate::tune::Tune;
-use crate::units::{Samples, Seconds, Tokens};
+use crate::units::{Bytes, Samples, Seconds, Tokens};
+use crate::workdir::Workdir;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -265,7 +266,17 @@ fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
         price: values.real("cluster.price"),
         network: values.text("cluster.network").and_then(|text| text.parse().ok()),
         unreachable_timeout: values.real("cluster.unreachable_timeout").map(Seconds),
+        workdir: if values.flag("cluster.workdir.send")? { Some(workdir(values)?) } else { None },
     })
+}
+
+fn workdir(values: &ParsedValues) -> Option<Workdir> {
+    let exclude = match values.get("cluster.workdir.exclude") {
+        None => Vec::new(),
+        Some(found) => found.texts()?,
+    };
+    let ParsedValue::Size(limit) = values.get("cluster.workdir.limit")? else { return None };
+    Some(Workdir { exclude, limit: Bytes(*limit), files: values.whole("cluster.workdir.files")? })
 }
 
 fn slurm(values: &ParsedValues) -> Option<Slurm> {

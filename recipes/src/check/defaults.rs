@@ -14,6 +14,7 @@ use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::training_engine::TrainingEngine;
 use crate::tune::{PrunerKind, SamplerKind};
 use crate::url::file_extension;
+use crate::workdir::Workdir;
 use std::path::Path;
 
 pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
@@ -51,10 +52,21 @@ pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
     values.or("cluster.launcher", ParsedValue::of(LauncherKind::Local));
     values.or("cluster.ranks", ParsedValue::Auto);
     values.or("cluster.devices", ParsedValue::of(Devices::Auto));
+    workdir(values);
     match values.one_of("cluster.launcher") {
         Some(LauncherKind::Ssh) => values.or("cluster.transport", ParsedValue::of(SshBackend::Ssh2)),
         Some(LauncherKind::Slurm) => values.or("cluster.slurm.nodes", ParsedValue::Whole(1)),
         Some(LauncherKind::Local) | None => {}
+    }
+}
+
+fn workdir(values: &mut ParsedValues) {
+    let others = ["cluster.workdir.exclude", "cluster.workdir.limit", "cluster.workdir.files"];
+    let is_described = others.iter().any(|key| values.said(key).is_some());
+    values.or("cluster.workdir.send", ParsedValue::Flag(is_described));
+    if values.flag("cluster.workdir.send") == Some(true) {
+        values.or("cluster.workdir.limit", ParsedValue::Size(Workdir::DEFAULT_LIMIT.0));
+        values.or("cluster.workdir.files", ParsedValue::Whole(Workdir::DEFAULT_FILES));
     }
 }
 

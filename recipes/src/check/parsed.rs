@@ -30,6 +30,8 @@ pub(crate) enum ParsedValue {
     Samples(u64),
     Steps(u64),
     Time(f64),
+    /// A number of bytes.
+    Size(u64),
     Texts(Vec<String>),
     Files(Vec<(String, Origin)>),
     Environment(BTreeMap<String, String>),
@@ -112,6 +114,7 @@ impl fmt::Display for ParsedValue {
             Self::Tokens(n) => write!(f, "\"{n} tokens\""),
             Self::Samples(n) => write!(f, "{n}"),
             Self::Steps(n) => write!(f, "\"{n} steps\""),
+            Self::Size(bytes) => write!(f, "\"{}\"", exact_size(*bytes)),
             Self::Time(s) => write!(f, "\"{s} s\""),
             Self::Texts(texts) => write!(f, "{texts:?}"),
             Self::Files(files) => match files.as_slice() {
@@ -155,6 +158,13 @@ impl fmt::Display for DeclaredParam {
             Self::Range(range) => range.fmt(f),
         }
     }
+}
+
+/// Formats a number of bytes in the largest unit in which it is whole.
+fn exact_size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = units.into_iter().find(|(shift, _)| bytes.trailing_zeros() >= *shift && bytes > 0);
+    whole.map_or_else(|| format!("{bytes} B"), |(shift, unit)| format!("{} {unit}", bytes >> shift))
 }
 
 /// Returns a share as a percentage without rounding noise: 0.07 becomes 7, not 7.000000000000001.

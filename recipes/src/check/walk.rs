@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use crate::source::{ConfigLayer, Origin};
 use crate::url::Url;
 
-/// Expands short forms in a document: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
+/// Expands short forms in a document: `optimizer = "sgd"`, `hosts = ["a", "b"]`, `workdir = true`.
 pub(super) fn spell_out(document: &mut Document) {
     let inside = |table: &mut Table, section: &str, key: &str, change: &dyn Fn(&mut SpannedValue)| {
         if let Some(Entry {
@@ -29,14 +29,26 @@ pub(super) fn spell_out(document: &mut Document) {
             items.iter_mut().for_each(|item| wrap(item, "address"));
         }
     });
+    inside(&mut document.table, "cluster", "workdir", &|node| wrap_flag(node, "send"));
 }
 
 /// Turns a text value into a table that has the text under `key`.
 fn wrap(node: &mut SpannedValue, key: &str) {
     if matches!(node.value, Value::Text(_)) {
-        let inner = Entry { key: node.origin.clone(), node: node.clone() };
-        node.value = Value::Inline(Table::from([(key.to_owned(), inner)]));
+        node.value = table_of(node, key);
     }
+}
+
+/// Turns `true` or `false` into a table that has it under `key`.
+fn wrap_flag(node: &mut SpannedValue, key: &str) {
+    if matches!(node.value, Value::Flag(_)) {
+        node.value = table_of(node, key);
+    }
+}
+
+fn table_of(node: &SpannedValue, key: &str) -> Value {
+    let inner = Entry { key: node.origin.clone(), node: node.clone() };
+    Value::Inline(Table::from([(key.to_owned(), inner)]))
 }
 
 struct KeyWalk {
@@ -150,6 +162,9 @@ fn not_a_section(path: &str, node: &SpannedValue) -> Problem {
         }
         "train.optimizer" => {
             problem.hint("write \"adamw\", or a table such as `{ kind = \"adamw\", weight_decay = 0.1 }`")
+        }
+        "cluster.workdir" => {
+            problem.hint("write `true`, or a table such as `{ exclude = [\"*.ckpt\"], limit = \"1 GiB\" }`")
         }
         "validation" => problem.hint(
             "write `valid = \"5%\"` below `[data]` for what is validated on; `[validation]` says how often: `every = \"100 steps\"`",

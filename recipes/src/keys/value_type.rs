@@ -39,6 +39,8 @@ pub enum ValueType {
     Samples(u64),
     /// A number of optimizer steps, at least 1.
     Steps,
+    /// A number of bytes above 0, with a unit.
+    Size,
     /// A duration above 0, with a unit.
     Time,
     /// A length of the warm-up, in steps or tokens.
@@ -97,6 +99,7 @@ impl fmt::Display for ValueType {
             Self::Tokens => f.write_str("tokens, such as \"20M\""),
             Self::Samples(_) => f.write_str("samples, such as \"1M\""),
             Self::Steps => f.write_str("steps, such as 500"),
+            Self::Size => f.write_str("a size, such as \"200 MiB\""),
             Self::Time => f.write_str("a time, such as \"30 min\""),
             Self::Warmup => f.write_str("\"500 steps\" or \"10M tokens\""),
             Self::Period => f.write_str("\"100 steps\" or \"5 min\""),

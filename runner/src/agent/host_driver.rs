@@ -16,8 +16,10 @@ use crate::descendants;
 use crate::home::TrialFolder;
 use crate::machine::Millis;
 use crate::process::Process;
+use crate::workdir::hold;
 use dtrain_protocol::{Assignment, Event, Rank, RankTransport};
 use rustix::fd::OwnedFd;
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -52,6 +54,8 @@ pub(super) struct HostDriver<'a> {
     closed_by: Option<Instant>,
     /// Time of the last reap of orphaned processes.
     reaped_at: Instant,
+    /// Lock on the recipe's folder that this host received, which keeps it from being removed.
+    _workdir: Option<File>,
     /// Result of the attempt on this host, once it has ended here.
     pub(super) ended: Option<Result<(), String>>,
 }
@@ -101,6 +105,7 @@ impl<'a> HostDriver<'a> {
             began: Instant::now(),
             closed_by: None,
             reaped_at: Instant::now(),
+            _workdir: first.filter(|one| one.workdir.is_some()).and_then(|one| hold(&one.data_root).ok()),
             ended: None,
         }
     }

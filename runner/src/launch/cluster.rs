@@ -22,10 +22,12 @@ use crate::control_protocol::{
 use crate::durable;
 use crate::files;
 use crate::home::{Home, TrialFolder};
+use crate::workdir::WorkdirSnapshot;
 use dtrain_protocol::{AttemptId, RankTransport, TlsIdentity, TrialId};
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The launcher that starts agents on several hosts.
@@ -43,6 +45,8 @@ pub struct ClusterLauncher {
     /// The attempt whose leader was given up, with the reason.
     given_up: Option<(AttemptId, String)>,
     fencing: Fencing,
+    /// The recipe's folder, for hosts that lack it; `None` if it is not sent, or has changed since.
+    workdir: Option<Arc<WorkdirSnapshot>>,
 }
 
 impl ClusterLauncher {
@@ -58,7 +62,13 @@ impl ClusterLauncher {
         let hosts = hosts.into_iter().map(|host| PolledHost::new(host, &cancel)).collect();
         let (trial, folder) = (trial.clone(), folder.clone());
         let (usable, shared, given_up, fencing) = (Vec::new(), None, None, Fencing::default());
-        Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing }
+        Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing, workdir: None }
+    }
+
+    /// Gives the launcher the recipe's folder, which it sends to hosts that lack it.
+    #[must_use]
+    pub fn with_workdir(self, workdir: Option<Arc<WorkdirSnapshot>>) -> Self {
+        Self { workdir, ..self }
     }
 
     /// Makes `home` the state folder that all hosts and this machine share: it holds the checkpoints and the
@@ -156,6 +166,24 @@ impl ClusterLauncher {
         }
     }
 
+    /// Sends the recipe's folder of an order to the active hosts that lack it.
+    fn put_workdir(&self, order: &AgentOrder) -> Result<(), LaunchError> {
+        let digest = order.assignments.first().and_then(|assignment| assignment.workdir.clone());
+        let Some(digest) = digest else { return Ok(()) };
+        let snapshot = self.workdir.clone().filter(|snapshot| snapshot.digest() == digest);
+        let put = move |host: &mut RemoteHost| match &snapshot {
+            Some(snapshot) => host.put_workdir(snapshot, &|_| ()).map(drop),
+            None if host.has_workdir(&digest)? => Ok(()),
+            None => {
+                Err("it lacks the recipe's folder as this trial uses it, and that has changed here since"
+                    .into())
+            }
+        };
+        let answers = self.ask_all(&self.active, LAUNCH_TIMEOUT, put);
+        let failed = self.active.iter().zip(answers).find_map(|(host, answer)| Some((*host, answer.err()?)));
+        failed.map_or(Ok(()), |(host, reason)| Err(LaunchError::because_of(self.name(host), &reason)))
+    }
+
     /// Starts the agents of all active hosts and of the `lenders`; a lender may fail.
     fn lead(
         &self,
@@ -209,7 +237,8 @@ impl Launcher for ClusterLauncher {
         let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
         let lends = is_resumed && self.shared.is_none();
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
-        let led = self.put_checkpoint(order).and_then(|()| self.lead(order, &ranks, &lenders));
+        let put = self.put_checkpoint(order).and_then(|()| self.put_workdir(order));
+        let led = put.and_then(|()| self.lead(order, &ranks, &lenders));
         if self.cancel.is_cancelled() && led.is_err() {
             return Err(self.abandon(order.attempt, &lenders));
         }

@@ -8,6 +8,7 @@
 //! select one of their filters.
 
 use dtrain_recipes::sharing::git_command;
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, symlink};
@@ -44,6 +45,38 @@ pub(super) struct Repository {
     common: PathBuf,
     /// Deadline for all git commands on the repository.
     until: Instant,
+}
+
+/// The files of a folder that git tracks, and those that it does not ignore.
+pub(crate) enum RepositoryFiles {
+    /// Their names relative to the folder. A submodule is named as one file, and another repository with a `/`
+    /// at the end; deleted files are named too.
+    Found(BTreeSet<String>),
+    /// The folder is in no repository, or there is no git.
+    NoRepository,
+    /// Git failed, or did not end in time.
+    Failed,
+}
+
+/// Maximum size of a list of files, in bytes.
+const LONGEST_LIST: usize = 256 << 20;
+
+impl RepositoryFiles {
+    /// Lists the files of a folder. No program that the repository names is run.
+    pub(crate) fn of(folder: &Path) -> Self {
+        let Some(repository) = Repository::discover(folder) else { return Self::NoRepository };
+        if git_command("").arg("--version").output().is_err() {
+            return Self::NoRepository;
+        }
+        let question = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+        // The list does not depend on a commit, which there may not be yet.
+        match repository.query_files("ref: refs/heads/main", &question, LONGEST_LIST) {
+            Some((names, false)) => {
+                Self::Found(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+            }
+            Some((_, true)) | None => Self::Failed,
+        }
+    }
 }
 
 /// Temporary folder that git uses as the repository; removed on drop.

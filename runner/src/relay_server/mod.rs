@@ -13,9 +13,12 @@ use crate::launch::{AgentContact, LocalLauncher};
 use crate::logs::logs;
 use crate::process::set_compute_environment;
 use crate::store;
+use crate::workdir::{WorkdirStore, is_digest};
 use crate::{channel, cuda, engine_environment};
 use address::address;
-use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use dtrain_protocol::{Assignment, AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use incoming_checkpoint::IncomingCheckpoint;
 use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
@@ -65,11 +68,12 @@ pub fn serve(
                 launched.map_or_else(launch_failure, Reply::Leading)
             }
             Request::Follow(order) => {
-                let order = FollowerOrder {
+                let mut order = FollowerOrder {
                     folder: home.trial(&order.trial).path().to_owned(),
                     worker: programs.worker.clone(),
                     ..*order
                 };
+                localize_workdir(&mut order.assignments, home);
                 let mut launcher = starting(&order.trial);
                 let fenced = launcher.fence(order.attempt).map_err(LaunchError::from);
                 let address = fenced
@@ -137,6 +141,22 @@ pub fn serve(
                 let trial = home.trial(&trial);
                 let stored = IncomingCheckpoint::of(&trial, &folder).and_then(|copy| copy.commit(&manifest));
                 reply_or_failure(stored, |()| Reply::Stored)
+            }
+            Request::Workdir { digest } => reply_or_failure(
+                WorkdirStore::new(&home.workdirs(), &digest).map(|store| store.is_intact()),
+                Reply::Workdir,
+            ),
+            Request::PutWorkdir { digest, from, bytes } => {
+                let stored = BASE64_STANDARD
+                    .decode(bytes)
+                    .map_err(|error| error.to_string())
+                    .and_then(|bytes| WorkdirStore::new(&home.workdirs(), &digest)?.write(from, &bytes));
+                reply_or_failure(stored, |()| Reply::Stored)
+            }
+            Request::InstallWorkdir { digest } => {
+                let workdirs = home.workdirs();
+                let installed = WorkdirStore::new(&workdirs, &digest).and_then(|store| store.install());
+                reply_or_failure(installed, |()| Reply::Stored)
             }
             Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),
@@ -243,6 +263,7 @@ fn localize_order(order: AgentOrder, home: &Home, programs: &Programs) -> AgentO
     let trial = home.trial(&order.trial);
     let checkpoints = trial.checkpoints();
     let mut order = AgentOrder { folder: trial.path().to_owned(), worker: programs.worker.clone(), ..order };
+    localize_workdir(&mut order.assignments, home);
     for assignment in &mut order.assignments {
         assignment.checkpoints.clone_from(&checkpoints);
         if let Some(point) = &mut assignment.resume
@@ -252,6 +273,15 @@ fn localize_order(order: AgentOrder, home: &Home, programs: &Programs) -> AgentO
         }
     }
     order
+}
+
+/// Replaces the recipe's folder on the controller by the copy that this host received.
+fn localize_workdir(assignments: &mut [Assignment], home: &Home) {
+    for assignment in assignments {
+        if let Some(digest) = assignment.workdir.as_deref().filter(|digest| is_digest(digest)) {
+            assignment.data_root = home.workdirs().join(digest);
+        }
+    }
 }
 
 /// Starts a measuring rank. The rank ends with this process and must not write to this process's standard

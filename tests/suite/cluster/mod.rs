@@ -7,3 +7,4 @@ mod interrupted;
 mod lab;
 mod recovery;
 pub(crate) mod train;
+mod workdir;

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 /// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
-const PASSES: [(&str, &str); 16] = [
+const PASSES: [(&str, &str); 17] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
@@ -27,6 +27,7 @@ const PASSES: [(&str, &str); 16] = [
     ("data.separator", "json_lines_may_have_any_field_and_separator"),
     ("train.from", "weights_may_be_said_to_be_anywhere"),
     ("cluster.python", "an_interpreter_is_the_name_of_a_program_and_no_command"),
+    ("cluster.workdir.exclude", "a_pattern_of_files_only_leaves_files_out"),
     ("cluster.slurm.options", "submitted.rs"),
     ("cluster.slurm.partition", "submitted.rs"),
     ("cluster.slurm.account", "submitted.rs"),
@@ -187,7 +188,7 @@ fn what_passes_the_check_does_nothing() {
                 let is_list = path.ends_with(['v', 's']) || path == "data.ignore";
                 let value = if is_list { values(attack)[1].clone() } else { (*attack).into() };
                 let (text, _) = with(kind, path, value);
-                if applies && !path.contains("slurm") && read(&text).is_ok() {
+                if applies && !path.contains("slurm") && !path.contains("workdir") && read(&text).is_ok() {
                     let (section, key) = path.split_once('.').unwrap_or(("", path));
                     let said: toml::Table = text.parse().expect("TOML");
                     if section.is_empty() {
@@ -316,6 +317,24 @@ fn an_interpreter_is_the_name_of_a_program_and_no_command() {
         let path = path.to_str().expect("UTF-8");
         let more = ["--engine=fsdp", "--set=objective.stop.steps=1", "--set=cluster.ranks=1"];
         trap.ends(trap.dtrain(["run", path, "--no-sample"].into_iter().chain(more)), &[5]);
+    }
+}
+
+/// A pattern matches the file of that name, or nothing; the folder is listed and nothing is sent.
+#[test]
+fn a_pattern_of_files_only_leaves_files_out() {
+    let trap = Trap::set();
+    for (at, attack) in ATTACKS.iter().enumerate() {
+        let mut recipe = base(Kind::Command, "");
+        let workdir = [("exclude".to_owned(), vec![toml::Value::from(*attack)].into())];
+        let cluster = [
+            ("launcher".to_owned(), "ssh".into()),
+            ("hosts".to_owned(), vec![toml::Value::from("node1")].into()),
+            ("workdir".to_owned(), toml::Table::from_iter(workdir).into()),
+        ];
+        recipe.insert("cluster".into(), toml::Table::from_iter(cluster).into());
+        let path = trap.house.file(&format!("project/{at}.toml"), toml::to_string(&recipe).expect("TOML"));
+        trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
     }
 }
 

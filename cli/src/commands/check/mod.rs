@@ -8,8 +8,8 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::{problem_text, shell_quoted};
-use crate::precheck;
 use crate::render::number::{counted, whole};
+use crate::{precheck, workdir};
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
@@ -20,6 +20,10 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
         return try_output::run(context, args, output);
     }
     let looked = load(context.out, &args.recipe, &args.layers, &[])
+        .and_then(|loaded| {
+            workdir::check(context, &loaded.checked.recipe, &loaded.folder)?;
+            Ok(loaded)
+        })
         .and_then(|loaded| precheck::find_problems(context, &loaded).map(|warnings| (loaded, warnings)));
     match looked {
         Ok((loaded, warnings)) => {

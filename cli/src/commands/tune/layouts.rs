@@ -4,11 +4,11 @@ use crate::begin_trial::{new_trial, value_sources, write_plan_file};
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::load_recipe::LoadedRecipe;
-use crate::rates;
 use crate::render::number::{counted, seconds};
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::run_with_progress;
 use crate::trials::{self, history_failure};
+use crate::{rates, workdir};
 use dtrain_planner::tune::{limited_to_steps, pinned_to_candidate};
 use dtrain_planner::{Plan, RankedCandidate};
 use dtrain_runner::Verdict;
@@ -100,6 +100,7 @@ fn step_seconds(
     let plan = rates::plan_derived_recipe(context, history, loaded, &recipe)?;
     let mut new = new_trial(&plan, value_sources(loaded), &loaded.folder, crate::audit::recipe_owner(loaded));
     new.study = Some(name.to_owned());
+    workdir::note(context, &plan, &mut new.provenance)?;
     let created = trials::wait_for_history(context, || history.create_trial(&new))
         .map_err(|error| history_failure(&error))?;
     write_plan_file(context, &created.id, &plan)?;

@@ -13,7 +13,7 @@ use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::run_quietly;
 use crate::slots::HostShare;
 use crate::trials::history_failure;
-use crate::{audit, rates, trials, unreported_metrics};
+use crate::{audit, rates, trials, unreported_metrics, workdir};
 use dtrain_planner::Plan;
 use dtrain_planner::tune::{TrialFailure, TrialOutcome, TrialValue};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
@@ -170,6 +170,7 @@ impl TrialJob<'_> {
         if let Some(weights) = &weights {
             weights.note(&mut new.provenance)?;
         }
+        workdir::note(self.context, &plan, &mut new.provenance)?;
         let created = trials::wait_for_history(self.context, || history.create_trial(&new))
             .map_err(|error| history_failure(&error))?;
         history

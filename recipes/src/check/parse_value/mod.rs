@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::training_engine::EMITTED_ONLY;
 use crate::units;
 use crate::url::{Url, UrlError, file_extension};
-use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
+use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, size, time, whole};
 use search::search;
 use text::{host, name, network, text};
 
@@ -67,6 +67,7 @@ pub(in crate::check) fn parse(
         ValueType::Steps => {
             quantity(path, node, "a number of steps", MOST_STEPS, units::steps).map(ParsedValue::Steps)
         }
+        ValueType::Size => size(path, node),
         ValueType::Time => time(path, node),
         ValueType::Warmup => alternative(
             path,

@@ -156,6 +156,19 @@ pub(super) fn time(path: &str, node: &SpannedValue) -> Result<ParsedValue, Probl
     }
 }
 
+pub(super) fn size(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
+    let found = match &node.value {
+        Value::Text(text) => units::bytes(text).map_err(|error| unit(path, "a size", node, &error))?,
+        Value::Whole(_) | Value::Real(_) => {
+            return Err(
+                wrong(path, "a size with its unit", node).hint("write for example \"200 MiB\" or \"1 GB\"")
+            );
+        }
+        _ => return Err(wrong(path, "a size", node)),
+    };
+    if found.0 > 0 { Ok(ParsedValue::Size(found.0)) } else { Err(wrong(path, "a size above 0", node)) }
+}
+
 /// Parses a value that may be either of two types of quantity; a text that fits neither gets a message about
 /// both.
 pub(super) fn alternative(

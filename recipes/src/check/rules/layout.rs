@@ -5,6 +5,7 @@ use crate::check::parsed::ParsedValue;
 use crate::cluster::LauncherKind;
 use crate::keys::{KEYS, Kind, RANKS_OF_A_HOST};
 use crate::problem::Problem;
+use crate::workdir::Workdir;
 
 impl Rules<'_> {
     pub(super) fn layout(&mut self) {
@@ -142,8 +143,34 @@ impl Rules<'_> {
                 "write `launcher = \"ssh\"` below `[cluster]`, or remove it",
             );
         }
+        self.workdir(launcher == Some(LauncherKind::Slurm));
         self.slurm(launcher == Some(LauncherKind::Slurm));
         self.ranks_of_a_host();
+    }
+
+    /// Checks the patterns of files that are not sent to hosts, and that some launcher sends the others.
+    fn workdir(&mut self, is_slurm: bool) {
+        for pattern in
+            self.values.get("cluster.workdir.exclude").and_then(ParsedValue::texts).iter().flatten()
+        {
+            if let Err(detail) = Workdir::check_pattern(pattern) {
+                self.wrong(
+                    format!("`cluster.workdir.exclude`: {pattern:?} is not a pattern: {detail}"),
+                    &["cluster.workdir.exclude"],
+                    "write for example [\"*.ckpt\", \"runs/\", \"data/*.bin\"]",
+                );
+            }
+        }
+        if is_slurm && self.values.flag("cluster.workdir.send") == Some(true) {
+            let keys = ["send", "exclude", "limit", "files"].map(|key| format!("cluster.workdir.{key}"));
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            self.wrong(
+                "`cluster.workdir` is for the launcher \"ssh\": the nodes of a Slurm job share the recipe's folder"
+                    .to_owned(),
+                &keys,
+                "remove it, and keep the recipe in a folder that every node sees",
+            );
+        }
     }
 
     /// Checks that no host gets more ranks than it can start.

@@ -8,9 +8,11 @@ mod client;
 mod push;
 mod remote_store;
 mod spool_remainder;
+mod workdir;
 
 pub use client::{Connector, RemoteHost};
 pub use remote_store::RemoteStore;
+pub use workdir::WorkdirTransfer;
 
 pub(super) use client::Disconnect;
 
@@ -67,6 +69,12 @@ pub(crate) enum Request {
     Put { trial: TrialId, folder: String, file: String, from: u64, bytes: String },
     /// Verify an uploaded checkpoint and commit it with the content of its manifest.
     CommitPut { trial: TrialId, folder: String, manifest: String },
+    /// Report if the recipe's folder with this digest is here, unchanged.
+    Workdir { digest: String },
+    /// Write base64 bytes of a recipe's folder that is being sent.
+    PutWorkdir { digest: String, from: u64, bytes: String },
+    /// Verify a recipe's folder that was sent, and put it in place.
+    InstallWorkdir { digest: String },
     /// Report if the agent of an attempt is alive.
     IsAlive { trial: TrialId, attempt: AttemptId },
     /// Kill all attempts before `attempt` for good.
@@ -102,6 +110,8 @@ pub(crate) enum Reply {
     Crc32(u32),
     /// The bytes of a [`Request::Put`] are on disk.
     Stored,
+    /// The host has the recipe's folder that was asked about.
+    Workdir(bool),
     Killed {
         is_gone: bool,
     },

@@ -45,7 +45,7 @@ impl RemoteHost {
         self.store(&Request::CommitPut { trial: trial.clone(), folder: name, manifest: manifest_text })
     }
 
-    fn store(&mut self, request: &Request) -> Result<(), String> {
+    pub(super) fn store(&mut self, request: &Request) -> Result<(), String> {
         match self.ask(request)? {
             Reply::Stored => Ok(()),
             other => Err(unexpected_reply(&other)),
