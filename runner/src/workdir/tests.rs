@@ -140,6 +140,12 @@ fn links_stay_in_the_folder_and_other_files_are_named() {
         assert!(!names(root.path(), &excluding(&["wrong"])).is_empty(), "but it may be excluded");
         fs::remove_file(path("lib/wrong")).expect("it was there");
     }
+    // A link that is excluded leads out, and another leads through it.
+    symlink("/etc", path("excluded")).expect("room on disk");
+    symlink("excluded/passwd", path("through")).expect("room on disk");
+    let said = refused(root.path(), &excluding(&["excluded"])).to_string();
+    assert!(said.contains("through") && said.contains("out of"), "{said}");
+    ["excluded", "through"].iter().for_each(|name| fs::remove_file(path(name)).expect("it was there"));
     drop(std::os::unix::net::UnixListener::bind(path("socket")).expect("room on disk"));
     let said = refused(root.path(), &Workdir::default()).to_string();
     assert!(said.contains("socket") && said.contains("neither a file nor a folder"), "{said}");
@@ -233,6 +239,10 @@ fn a_folder_arrives_as_it_was_and_a_changed_one_is_not_used() {
     assert!(store.is_intact(), "new files do not change the code");
     put(&there, &[("train.py", "print(2)")]);
     assert!(!store.is_intact());
+    put(&there, &[("train.py", "print()")]);
+    assert!(store.is_intact());
+    fs::set_permissions(there.join("run.sh"), fs::Permissions::from_mode(0o600)).expect("it is ours");
+    assert!(!store.is_intact(), "a script that cannot be executed");
     send(&snapshot, home.path()).expect("room on disk");
     assert!(store.is_intact());
     let left = fs::read_dir(home.path()).expect("a folder").count();

@@ -97,7 +97,7 @@ impl World {
     pub(crate) fn launcher(&self, hosts: u32) -> Box<dyn Launcher> {
         let folder = self.home.trial(&self.trial);
         let hosts = (0..hosts).map(|index| self.remote(index)).collect();
-        let launcher = ClusterLauncher::new(&self.trial, &folder, hosts);
+        let launcher = ClusterLauncher::new(&self.trial, &folder, hosts).with_workdir(self.workdir.clone());
         Box::new(if self.is_shared { launcher.sharing(&self.home) } else { launcher })
     }
 

@@ -2,9 +2,13 @@
 
 use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StopReason};
-use dtrain_recipes::Framework;
+use dtrain_recipes::{Framework, Workdir};
+use dtrain_runner::launch::relay::WorkdirTransfer;
+use dtrain_runner::workdir::WorkdirSnapshot;
 use dtrain_runner::{AttemptEnd, DriveOutcome, Fact, TrialEvent, Verdict, driver};
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 pub(crate) fn a_foreign_command_is_run_once_for_each_rank() {
@@ -76,6 +80,43 @@ pub(crate) fn foreign_ranks_of_hosts_meet_at_the_first() {
     let told = |name: &str| fs::read_to_string(world.root.join(name)).expect("each rank wrote it");
     assert_eq!((told("place.0"), told("place.1")), ("0 0 1 0 2\n".into(), "1 0 1 1 2\n".into()));
     assert_eq!(told("meeting.0"), told("meeting.1"));
+    world.assert_nothing_lives();
+}
+
+pub(crate) fn foreign_ranks_run_in_the_folder_that_their_hosts_received() {
+    let mut world = World::new();
+    world.hosts = Some(2);
+    let project = world.root.join("project");
+    fs::create_dir_all(project.join("lib")).expect("room on disk");
+    fs::write(project.join("train.sh"), ". ./lib/word.sh; echo $word >here.$RANK").expect("room on disk");
+    fs::write(project.join("lib/word.sh"), "word=first").expect("room on disk");
+    let take = || WorkdirSnapshot::take(&project, &Workdir::default(), world.home.path()).expect("readable");
+    let snapshot = Arc::new(take());
+    let store = |host: u32| world.host(host).join("workdirs").join(snapshot.digest());
+    let (first, second) = (store(0), store(1));
+    fs::write(project.join("lib/word.sh"), "word=second").expect("room on disk");
+    let changed = take();
+    fs::write(project.join("lib/word.sh"), "word=first").expect("room on disk");
+    world.workdir = Some(Arc::clone(&snapshot));
+    world.command = Some(vec!["sh".into(), "train.sh".into()]);
+    let outcome = world.drive(driver::start).0.expect("driven");
+    assert!(matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Completed(_), .. }), "{outcome:?}");
+    let told = |path: &Path| fs::read_to_string(path).expect("each rank wrote it in its folder");
+    assert_eq!(
+        (told(&first.join("here.0")), told(&second.join("here.1"))),
+        ("first\n".into(), "first\n".into())
+    );
+
+    let mut host = world.remote(1);
+    assert_eq!(host.put_workdir(&snapshot, &|_| ()), Ok(WorkdirTransfer::AlreadyThere), "once");
+    assert_eq!(host.has_workdir(changed.digest()), Ok(false));
+    let refused = host.put_workdir(&changed, &|_| ()).expect_err("the file is not as it was hashed");
+    assert!(refused.contains("lib/word.sh"), "{refused}");
+    fs::write(second.join("train.sh"), "changed by a program").expect("room on disk");
+    let sent = host.put_workdir(&snapshot, &|_| ());
+    assert!(matches!(sent, Ok(WorkdirTransfer::Sent { .. })), "{sent:?}");
+    assert_eq!(host.has_workdir(snapshot.digest()), Ok(true));
+    drop(host);
     world.assert_nothing_lives();
 }
 

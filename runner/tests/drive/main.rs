@@ -36,7 +36,8 @@ use faults::{
 };
 use foreign::{
     a_failed_foreign_command_is_recorded_with_its_last_words, a_foreign_command_is_run_once_for_each_rank,
-    foreign_ranks_of_hosts_meet_at_the_first, what_a_foreign_command_started_ends,
+    foreign_ranks_of_hosts_meet_at_the_first, foreign_ranks_run_in_the_folder_that_their_hosts_received,
+    what_a_foreign_command_started_ends,
 };
 use hosts::{
     a_checkpoint_on_a_host_that_is_away_is_waited_for, a_controller_that_is_cut_off_waits,
@@ -125,6 +126,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
             a_failed_foreign_command_is_recorded_with_its_last_words,
         ),
         ("foreign_ranks_of_hosts_meet_at_the_first", foreign_ranks_of_hosts_meet_at_the_first),
+        (
+            "foreign_ranks_run_in_the_folder_that_their_hosts_received",
+            foreign_ranks_run_in_the_folder_that_their_hosts_received,
+        ),
         ("hosts_train_what_one_machine_does", hosts_train_what_one_machine_does),
         ("a_host_that_is_lost_is_started_again", a_host_that_is_lost_is_started_again),
         (

@@ -9,6 +9,7 @@ use dtrain_runner::control_protocol::{AgentCard, LinkChoice, Program};
 use dtrain_runner::ledger::{ExpectedPerformance, NewTrial};
 use dtrain_runner::process::Process;
 use dtrain_runner::provenance::Provenance;
+use dtrain_runner::workdir::WorkdirSnapshot;
 use dtrain_runner::{
     ControllerStatus, Drive, DriveError, DriveOutcome, Fact, History, Home, Interrupts, LaunchContext,
     Ledger, Options, Programs, TrialEvent, TrialFolder, driver,
@@ -52,6 +53,8 @@ pub(crate) struct World {
     pub(crate) command: Option<Vec<String>>,
     pub(crate) framework: Framework,
     pub(crate) progress: Vec<String>,
+    /// The recipe's folder that is sent to the hosts, in which the ranks then run.
+    pub(crate) workdir: Option<Arc<WorkdirSnapshot>>,
     /// Seconds per step.
     pub(crate) pace: f64,
     /// Statuses that the controller reported.
@@ -89,6 +92,7 @@ impl World {
             command: None,
             framework: Framework::Pytorch,
             progress: Vec::new(),
+            workdir: None,
             pace: fs::read_to_string(root.join(PACE))
                 .ok()
                 .and_then(|text| text.parse().ok())
@@ -198,6 +202,7 @@ impl World {
             model: model.clone(),
             data: recipe.data.clone(),
             data_root: self.root.clone(),
+            workdir: self.workdir.as_ref().map(|workdir| workdir.digest().to_owned()),
             training: Hyperparameters {
                 batch: 8,
                 share: 4 * u64::from(rank.0)..4 * u64::from(rank.0 + 1),
