@@ -1,6 +1,7 @@
 //! Tests of the layouts that every engine accepts and refuses.
 
 mod layouts;
+mod overlaps;
 mod trained;
 mod written;
 
