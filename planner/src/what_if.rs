@@ -209,16 +209,15 @@ fn problem(request: &DatasheetPlanRequest<'_>) -> Result<(SearchProblem, Decisio
     refuse_part(request.engine, &request.cluster)?;
     refuse_pins(&recipe.layout)?;
     let batch = batch(recipe)?;
+    let training = TrainingSpec::of(decoder, &recipe.train);
+    let products = products(recipe);
     let problem = SearchProblem {
         model: transformer(decoder),
         cluster: request.cluster,
-        engine: Software::of(request.engine.style(), Constants::shipped()),
-        runs_on: Some(EngineSupport {
-            engine: request.engine,
-            training: TrainingSpec::of(decoder, &recipe.train),
-        }),
+        engine: Software::of_engine(request.engine, &training, products.precision(), Constants::shipped()),
+        runs_on: Some(EngineSupport { engine: request.engine, training }),
         kernel: request.engine.style().kernel(),
-        products: products(recipe),
+        products,
         batch: u32::try_from(batch.value).map_err(|_| DatasheetPlanError::NoBatch)?,
         pins: recipe.layout.clone(),
         constants: Constants::shipped(),

@@ -9,6 +9,7 @@ missing is said in a line that begins with `left out:`. Ends with 1 when somethi
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -59,20 +60,72 @@ def torchtitan(path, text):
     check(count > 40, path, f"only {count} keywords were checked")
 
 
+class Texts:
+    """Stands for a data set of the package `datasets`."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def __len__(self):
+        return len(self.columns["text"])
+
+    from_dict = classmethod(lambda cls, columns: cls(columns))
+
+
+def torchtitan_documents(path, text):
+    """Every rank that reads gets a document, from one file as from many, and no text is lost."""
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    found = next(node for node in functions if node.name == "documents")
+    source = ast.unparse(found)
+    readers = int(re.search(r"^READERS = (\d+)$", text, re.MULTILINE)[1])
+    for files in (["all work and no play"], ["one", "a longer file"], [str(place) for place in range(readers + 1)]):
+        names = {"READERS": readers, "FILES": files, "Dataset": Texts}
+        names["load_dataset"] = lambda path, data_files, sample_by, split: Texts({"text": list(data_files)})
+        exec(source, names)
+        read = names["documents"]("text")["text"]
+        check(len(read) >= readers, path, f"{len(read)} documents for {readers} ranks")
+        check(len(read) >= len(files) and "".join(read) == "".join(files), path, f"of {files} it read {read}")
+    datasets = installed("datasets")
+    if datasets is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        name = os.path.join(folder, "one.txt")
+        with open(name, "w", encoding="utf-8") as file:
+            file.write("all work and no play makes a dull day\n" * 9)
+        names = {"READERS": readers, "FILES": [name], "Dataset": datasets.Dataset}
+        names["load_dataset"] = lambda *given, **more: datasets.load_dataset(*given, **more, cache_dir=folder)
+        exec(source, names)
+        read = names["documents"]("text")
+        distributed = installed("datasets.distributed")
+        for rank in range(readers):
+            own = distributed.split_dataset_by_node(read, rank, readers)
+            check(len(own[0]["text"]) > 0, path, f"rank {rank} reads nothing")
+
+
 def torchtitan_itself(path):
     """torchtitan's own manager reads the module and builds its configuration."""
-    manager = installed("torchtitan.config.manager")
-    if manager is None:
+    if installed("torchtitan.config.manager") is None:
+        return
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if "torchtitan.components.quantization" in text and installed("torchao") is None:
         return
     program = (
         "import sys; from torchtitan.config.manager import ConfigManager;"
         "c = ConfigManager().parse_args(['--module', 'dtrain_config', '--config', 'train']);"
-        "c.model_spec.model.update_from_config(config=c); print(c.training.steps)"
+        "c.model_spec.model.update_from_config(config=c); print(c.training.steps);"
+        "a = c.model_spec.state_dict_adapter;"
+        "print(a and a(c.model_spec.model, None).__class__.__name__)"
     )
     folder = os.path.dirname(path)
     environment = {**os.environ, "PYTHONPATH": folder}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     check(done.returncode == 0, path, done.stderr[-1500:])
+    adapter = "Llama3StateDictAdapter" if "Llama3Model" in text else "None"
+    check(done.stdout.split()[-1:] == [adapter], path, f"its adapter of weights is {done.stdout}")
 
 
 def deepspeed(path, text):
@@ -179,6 +232,45 @@ def megatron_itself(path):
     check(done.returncode == 0, path, done.stderr[-1500:])
 
 
+def megatron_data(path, text):
+    """`megatron.sh data` gives the tools the recipe's text, with a tokenizer where its tokens are bytes."""
+    is_of_bytes = "PreTrainedTokenizerFast" in text
+    transformers = installed("transformers") if is_of_bytes else None
+    if is_of_bytes and transformers is None:
+        return
+    written = {"a.txt": "play\r\n\tā €\n", "b.txt": "no play, no work"}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, words in written.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as file:
+                file.write(words)
+        program = os.path.join(folder, "python3")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(f'#!/usr/bin/env bash\n[[ $1 != - ]] || exec {sys.executable} "$@"\nprintf "%s\\n" "$@"\n')
+        os.chmod(program, 0o755)
+        script = os.path.join(folder, "here.sh")
+        files = json.dumps([os.path.join(folder, "*.txt")])
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(re.sub(r"^FILES = .*$", lambda _: f"FILES = {files}", text, flags=re.MULTILINE))
+        environment = {**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"]}
+        command = ["bash", script, "data"]
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+        check(done.returncode == 0, path, done.stderr[-1500:])
+        words = done.stdout.splitlines()
+        given = dict(zip(words[1:], words[2:]))
+        check(words[:1] == ["tools/preprocess_data.py"], path, f"it ran {words}")
+        check(given.get("--output-prefix") == "corpus" and "--append-eod" in given, path, f"it ran {words}")
+        with open(os.path.join(folder, given.get("--input", "")), encoding="utf-8") as file:
+            read = [json.loads(line)["text"] for line in file]
+        check(read == list(written.values()), path, f"it wrote {read}")
+        if transformers is None:
+            return
+        tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.join(folder, given["--tokenizer-model"]))
+        check(len(tokenizer) == 256 and tokenizer.eos_token_id == 0, path, f"its tokenizer is {tokenizer}")
+        for words in read:
+            tokens = tokenizer(words).input_ids
+            check(tokens == list(words.encode()), path, f"{words!r} is {tokens}")
+
+
 def shell(path):
     done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
     check(done.returncode == 0, path, done.stderr)
@@ -192,8 +284,10 @@ def look(path):
         shell(path)
         if name == "megatron.sh":
             megatron_itself(path)
+            megatron_data(path, text)
     elif name == "dtrain_config.py":
         torchtitan(path, text)
+        torchtitan_documents(path, text)
         torchtitan_itself(path)
     elif name == "ds_config.json":
         deepspeed(path, text)

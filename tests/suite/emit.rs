@@ -181,5 +181,12 @@ fn a_script_for_megatron_is_started_in_the_repository_of_megatron() {
     let folder = recipe.replace("recipe.toml", "out");
     let written = house.expect(0, ["plan", recipe, "--emit", "megatron", "--emit-to", &folder]);
     let said = String::from_utf8_lossy(&written.stderr).into_owned();
-    assert!(said.contains(&format!("cd MEGATRON-LM && bash {folder}/megatron.sh")), "{said}");
+    let next: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("next: ")).collect();
+    let [clone, data, start] = next[..] else { panic!("three lines: {said}") };
+    assert!(
+        clone.starts_with("git clone --depth 1 --branch core_v") && clone.ends_with(" MEGATRON-LM"),
+        "{said}"
+    );
+    assert_eq!(data, format!("cd MEGATRON-LM && bash {folder}/megatron.sh data"));
+    assert_eq!(start, format!("cd MEGATRON-LM && bash {folder}/megatron.sh"));
 }

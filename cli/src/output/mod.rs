@@ -108,7 +108,7 @@ impl Output {
         ));
     }
 
-    /// Writes the suggested next command to stderr, as the last line of a command.
+    /// Writes a suggested next command to stderr, in the last lines of a command.
     pub(crate) fn next(&self, command: &str) {
         self.say(&format!("{} {command}", self.paint.blue("next:")));
     }

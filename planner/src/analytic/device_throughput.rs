@@ -3,6 +3,7 @@
 use super::constants::{Constants, GeneralConstants};
 use crate::engine::AttentionKernel;
 use crate::hardware::{GpuGeneration, GpuSpec};
+use dtrain_recipes::Precision;
 
 /// Number format in which the linear layers of a model are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,15 @@ impl MatmulPrecision {
     /// Returns the bytes per element of a layer input that is saved for the backward.
     pub fn saved_bytes(self) -> f64 {
         if self.are_small() { 1.0 } else { 2.0 }
+    }
+
+    /// Returns the precision that layouts name; that of bf16 stands for all 16-bit formats.
+    pub fn precision(self) -> Precision {
+        match self {
+            Self::Bits32 => Precision::F32,
+            Self::Bits16 => Precision::Bf16,
+            Self::Bits8 | Self::Blocks8 | Self::Blocks4 => Precision::Fp8,
+        }
     }
 
     fn are_small(self) -> bool {

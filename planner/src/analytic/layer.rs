@@ -4,9 +4,10 @@ use super::collective::{all_reduce, all_to_all, gather_or_scatter, point_to_poin
 use super::constants::GeneralConstants;
 use super::matmul::{ForwardBackward, alignment, grouped_linear, linear};
 use super::overlap::exposed;
+use super::search::to_count;
 use super::transformer::{ExpertDims, LatentDims, WindowDims};
 use super::{StepInputs, topology};
-use crate::engine::AttentionKernel;
+use crate::engine::{AttentionKernel, overlap};
 use dtrain_protocol::ContextExchange;
 
 /// Seconds of one transformer layer for one micro-batch, by cause.
@@ -268,6 +269,8 @@ fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
         return ForwardBackward::default();
     }
     let group = topology::tensor_group(case);
+    let is_in_pieces = overlap::is_tensor_in_pieces(&config.arrangement, to_count(case.links.per_host));
+    let hidden = if is_in_pieces { profile.hidden_tensor } else { 0.0 };
     let bytes = profile.wire_bytes * case.tokens() * case.model.hidden;
     let late = profile.late * (config.tensor() - 1.0);
     let pair = all_reduce(bytes, group, &case.links) + 2.0 * late;
@@ -275,8 +278,7 @@ fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
     let gather = gather_or_scatter(bytes, group, &case.links) + late;
     // Experts are not split here: only attention communicates.
     let count = if has_experts { 1.0 } else { 2.0 };
-    ForwardBackward { forward: pair, backward: pair + again * gather }
-        * (count * exposed(group, profile.hidden_tensor))
+    ForwardBackward { forward: pair, backward: pair + again * gather } * (count * exposed(group, hidden))
 }
 
 /// Returns the exposed seconds of exchanging keys and values (and queries, if heads are exchanged). A ring

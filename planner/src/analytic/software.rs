@@ -2,7 +2,8 @@
 
 use super::constants::Constants;
 use super::software_profile::SoftwareProfile;
-use crate::engine::SoftwareStyle;
+use crate::engine::{Engine, Overlaps, SoftwareStyle, TrainingSpec};
+use dtrain_recipes::Precision;
 
 /// Cost profile of the software of one engine.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,29 @@ impl Software {
     /// Returns an engine of the given style, with the unchanged profile of that style.
     pub fn of(style: SoftwareStyle, constants: &Constants) -> Self {
         Self { style, profile: constants.profile(style) }
+    }
+
+    /// Returns the software of `engine` when it runs `training` in `precision`: the profile of its style
+    /// without the overlap that the engine lacks.
+    pub fn of_engine(
+        engine: &dyn Engine,
+        training: &TrainingSpec,
+        precision: Precision,
+        constants: &Constants,
+    ) -> Self {
+        let mut software = Self::of(engine.style(), constants);
+        let Overlaps { data, tensor, experts } = engine.overlaps(training, precision);
+        let profile = &mut software.profile;
+        for (overlaps, hidden) in [
+            (data, &mut profile.hidden_data),
+            (tensor, &mut profile.hidden_tensor),
+            (experts, &mut profile.hidden_expert),
+        ] {
+            if !overlaps {
+                *hidden = 0.0;
+            }
+        }
+        software
     }
 
     /// Returns the rate that the engine's transfers reach over a link of `rate` bytes/s.

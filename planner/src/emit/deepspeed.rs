@@ -22,7 +22,7 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let config = ConfigFile { name: "ds_config.json".into(), text: configuration(source).text() };
     let script = ConfigFile { name: "deepspeed.sh".into(), text: script(source, &notes) };
     let files = vec![config, hugging_face::config(source, family), script];
-    ConfigFiles { files, notes, start: "bash deepspeed.sh".into(), checkout: None }
+    ConfigFiles::of(files, notes, "bash deepspeed.sh")
 }
 
 fn own_notes(source: &DecoderPlan) -> Vec<String> {

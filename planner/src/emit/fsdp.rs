@@ -30,7 +30,7 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let text = head(source.plan, &what, &[]) + &arguments(source);
     let training = ConfigFile { name: "training_arguments.yaml".into(), text };
     let files = vec![config, training, hugging_face::config(source, family)];
-    ConfigFiles { files, notes, start: start.into(), checkout: None }
+    ConfigFiles::of(files, notes, start)
 }
 
 /// Returns `true` if FSDP shards the state; otherwise replicas use DistributedDataParallel.

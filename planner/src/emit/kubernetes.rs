@@ -17,7 +17,7 @@ pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     let job = job(plan, world, hosts) + &limits(plan, hosts.each);
     let text = head(plan, what, &notes) + &service(plan) + "---\n" + &job;
     let file = ConfigFile { name: "kubernetes.yaml".into(), text: text + VOLUMES };
-    ConfigFiles { files: vec![file], notes, start: "kubectl apply -f kubernetes.yaml".into(), checkout: None }
+    ConfigFiles::of(vec![file], notes, "kubectl apply -f kubernetes.yaml")
 }
 
 fn service(plan: &Plan) -> String {

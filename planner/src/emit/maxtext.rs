@@ -34,7 +34,7 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
         ConfigFile { name: "maxtext.yml".into(), text: config },
         ConfigFile { name: "maxtext.sh".into(), text: script(source) },
     ];
-    ConfigFiles { files, notes, start: "bash maxtext.sh".into(), checkout: None }
+    ConfigFiles::of(files, notes, "bash maxtext.sh")
 }
 
 fn own_notes(source: &DecoderPlan) -> Vec<String> {

@@ -1,6 +1,8 @@
 //! Emits a shell script that calls Megatron-LM's `pretrain_gpt.py` with its arguments.
 
+mod data;
 mod model;
+mod overlap;
 
 use super::hosts::HostShape;
 use super::source::DecoderPlan;
@@ -12,6 +14,12 @@ use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 /// Version of Megatron-LM against which the arguments were checked; `megatron-core` on PyPI now includes it.
 pub(crate) const VERSION: &str = "0.19.2";
 
+/// Repository of Megatron-LM, whose releases have tags `core_v…`.
+const REPOSITORY: &str = "https://github.com/NVIDIA/Megatron-LM";
+
+/// Placeholder for the folder of the repository on a host.
+const CHECKOUT: &str = "MEGATRON-LM";
+
 /// A command-line argument with its values, such as `--micro-batch-size 4`.
 type Argument = String;
 
@@ -19,20 +27,21 @@ type Argument = String;
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
-    let what = format!("Megatron-LM, core {VERSION}: run in the root of its repository, on every host");
+    let what = format!(
+        "Megatron-LM, core {VERSION}: run in the root of its repository, on every host; installed as its docs/get-started/install.md says, with Transformer Engine"
+    );
     let hosts = HostShape::of(source.plan);
     let mut text = String::from("#!/usr/bin/env bash\n") + &head(source.plan, &what, &notes);
     text += &format!(
-        "set -euo pipefail\n\n# SET: what the tools of Megatron-LM made of the data (tools/preprocess_data.py), without its ending.\n\
-         DATA=${{DATA:-corpus_text_document}}\n# SET: the tokenizer that it was made with, of at most {} tokens.\n\
-         TOKENIZER=${{TOKENIZER:-tokenizer}}\n# SET: where checkpoints go.\nCHECKPOINTS=${{CHECKPOINTS:-checkpoints}}\n\
+        "set -euo pipefail\n\n{}# SET: where checkpoints go.\nCHECKPOINTS=${{CHECKPOINTS:-checkpoints}}\n\
          # Hosts, and ranks on each; their product is {}.\nNODES=${{NODES:-{}}}\nRANKS=${{RANKS:-{}}}\n\
          # SET where there are several hosts: the address of the first.\nFIRST=${{FIRST:-localhost:29500}}\n",
-        source.model.vocab,
+        data::settings(source),
         source.arrangement.layout.world(),
         hosts.count,
         hosts.each
     );
+    text += &data::preparation(source);
     for (name, arguments) in groups(source) {
         text += &format!("\n{name}=(\n    {}\n)\n", arguments.join("\n    "));
     }
@@ -47,7 +56,9 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
         files: vec![ConfigFile { name: "megatron.sh".into(), text }],
         notes,
         start: "bash megatron.sh".into(),
-        checkout: Some("MEGATRON-LM"),
+        checkout: Some(CHECKOUT),
+        clone: Some(format!("git clone --depth 1 --branch core_v{VERSION} {REPOSITORY} {CHECKOUT}")),
+        prepare: Some("bash megatron.sh data".into()),
     }
 }
 
@@ -56,7 +67,7 @@ fn groups(source: &DecoderPlan) -> [(&'static str, Vec<Argument>); 4] {
         ("MODEL", model::arguments(source)),
         ("LAYOUT", layout(source)),
         ("TRAINING", training(source)),
-        ("DATA_AND_OUTPUT", data(source)),
+        ("DATA_AND_OUTPUT", data::arguments(source)),
     ]
 }
 
@@ -86,6 +97,7 @@ fn own_notes(source: &DecoderPlan) -> Vec<String> {
         notes.push("train.final_fraction is not used by a constant rate".into());
     }
     notes.extend(model::notes(source));
+    notes.extend(data::notes(source));
     notes
 }
 
@@ -120,6 +132,7 @@ fn layout(source: &DecoderPlan) -> Vec<Argument> {
     }
     arguments.extend(stages(source));
     arguments.extend(state(source));
+    arguments.extend(overlap::arguments(source));
     arguments.extend(recompute(source));
     arguments
 }
@@ -232,23 +245,4 @@ fn training(source: &DecoderPlan) -> Vec<Argument> {
         Precision::Fp8 => arguments.extend(model::fp8(train.fp8_recipe.unwrap_or_default())),
     }
     arguments
-}
-
-fn data(source: &DecoderPlan) -> Vec<Argument> {
-    let pace = &source.choice.run_length;
-    let validations = pace.validate_samples.div_ceil(source.split.global()).max(1);
-    // In percent, rounded to hide binary fractions.
-    let valid = (1e8 * source.valid_fraction().unwrap_or(0.0)).round() / 1e6;
-    vec![
-        "--data-path \"$DATA\"".into(),
-        format!("--split {:?},{valid:?},0", 100.0 - valid),
-        "--tokenizer-type HuggingFaceTokenizer".into(),
-        "--tokenizer-model \"$TOKENIZER\"".into(),
-        "--save \"$CHECKPOINTS\"".into(),
-        "--load \"$CHECKPOINTS\"".into(),
-        format!("--save-interval {}", pace.save_every),
-        format!("--eval-interval {}", pace.validate_every),
-        format!("--eval-iters {validations}"),
-        "--log-interval 10".into(),
-    ]
 }

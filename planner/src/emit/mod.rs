@@ -65,17 +65,39 @@ pub struct ConfigFiles {
     /// Placeholder for the path of the engine's repository; `None` unless the command must run in its root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkout: Option<&'static str>,
+    /// Command that makes the checkout; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clone: Option<String>,
+    /// Command that makes the data once before the first start, run where `start` is; `None` if the engine
+    /// reads the recipe's files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<String>,
 }
 
 impl ConfigFiles {
+    /// Creates files that an engine reads without a checkout and without preparation.
+    fn of(files: Vec<ConfigFile>, notes: Vec<String>, start: impl Into<String>) -> Self {
+        Self { files, notes, start: start.into(), checkout: None, clone: None, prepare: None }
+    }
+
     /// Returns the shell line that starts training with the files in `folder`, which must be quoted for a
     /// shell, and absolute if a checkout is needed.
     pub fn command(&self, folder: &str) -> String {
-        let Self { files, start, checkout, .. } = self;
-        let Some(checkout) = checkout else { return format!("cd {folder} && {start}") };
-        let in_folder =
-            |start: String, file: &ConfigFile| start.replace(&file.name, &format!("{folder}/{}", file.name));
-        format!("cd {checkout} && {}", files.iter().fold(start.clone(), in_folder))
+        self.in_folder(&self.start, folder)
+    }
+
+    /// Returns the shell lines to run once before the first start, with the files in `folder` as for
+    /// [`ConfigFiles::command`].
+    pub fn preparation(&self, folder: &str) -> Vec<String> {
+        let prepare = self.prepare.as_ref().map(|command| self.in_folder(command, folder));
+        self.clone.iter().cloned().chain(prepare).collect()
+    }
+
+    fn in_folder(&self, command: &str, folder: &str) -> String {
+        let Some(checkout) = self.checkout else { return format!("cd {folder} && {command}") };
+        let place =
+            |line: String, file: &ConfigFile| line.replace(&file.name, &format!("{folder}/{}", file.name));
+        format!("cd {checkout} && {}", self.files.iter().fold(command.to_owned(), place))
     }
 }
 

@@ -31,12 +31,7 @@ pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     );
     let what = "Slurm: sbatch slurm.sh; ranks a host times hosts must stay as many as the plan has";
     let text = directives + &head(plan, what, &notes) + &body(world, each, threads);
-    ConfigFiles {
-        files: vec![ConfigFile { name: "slurm.sh".into(), text }],
-        notes,
-        start: "sbatch slurm.sh".into(),
-        checkout: None,
-    }
+    ConfigFiles::of(vec![ConfigFile { name: "slurm.sh".into(), text }], notes, "sbatch slurm.sh")
 }
 
 fn body(world: u32, each: u32, threads: u32) -> String {

@@ -200,6 +200,14 @@ fn what_starts_in_a_checkout_is_named_by_its_whole_path() {
     let command = |format| emit(&plan, format).expect("it can be written").command("'/a b/out'");
     assert_eq!(command(ConfigFormat::Megatron), "cd MEGATRON-LM && bash '/a b/out'/megatron.sh");
     assert_eq!(command(ConfigFormat::Slurm), "cd '/a b/out' && sbatch slurm.sh");
+    let before = |format| emit(&plan, format).expect("it can be written").preparation("'/a b/out'");
+    let clone = format!(
+        "git clone --depth 1 --branch core_v{} https://github.com/NVIDIA/Megatron-LM MEGATRON-LM",
+        megatron::VERSION
+    );
+    let data = "cd MEGATRON-LM && bash '/a b/out'/megatron.sh data";
+    assert_eq!(before(ConfigFormat::Megatron), [clone, data.into()]);
+    assert_eq!(before(ConfigFormat::Slurm), Vec::<String>::new());
 }
 
 #[test]
@@ -213,9 +221,8 @@ fn every_file_with_comments_names_its_plan_and_what_the_user_sets() {
             for ConfigFile { name: file, text } in emitted.files {
                 let settings = match file.as_str() {
                     "ds_config.json" | "config.json" => continue,
-                    "megatron.sh" => 4,
                     "dtrain_config.py" | "kubernetes.yaml" => 2,
-                    "maxtext.yml" => 3,
+                    "maxtext.yml" | "megatron.sh" => 3,
                     "deepspeed.sh" => plan.host.hosts.get() as usize,
                     "slurm.sh" | "maxtext.sh" => 1,
                     "accelerate.yaml" | "training_arguments.yaml" => 0,

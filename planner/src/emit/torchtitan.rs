@@ -43,12 +43,7 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut text = head(source.plan, &what, &notes);
     text += &model::module(source);
     text += &trainer(source, &sharding);
-    ConfigFiles {
-        files: vec![ConfigFile { name: format!("{MODULE}.py"), text }],
-        notes,
-        start,
-        checkout: None,
-    }
+    ConfigFiles::of(vec![ConfigFile { name: format!("{MODULE}.py"), text }], notes, start)
 }
 
 /// Returns the sharding of the plan: shards span `data × expert × context`.
@@ -157,8 +152,8 @@ fn training(source: &DecoderPlan) -> String {
         Precision::F32 | Precision::F16 => "float32",
     };
     // Graphs are CUDA's, and torchtitan captures none of a pipeline or of an exchange with experts.
-    let has_no_graphs =
-        piped || source.degree(Axis::Expert) > 1 || source.arrangement.device == DeviceKind::Cpu;
+    let exchanges = source.degree(Axis::Expert) * source.arrangement.expert_fold > 1;
+    let has_no_graphs = piped || exchanges || source.arrangement.device == DeviceKind::Cpu;
     let graphs = if has_no_graphs { "            disable_cuda_graphs=True,\n" } else { "" };
     format!(
         "        training=TrainingConfig(\n            local_batch_size={local},\n            \

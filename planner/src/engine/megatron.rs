@@ -1,7 +1,7 @@
 //! Megatron-LM: the layouts it can run, from `megatron/training/arguments.py` and `megatron/core` of
 //! megatron-core 0.19.2.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, Overlaps, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
 use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -28,6 +28,14 @@ impl Engine for Megatron {
         &[ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll]
     }
 
+    /// `--tp-comm-overlap` needs the buffers of Transformer Engine, which are for 16 bits and fp8 and unknown to
+    /// the matrices of latent attention. `--overlap-moe-expert-parallel-comm` keeps the activations of two
+    /// micro-batches at once, for which no estimate of memory leaves room, so it is not used.
+    fn overlaps(&self, training: &TrainingSpec, precision: Precision) -> Overlaps {
+        let has_buffers = matches!(precision, Precision::Bf16 | Precision::Fp8);
+        Overlaps { tensor: has_buffers && training.model.latent.is_none(), experts: false, ..Overlaps::ALL }
+    }
+
     fn unsupported_training(&self, training: &TrainingSpec, _: Precision) -> Option<UnsupportedLayout> {
         rules::training_settings(self, training).or_else(|| family(&training.model))
     }
@@ -51,16 +59,23 @@ impl Engine for Megatron {
     }
 }
 
-/// Checks `--optimizer`: Megatron-FSDP, which shards gradients and weights, asserts `adam` or `sgd`.
+/// Checks `--optimizer`: Megatron-FSDP, which shards gradients and weights, asserts `adam` or `sgd`, and the
+/// distributed optimizer, which shards its state, has no state for `sgd`.
 fn optimizer(training: &TrainingSpec, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.zero >= ZeroStage::Zero2 && training.optimizer == OptimizerKind::Lion {
         return unsupported(
             "train.optimizer = \"lion\" with zero 2 or 3",
-            "use adamw or sgd, or pin layout.zero = 0 or 1",
+            "use adamw, or pin layout.zero = 0 or 1",
+        );
+    }
+    if arrangement.zero != ZeroStage::Zero0 && training.optimizer == OptimizerKind::Sgd {
+        return unsupported(
+            "train.optimizer = \"sgd\" with zero 1, 2 or 3",
+            "use adamw, or pin layout.zero = 0",
         );
     }
     let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
-    rules::optimizer(training, &known, "use adamw or sgd (lion with zero 0 or 1)")
+    rules::optimizer(training, &known, "use adamw (sgd with zero 0, lion with zero 0 or 1)")
 }
 
 /// Checks biases and activation: `--add-qkv-bias` adds to `--disable-bias-linear`, and the fused kernel with

@@ -10,6 +10,7 @@ mod fsdp;
 mod fsdp_program;
 mod jax;
 mod megatron;
+pub(crate) mod overlap;
 mod recomputation;
 pub(crate) mod rules;
 mod run_rules;
@@ -25,6 +26,7 @@ pub use self::fsdp::Fsdp;
 pub use self::fsdp_program::FsdpProgram;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
+pub use self::overlap::Overlaps;
 pub use self::recomputation::Recomputation;
 pub use self::run_rules::unsupported_in_run;
 pub use self::software_style::{AttentionKernel, SoftwareStyle};
@@ -52,6 +54,12 @@ pub trait Engine: Sync + std::fmt::Debug {
 
     /// Returns the exchanges of keys and values that the engine supports in context parallelism.
     fn context_exchanges(&self) -> &'static [ContextExchange];
+
+    /// Returns the communication that the engine, configured as emitted, overlaps with computing when it runs
+    /// `training` in `precision`: by default all that its software style hides.
+    fn overlaps(&self, _training: &TrainingSpec, _precision: Precision) -> Overlaps {
+        Overlaps::ALL
+    }
 
     /// Returns the reason why the engine cannot run any layout of `training` in `precision`; `None` if it can
     /// run some. [`Engine::unsupported_layout`] repeats it for each layout.

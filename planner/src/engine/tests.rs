@@ -1,6 +1,7 @@
 //! Tests of the layouts that every engine accepts and refuses.
 
 mod layouts;
+mod overlaps;
 mod program;
 mod trained;
 mod written;

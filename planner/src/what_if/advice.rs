@@ -77,7 +77,8 @@ pub(super) fn advice(
         .filter(|engine| !ours.contains(&engine.name()) && engine.kinds().contains(&kind));
     changes.extend(others.filter_map(|engine| {
         let training = problem.runs_on.as_ref()?.training.clone();
-        let software = Software::of(engine.style(), Constants::shipped());
+        let precision = problem.products.precision();
+        let software = Software::of_engine(engine, &training, precision, Constants::shipped());
         let runs_on = Some(EngineSupport { engine, training });
         let kernel = engine.style().kernel();
         let changed = SearchProblem { engine: software, runs_on, kernel, ..problem.clone() };

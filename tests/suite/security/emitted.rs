@@ -81,7 +81,16 @@ fn read(trap: &Trap, path: &Path, names: &[String]) {
     let wild = |c: char| c.is_ascii_control() && c != '\n';
     match path.extension().and_then(|end| end.to_str()) {
         Some("sh") => {
-            only_comments_say_fire(&text, path);
+            // One line of megatron.sh is data of a program in a quoted here-document: JSON, which has no line breaks.
+            let is_data = |line: &str| line.starts_with("FILES = ");
+            for data in text.lines().filter(|line| is_data(line)) {
+                let files = data.trim_start_matches("FILES = ");
+                assert!(serde_json::from_str::<Vec<String>>(files).is_ok(), "{data}");
+                assert!(text.contains("<<'END_OF_PROGRAM'\n"), "{text}");
+            }
+            let rest: String =
+                text.lines().filter(|line| !is_data(line)).flat_map(|line| [line, "\n"]).collect();
+            only_comments_say_fire(&rest, path);
             let mut script = Command::new("bash");
             script.arg(path).current_dir(path.parent().expect("a folder"));
             script.envs([

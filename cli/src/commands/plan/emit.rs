@@ -40,9 +40,11 @@ pub(crate) fn run(
     if let Some(folder) = &args.emit_to {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
         context.out.say(&format!("written to {}: {}", folder.display(), names.join(", ")));
-        context
-            .out
-            .next(&emitted.command(&shell_quoted(path_from_launch_folder(folder, &emitted).display())));
+        let folder = shell_quoted(path_from_launch_folder(folder, &emitted).display());
+        for command in emitted.preparation(&folder) {
+            context.out.next(&command);
+        }
+        context.out.next(&emitted.command(&folder));
     }
     Ok(())
 }

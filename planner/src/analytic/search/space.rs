@@ -8,7 +8,7 @@ use crate::engine::{AttentionKernel, EngineSupport, UnsupportedLayout};
 use crate::hardware::GpuSpec;
 use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
-use dtrain_recipes::{LayoutPins, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{LayoutPins, Recompute, ZeroStage};
 
 /// A cluster of equal devices, spread evenly over hosts.
 #[derive(Clone, Copy, Debug)]
@@ -177,15 +177,7 @@ impl SearchProblem {
 
     /// Returns the arrangement from which all layouts of the search are derived.
     fn arrangement(&self) -> Arrangement {
-        Arrangement { precision: self.precision(), device: DeviceKind::Cuda, ..Arrangement::SINGLE }
-    }
-
-    fn precision(&self) -> Precision {
-        match self.products {
-            MatmulPrecision::Bits32 => Precision::F32,
-            MatmulPrecision::Bits16 => Precision::Bf16,
-            MatmulPrecision::Bits8 | MatmulPrecision::Blocks8 | MatmulPrecision::Blocks4 => Precision::Fp8,
-        }
+        Arrangement { precision: self.products.precision(), device: DeviceKind::Cuda, ..Arrangement::SINGLE }
     }
 
     /// Returns the recompute modes to try, each with its interval in layers.
@@ -312,7 +304,7 @@ impl SearchProblem {
     /// Returns `true` if the engine can train the model in some layout.
     pub fn can_train(&self) -> bool {
         let refused = |runs: &EngineSupport| {
-            runs.engine.unsupported_training(&runs.training, self.precision()).is_some()
+            runs.engine.unsupported_training(&runs.training, self.products.precision()).is_some()
         };
         !self.runs_on.as_ref().is_some_and(refused)
     }

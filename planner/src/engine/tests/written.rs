@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::num::NonZeroU64;
 
 /// Returns a plan of `arrangement` with `micro_batches` passes of one sample per reader.
-fn planned(
+pub(super) fn planned(
     (model, optimizer): (Decoder, OptimizerKind),
     arrangement: Arrangement,
     micro_batches: u32,

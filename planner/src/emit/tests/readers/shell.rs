@@ -6,8 +6,9 @@ use std::iter::Peekable;
 use std::str::Chars;
 
 /// Returns the commands of a script, with its own variables replaced. Those of the environment have their
-/// defaults, or stay as `$NAME`.
+/// defaults, or stay as `$NAME`. Commands for an argument of the script are left out.
 pub(in super::super) fn commands(text: &str) -> Vec<Vec<String>> {
+    let text = without_arguments(text);
     let mut reader = ShellReader { rest: text.chars().peekable(), variables: BTreeMap::new() };
     let (mut all, mut command) = (Vec::new(), Vec::new());
     loop {
@@ -24,6 +25,20 @@ pub(in super::super) fn commands(text: &str) -> Vec<Vec<String>> {
             }
         }
     }
+}
+
+/// Returns the text without the commands that run only if the script is given an argument.
+fn without_arguments(text: &str) -> String {
+    let (mut others, mut is_inside) = (String::new(), false);
+    for line in text.split_inclusive('\n') {
+        is_inside |= line.starts_with("if [[ ${1:-}");
+        if !is_inside {
+            others += line;
+        }
+        is_inside &= line != "fi\n";
+    }
+    assert!(!is_inside, "a condition ends:\n{text}");
+    others
 }
 
 /// Returns the options among `words`, each with the words up to the next one; others have their place as key.

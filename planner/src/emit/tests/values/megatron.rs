@@ -131,12 +131,15 @@ const EXPERTS: &str = "
     --moe-aux-loss-coeff 0.01
 ";
 
+const SHARDED_MOMENTS: &str = "--use-distributed-optimizer\n--overlap-grad-reduce\n--overlap-param-gather";
+
 /// Megatron-FSDP with these parts sharded, and the arguments of one plan.
 macro_rules! sharded {
     ($parts:literal $($own:literal)*) => {
         concat!(
             "--use-megatron-fsdp\n--data-parallel-sharding-strategy ", $parts,
-            "\n--ckpt-format fsdp_dtensor\n--no-gradient-accumulation-fusion\n--use-distributed-optimizer",
+            "\n--ckpt-format fsdp_dtensor\n--no-gradient-accumulation-fusion\n--use-distributed-optimizer
+            --overlap-grad-reduce\n--overlap-param-gather",
             $("\n", $own),*
         )
     };
@@ -148,13 +151,13 @@ fn megatron_is_given_what_each_plan_says() {
         ConfigFormat::Megatron,
         all,
         &[
-            ("gpt", "--use-distributed-optimizer", &[DATA_NOTE]),
-            ("hosts", "--use-distributed-optimizer", &[DATA_NOTE]),
+            ("gpt", SHARDED_MOMENTS, &[DATA_NOTE]),
+            ("hosts", SHARDED_MOMENTS, &[DATA_NOTE]),
             ("single", "", &[CPU_NOTE, DATA_NOTE]),
             ("gradients", sharded!("optim_grads"), &[DATA_NOTE]),
             (
                 "llama",
-                sharded!("optim_grads_params" "--sequence-parallel" "--recompute-granularity full"
+                sharded!("optim_grads_params" "--sequence-parallel" "--tp-comm-overlap" "--recompute-granularity full"
                     "--recompute-method uniform" "--recompute-num-layers 1"),
                 &[DATA_NOTE],
             ),
@@ -172,13 +175,14 @@ fn megatron_is_given_what_each_plan_says() {
             (
                 "pipeline",
                 "--num-virtual-stages-per-pipeline-rank 2\n--use-distributed-optimizer
-                --recompute-granularity selective\n--recompute-modules core_attn",
+                --overlap-grad-reduce\n--overlap-param-gather\n--recompute-granularity selective\n--recompute-modules core_attn",
                 &[DATA_NOTE],
             ),
             (
                 "ends",
                 "--cp-comm-type a2a\n--use-tp-pp-dp-mapping\n--pipeline-model-parallel-layout Et*4|t*2L
-                --use-distributed-optimizer\nexport CUDA_DEVICE_MAX_CONNECTIONS=1",
+                --use-distributed-optimizer\n--overlap-grad-reduce\n--overlap-param-gather
+                export CUDA_DEVICE_MAX_CONNECTIONS=1",
                 &[DATA_NOTE],
             ),
             (
@@ -189,7 +193,7 @@ fn megatron_is_given_what_each_plan_says() {
             (
                 "folded",
                 sharded!("optim_grads" "--expert-model-parallel-size 2" "--expert-tensor-parallel-size 1"
-                    "--sequence-parallel"),
+                    "--sequence-parallel" "--tp-comm-overlap"),
                 &[DATA_NOTE],
             ),
             (
@@ -240,7 +244,8 @@ fn megatron_is_given_all_of_a_newer_model() {
         plain.remove(key);
     }
     plain.append(&mut lines(
-        "--expert-model-parallel-size 2\n--expert-tensor-parallel-size 1\n--use-distributed-optimizer",
+        "--expert-model-parallel-size 2\n--expert-tensor-parallel-size 1\n--use-distributed-optimizer
+        --overlap-grad-reduce\n--overlap-param-gather",
     ));
     same("deepseek beside a mixture of experts", &found, &plain);
 }

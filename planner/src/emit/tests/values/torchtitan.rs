@@ -239,7 +239,7 @@ fn torchtitan_is_given_what_each_plan_says() {
             ("cut", SHARDED, &[DATA_NOTE]),
             ("whole", degrees!(1, 4, 1, "null"), &[DATA_NOTE, BALANCE]),
             ("experts", SPREAD, &[DATA_NOTE, BALANCE]),
-            ("folded", degrees!(1, 4, 2, "null"), &[DATA_NOTE, BALANCE]),
+            ("folded", SPREAD, &[DATA_NOTE, BALANCE]),
             (
                 "circular",
                 degrees!(1, 2, 1, "FullAC.Config()" "training.disable_cuda_graphs true"
