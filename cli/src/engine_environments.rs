@@ -4,7 +4,7 @@ use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::hosts;
-use dtrain_recipes::Recipe;
+use dtrain_recipes::{LauncherKind, Recipe};
 use dtrain_runner::engine_environment::{EngineEnvironment, examine};
 use dtrain_runner::launch::relay::RemoteHost;
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use std::thread;
 /// Name of this machine where its environment is shown beside those of other hosts.
 pub(crate) const THIS_MACHINE: &str = "this machine";
 
-/// Checks that every host of a recipe has what its engine needs. Returns the environments by host; empty for
-/// dtrain's own worker.
+/// Checks that every host of a recipe that answers has what its engine needs. Returns the environments by host;
+/// empty for dtrain's own worker.
 pub(crate) fn require(
     context: &Context,
     recipe: &Recipe,
@@ -22,7 +22,10 @@ pub(crate) fn require(
     if !recipe.engine.is_foreign() {
         return Ok(BTreeMap::new());
     }
-    let mut others = hosts::connect_all(context, recipe)?;
+    let mut others = hosts::answering(context, recipe)?;
+    if others.is_empty() && recipe.cluster.launcher != LauncherKind::Local {
+        return Ok(BTreeMap::new());
+    }
     let python = recipe.cluster.python.as_deref();
     let found = on_all_hosts(&mut others, |host| match host {
         Some(host) => host.engine(recipe.engine, python),

@@ -31,6 +31,13 @@ pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Ve
     Ok(hosts)
 }
 
+/// Connects to the hosts of a recipe, and returns those that answer now. Empty for local training.
+pub(crate) fn answering(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
+    let (mut hosts, unusable) = connect(context, recipe)?;
+    hosts.retain(|host| unusable.iter().all(|silent| silent.host != host.name));
+    Ok(hosts)
+}
+
 /// Connects to the hosts of a trial that answer now. Empty for local training and for Slurm jobs, whose nodes
 /// write into this state folder.
 pub(crate) fn connect_hosts_of_trial(

@@ -32,6 +32,7 @@ mod continue_trial;
 mod engine_checkpoints;
 mod engine_choice;
 mod engine_environments;
+mod engine_failures;
 mod exit_code;
 mod find_checkpoint;
 mod hosts;

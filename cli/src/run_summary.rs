@@ -9,7 +9,7 @@ use crate::render::time_spent::TimeSpent;
 use crate::run_mode::{RunMode, TrialRun};
 use crate::sampler::{SamplingParams, sampling_request};
 use crate::trials::history_failure;
-use crate::{sampler, signals, slurm_job, trials, unigram, unreported_metrics};
+use crate::{engine_failures, sampler, signals, slurm_job, trials, unigram, unreported_metrics};
 use dtrain_planner::Plan;
 use dtrain_protocol::{StopReason, TrialId};
 use dtrain_recipes::{DataFormat, Model, Tokenizer};
@@ -200,8 +200,13 @@ fn print_next_step(
             .hint("try a smaller layout.micro_batch, or layout.recompute = \"full\"")),
         Verdict::Diverged => Err(failure(format!("{label} diverged: its loss is not finite"))
             .hint("try a smaller train.learning_rate or a longer train.warmup")),
-        Verdict::Failed(reason) => Err(failure(format!("{label} failed: {reason}"))
-            .hint(format!("`dtrain logs {label}` shows the logs of its processes"))),
+        Verdict::Failed(reason) => {
+            let engine = task.plan.recipe.engine;
+            let remedy = engine_failures::remedy(engine, label, reason);
+            Err(failure(format!("{label} failed: {reason}")).hint(
+                remedy.unwrap_or_else(|| format!("`dtrain logs {label}` shows the logs of its processes")),
+            ))
+        }
     }
 }
 

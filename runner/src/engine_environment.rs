@@ -41,13 +41,13 @@ fn packages(engine: TrainingEngine) -> &'static [PythonPackage] {
         TrainingEngine::Dtrain | TrainingEngine::Auto => &[],
         TrainingEngine::Torchtitan => &[
             TORCH,
+            PythonPackage { name: "datasets", pinned: "4.7.0", least: "3.6", below: "4.8" },
             PythonPackage {
                 name: "torchtitan",
                 pinned: TORCHTITAN_VERSION,
                 least: TORCHTITAN_VERSION,
                 below: "0.3.1",
             },
-            PythonPackage { name: "datasets", pinned: "4.7.0", least: "3.6", below: "4.8" },
         ],
         TrainingEngine::Fsdp => {
             &[TORCH, PythonPackage { name: "transformers", pinned: "5.24.0", least: "5", below: "6" }]
@@ -101,14 +101,26 @@ pub fn examine(
     let environment = versions(&python, packages(engine));
     let environment =
         environment.map_err(|reason| format!("{}: {reason}; {}", python.display(), remedy(engine)))?;
-    let wrong: Vec<String> = packages(engine).iter().filter_map(|one| one.problem(&environment)).collect();
+    let wrong = problems(engine, &environment);
     if wrong.is_empty() {
         return Ok(EngineEnvironment { python, versions: environment });
     }
     Err(format!("{} {}; {}", python.display(), wrong.join(", "), remedy(engine)))
 }
 
-fn remedy(engine: TrainingEngine) -> String {
+/// Returns the reasons why an engine cannot run with packages of these versions, by name; empty if it can.
+pub fn problems(engine: TrainingEngine, versions: &BTreeMap<String, String>) -> Vec<String> {
+    packages(engine).iter().filter_map(|package| package.problem(versions)).collect()
+}
+
+/// Returns `true` if an engine was installed among packages of these versions, by name: its last package, which
+/// no other engine needs, is there.
+pub fn is_installed(engine: TrainingEngine, versions: &BTreeMap<String, String>) -> bool {
+    packages(engine).last().is_some_and(|package| versions.contains_key(package.name))
+}
+
+/// Returns what to do about an engine that cannot run.
+pub fn remedy(engine: TrainingEngine) -> String {
     format!("`dtrain engine install {engine}` installs them, or name another interpreter in cluster.python")
 }
 

@@ -1,10 +1,13 @@
 //! Checks of other hosts over SSH, in parallel.
 
+use super::machine::engine_finding;
 use super::{CheckStatus, Finding};
-use dtrain_recipes::Bytes;
+use dtrain_recipes::{Bytes, TrainingEngine};
+use dtrain_runner::engine_environment::is_installed;
 use dtrain_runner::transport::known_hosts::HostKeyError;
 use dtrain_runner::transport::{Bastions, FACTS, Ssh, SshTarget, Transport, TransportError, User};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Findings about one host.
@@ -117,6 +120,9 @@ fn findings(facts: &str, now: i64) -> Vec<Finding> {
         ),
         (gpus, _) => Finding::good("gpu", format!("NVIDIA GPUs: {gpus}, and CUDA headers")),
     });
+    let versions: BTreeMap<String, String> = serde_json::from_str(text("engines")).unwrap_or_default();
+    let installed = TrainingEngine::ALL.iter().filter(|engine| is_installed(**engine, &versions));
+    found.extend(installed.map(|engine| engine_finding(*engine, &versions)));
     found
 }
 

@@ -1,11 +1,12 @@
 //! Checks of this machine: state folder, disk, memory, clock and the like.
 
 use super::{Finding, gpu};
-use dtrain_recipes::Bytes;
 use dtrain_recipes::sharing::git_command;
+use dtrain_recipes::{Bytes, TrainingEngine};
 use dtrain_runner::ledger::{FileSystemKind, History};
-use dtrain_runner::{Home, files};
+use dtrain_runner::{Home, engine_environment, files};
 use rustix::fs::{MemfdFlags, memfd_create, statvfs};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +23,38 @@ pub(super) fn checks(home: &Home) -> Vec<Finding> {
     }
     checks.extend([cores(), memory(), shared_memory(), open_files(), git(), clock(&home.history())]);
     checks.extend(gpu::checks());
+    checks.extend(engines(home));
     checks
+}
+
+/// Checks the engines whose environment was installed.
+fn engines(home: &Home) -> Vec<Finding> {
+    let foreign = TrainingEngine::ALL.iter().copied().filter(|engine| engine.is_foreign());
+    let check = |engine: TrainingEngine| {
+        if !engine_environment::folder(home, engine).exists() {
+            return None;
+        }
+        Some(match engine_environment::examine(home, engine, None) {
+            Ok(found) => engine_finding(engine, &found.versions),
+            Err(problem) => {
+                let found = problem.split("; ").next().unwrap_or_default().to_owned();
+                Finding::poor("engine", format!("{engine}: {found}"), engine_environment::remedy(engine))
+            }
+        })
+    };
+    foreign.filter_map(check).collect()
+}
+
+/// Returns the finding about an engine with packages of these versions, by name.
+pub(super) fn engine_finding(engine: TrainingEngine, versions: &BTreeMap<String, String>) -> Finding {
+    let problems = engine_environment::problems(engine, versions);
+    if problems.is_empty() {
+        let version = |name: &&str| Some(format!("{name} {}", versions.get(*name)?));
+        let shown: Vec<_> = ["torch", "torchtitan", "transformers"].iter().filter_map(version).collect();
+        return Finding::good("engine", format!("{engine}: {}", shown.join(", ")));
+    }
+    let found = format!("{engine}: its environment {}", problems.join(", "));
+    Finding::bad("engine", found, engine_environment::remedy(engine))
 }
 
 fn program() -> Finding {
