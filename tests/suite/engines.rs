@@ -79,7 +79,7 @@ fn env() -> TestEnv {
 /// Returns an interpreter with the packages of all engines; `None`, the test being skipped, where there is none, and in CI
 /// for a test that does not belong to the short form there.
 fn python(form: Form) -> Option<PathBuf> {
-    if form == Form::Whole && std::env::var_os("DTRAIN_WHOLE_ENGINES").is_none() {
+    if form == Form::Whole && std::env::var_os("TESTS_WHOLE_ENGINES").is_none() {
         skip_large("it belongs to the whole form, `tests/run engines`".to_owned());
         return None;
     }

@@ -68,8 +68,13 @@ pub(crate) fn findings(found: &VerificationReport) -> String {
     let VerificationReport { name, bytes, files, tensors, damaged, lost } = found;
     let mut page = match (lost.is_empty(), damaged.is_empty()) {
         (true, true) => {
-            let (tensors, files) = (counted(*tensors as u64, "tensor"), counted(*files as u64, "file"));
-            format!("{name}: intact ({tensors} in {files}, {} read)\n", Bytes(*bytes))
+            let files = counted(*files as u64, "file");
+            let parts = match tensors {
+                // The tensors of an engine's checkpoint are not counted.
+                0 => files,
+                _ => format!("{} in {files}", counted(*tensors as u64, "tensor")),
+            };
+            format!("{name}: intact ({parts}, {} read)\n", Bytes(*bytes))
         }
         (true, false) => format!("{name}: restorable, but some copies are damaged\n"),
         (false, _) => format!("{name}: damaged, no intact copy\n"),

@@ -44,7 +44,7 @@ fn an_engine_is_installed_from_wheels_without_a_network_and_then_listed() {
 
     let missing = install(&env, "torchtitan", wheels);
     let words = String::from_utf8_lossy(&missing.stderr);
-    assert!(!missing.status.success() && words.contains("torchtitan==0.3.0"), "{words}");
+    assert!(!missing.status.success() && words.contains("No matching distribution"), "{words}");
     let nowhere = install(&env, "fsdp", "/no/wheels");
     let words = String::from_utf8_lossy(&nowhere.stderr);
     assert!(!nowhere.status.success() && words.contains("there is no folder /no/wheels"), "{words}");
