@@ -4,13 +4,39 @@ use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::{hosts, trials};
-use dtrain_protocol::TrialId;
+use dtrain_protocol::{StepId, TrialId};
 use dtrain_runner::checkpoints::{CheckpointStore, CheckpointWriter, Inventory, LocalStore};
 use dtrain_runner::launch::relay::{RemoteHost, RemoteStore};
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// Selection of one checkpoint of a trial.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CheckpointSelector {
+    /// The newest intact checkpoint.
+    Newest,
+    /// The newest intact checkpoint at or before this step.
+    UpTo(StepId),
+    /// The checkpoint of exactly this step.
+    At(StepId),
+}
+
+impl CheckpointSelector {
+    /// Selects the checkpoint at `step`, or for `None` the newest.
+    pub(crate) fn of(step: Option<StepId>) -> Self {
+        step.map_or(Self::Newest, Self::At)
+    }
+
+    pub(crate) fn includes(self, step: StepId) -> bool {
+        match self {
+            Self::Newest => true,
+            Self::UpTo(most) => step <= most,
+            Self::At(only) => step == only,
+        }
+    }
+}
 
 /// A host that did not answer, with the reason.
 #[derive(Serialize)]

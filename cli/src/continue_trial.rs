@@ -1,8 +1,9 @@
 //! Continuation of a launched trial: follows its running ranks, or restarts from its newest checkpoint.
 
+use crate::checkpoint_sources::CheckpointSelector;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
-use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::find_checkpoint;
 use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::{attach, run_to_end};
 use crate::trials::plan_of_trial;

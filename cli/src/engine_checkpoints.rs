@@ -1,11 +1,10 @@
 //! Checkpoints of trials that a training engine trained: their list, and their conversion into checkpoints of
 //! dtrain's own worker.
 
-use crate::checkpoint_sources::TrialCheckpoints;
+use crate::checkpoint_sources::{CheckpointSelector, TrialCheckpoints};
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::find_checkpoint::CheckpointSelector;
 use crate::render::checkpoint::TransferBar;
 use crate::trials::plan_of_trial;
 use dtrain_planner::{AttemptSpec, Plan, lower_for_engine};

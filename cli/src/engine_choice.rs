@@ -3,9 +3,10 @@
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::engine_environments::on_all_hosts;
+use crate::hosts;
 use crate::render::number::seconds;
 use dtrain_planner::Plan;
-use dtrain_protocol::HostFacts;
+use dtrain_protocol::{DeviceKind, HostFacts};
 use dtrain_recipes::{Devices, Recipe, TrainingEngine};
 use dtrain_runner::engine_environment::examine;
 use dtrain_runner::launch::relay::RemoteHost;
@@ -22,7 +23,7 @@ pub(crate) fn installed(
     host: &HostFacts,
     others: &mut [RemoteHost],
 ) -> Vec<TrainingEngine> {
-    let on_gpus = !host.gpus.is_empty() && recipe.cluster.devices != Devices::Cpu;
+    let on_gpus = has_cuda(recipe, host);
     let python = recipe.cluster.python.as_deref();
     let mut has = |engine: TrainingEngine| {
         let found = on_all_hosts(others, |host| match host {
@@ -37,6 +38,37 @@ pub(crate) fn installed(
     engines
 }
 
+/// Returns `true` if a recipe is trained on GPUs that engines of other projects can use.
+fn has_cuda(recipe: &Recipe, host: &HostFacts) -> bool {
+    host.gpu_device() == Some(DeviceKind::Cuda) && recipe.cluster.devices != Devices::Cpu
+}
+
+/// Says what the other engines that are installed on the GPUs of a plan would take; nothing on CPUs.
+pub(crate) fn print_others(
+    context: &Context,
+    plan: &Plan,
+    mut plan_for: impl FnMut(&Recipe) -> Result<Plan, CommandError>,
+) -> Result<(), CommandError> {
+    if !has_cuda(&plan.recipe, &plan.host) {
+        return Ok(());
+    }
+    let mut others = hosts::connect_all(context, &plan.recipe)?;
+    let engines = installed(context, &plan.recipe, &plan.host, &mut others);
+    for engine in engines.into_iter().filter(|engine| *engine != plan.recipe.engine) {
+        let planned = plan_for(&Recipe { engine, ..plan.recipe.clone() });
+        context.out.say(&prediction(engine, &planned));
+    }
+    Ok(())
+}
+
+/// Formats what an engine would take, or why it cannot run the recipe.
+fn prediction(engine: TrainingEngine, planned: &Result<Plan, CommandError>) -> String {
+    match planned {
+        Ok(plan) => format!("engine {engine}: {} per step predicted", step_time(plan)),
+        Err(failure) => format!("engine {engine}: {}", failure.in_one_line()),
+    }
+}
+
 /// Plans a recipe for each engine, and returns the fastest plan. Says what each engine would take.
 ///
 /// `Err`, that of dtrain's own worker, if no engine can run any plan.
@@ -49,17 +81,15 @@ pub(crate) fn fastest(
     let mut best: Option<Plan> = None;
     let mut refusal = None;
     for engine in engines {
-        match plan(&Recipe { engine: *engine, ..recipe.clone() }) {
+        let planned = plan(&Recipe { engine: *engine, ..recipe.clone() });
+        context.out.say(&prediction(*engine, &planned));
+        match planned {
             Ok(planned) => {
-                context.out.say(&format!("engine {engine}: {} per step predicted", step_time(&planned)));
                 if best.as_ref().is_none_or(|best| is_faster(&planned, best)) {
                     best = Some(planned);
                 }
             }
-            Err(failure) => {
-                context.out.say(&format!("engine {engine}: {}", failure.in_one_line()));
-                refusal = Some(failure);
-            }
+            Err(failure) => refusal = Some(failure),
         }
     }
     match best {
@@ -84,4 +114,41 @@ fn sample_seconds(plan: &Plan) -> f64 {
 
 fn step_time(plan: &Plan) -> String {
     seconds(plan.best().price().step.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit_code::ExitReason;
+    use crate::output::Output;
+    use dtrain_recipes::{CheckContext, ConfigLayer, Document, Source, check};
+    use dtrain_runner::Home;
+
+    fn recipe() -> Recipe {
+        let text = "engine = \"auto\"\n[model]\nkind = \"decoder\"\n[data]\ntrain = \"*.txt\"\n";
+        let document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, text)).expect("TOML");
+        check(&document, &CheckContext { folder: "/".into(), name: "r".into() }).expect("a recipe").recipe
+    }
+
+    fn context() -> Context {
+        Context { out: Output::new(false, true), home: Home::at("/nowhere") }
+    }
+
+    #[test]
+    fn on_cpus_dtrains_own_worker_is_the_only_choice() {
+        let host = HostFacts { gpus: Vec::new(), ..crate::this_host::facts() };
+        assert_eq!(installed(&context(), &recipe(), &host, &mut []), [TrainingEngine::Dtrain]);
+    }
+
+    #[test]
+    fn an_engine_that_cannot_run_the_recipe_is_not_taken() {
+        let engines = [TrainingEngine::Torchtitan, TrainingEngine::Dtrain];
+        let mut asked = Vec::new();
+        let failure = fastest(&context(), &recipe(), &engines, |recipe| {
+            asked.push(recipe.engine);
+            Err(CommandError::new(ExitReason::NothingFits, format!("not with {}", recipe.engine)))
+        });
+        assert_eq!(failure.expect_err("none can").message(), "not with dtrain");
+        assert_eq!(asked, engines);
+    }
 }

@@ -1,7 +1,7 @@
 //! Search for an intact checkpoint of a trial, the newest or that of a given step: its files must match their
 //! checksums.
 
-use crate::checkpoint_sources::{TrialCheckpoints, inventory};
+use crate::checkpoint_sources::{CheckpointSelector, TrialCheckpoints, inventory};
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::engine_checkpoints;
@@ -11,32 +11,6 @@ use dtrain_protocol::StepId;
 use dtrain_runner::checkpoints::{self, CheckpointStore, Inventory, pull};
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use std::path::{Path, PathBuf};
-
-/// Selection of one checkpoint of a trial.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum CheckpointSelector {
-    /// The newest intact checkpoint.
-    Newest,
-    /// The newest intact checkpoint at or before this step.
-    UpTo(StepId),
-    /// The checkpoint of exactly this step.
-    At(StepId),
-}
-
-impl CheckpointSelector {
-    /// Selects the checkpoint at `step`, or for `None` the newest.
-    pub(crate) fn of(step: Option<StepId>) -> Self {
-        step.map_or(Self::Newest, Self::At)
-    }
-
-    pub(crate) fn includes(self, step: StepId) -> bool {
-        match self {
-            Self::Newest => true,
-            Self::UpTo(most) => step <= most,
-            Self::At(only) => step == only,
-        }
-    }
-}
 
 /// Returns an intact checkpoint of a trial on this machine; copies it from the trial's hosts if needed.
 ///

@@ -1,9 +1,10 @@
 //! The first checkpoint of a trial that starts from another trial's checkpoint or from pretrained weights.
 
+use crate::checkpoint_sources::CheckpointSelector;
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::find_checkpoint;
 use crate::pretrained::{DIGEST, FOLDER, WeightsFolder, decoder, failure};
 use crate::trials::{self, history_failure};
 use dtrain_protocol::checkpoint::ENGINE_FOLDER;

@@ -1,10 +1,11 @@
 //! A checkpoint of an earlier trial, from which a new trial starts.
 
 use crate::args::ResumeArgs;
+use crate::checkpoint_sources::CheckpointSelector;
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::find_checkpoint;
 use crate::load_recipe::{LoadedRecipe, merge_user_layers};
 use crate::recipe_diff::{changed_keys, differences};
 use crate::trials::history_failure;

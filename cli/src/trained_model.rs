@@ -1,9 +1,10 @@
 //! A trained model: a trial's checkpoint with all that a worker needs to use it.
 
+use crate::checkpoint_sources::CheckpointSelector;
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::find_checkpoint;
 use crate::model_query::threads;
 use crate::trials::{plan_of_trial, recipe_of_trial};
 use dtrain_protocol::{StepId, TrainedModel};

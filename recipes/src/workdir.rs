@@ -34,6 +34,7 @@ impl Workdir {
         }
         match glob_of(pattern) {
             "" => Err("it names nothing".to_owned()),
+            // Any other text is a pattern, which is parsed here.
             glob => Pattern::new(glob).map(drop).map_err(|error| error.msg.to_owned()),
         }
     }

@@ -1,11 +1,13 @@
 //! Recipes that another engine trains. `tests/run engines` installs PyTorch, torchtitan and transformers and runs these alone;
 //! without them a test is skipped. CI runs a short form.
 
+mod control;
 mod failures;
 mod hosts;
 mod install;
 mod layouts;
 mod slurm;
+mod weights;
 
 use crate::interop::series;
 use dtrain_protocol::Rank;

@@ -1,10 +1,11 @@
 //! `dtrain model sample`: continues a prompt with a trained model.
 
 use crate::args::SampleArgs;
+use crate::checkpoint_sources::CheckpointSelector;
 use crate::command_error::CommandResult;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::find_checkpoint;
 use crate::render::number::counted;
 use crate::sampler::{SamplingParams, sampling_request};
 use crate::{sampler, trials};

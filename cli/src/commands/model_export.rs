@@ -1,10 +1,11 @@
 //! `dtrain model export`: writes a trained model's weights for other programs.
 
 use crate::args::{ModelExportArgs, ModelFormat};
+use crate::checkpoint_sources::CheckpointSelector;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::find_checkpoint;
 use crate::output::shell_quoted;
 use crate::{pretrained, trials};
 use dtrain_protocol::StepId;

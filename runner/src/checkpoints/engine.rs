@@ -4,6 +4,7 @@
 //! package writes last, names all files with their lengths and CRC-32 checksums. Every host has the files of
 //! its own ranks, and copies of those of another host.
 
+use super::store::{engine_step, is_engine_file};
 use super::{
     CheckpointInfo, CheckpointStore, DamagedItem, FolderListing, MANIFEST, State, StoredFiles,
     VerificationReport, adopt,
@@ -36,19 +37,6 @@ struct EngineFile {
     bytes: u64,
     /// CRC-32 of the whole file.
     crc32: u32,
-}
-
-/// Returns the step of an engine's checkpoint folder, `step-N`; `None` for another name.
-pub fn engine_step(name: &str) -> Option<u64> {
-    let number = name.strip_prefix("step-")?;
-    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
-}
-
-/// Returns `true` if `name` can be that of a file of an engine's checkpoint, such as `__0_0.distcp` or
-/// `.metadata`.
-pub(super) fn is_engine_file(name: &str) -> bool {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !matches!(name, "" | "." | "..") && name.len() <= 255 && name.chars().all(is_allowed)
 }
 
 /// The checkpoints of an engine in all stores that answered.

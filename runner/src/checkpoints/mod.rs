@@ -14,10 +14,10 @@ mod verify_copies;
 mod tests;
 
 pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
-pub use engine::{EngineInventory, engine_step, link_engine_checkpoint};
+pub use engine::{EngineInventory, link_engine_checkpoint};
 pub use inventory::{CheckpointInfo, Inventory, State, StoredFiles};
 pub use pull::{pull, remove_unfinished};
-pub use store::{CheckpointStore, CheckpointWriter, FolderListing, LocalStore};
+pub use store::{CheckpointStore, CheckpointWriter, FolderListing, LocalStore, engine_step};
 pub use verify_checksum::{verify, verify_checksums};
 pub use verify_copies::{DamagedItem, VerificationReport, verify_all_copies};
 

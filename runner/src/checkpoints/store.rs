@@ -1,6 +1,5 @@
 //! Stores of checkpoint files: this machine, or a remote host.
 
-use super::engine::{engine_step, is_engine_file};
 use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, ENGINE_FOLDER, is_file_name, parse_folder_name};
@@ -75,6 +74,19 @@ pub struct FolderListing {
     pub modified_ms: u64,
     /// Names of the files in the folder, with their lengths in bytes.
     pub files: BTreeMap<String, u64>,
+}
+
+/// Returns the step of an engine's checkpoint folder, `step-N`; `None` for another name.
+pub fn engine_step(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("step-")?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok())?
+}
+
+/// Returns `true` if `name` can be that of a file of an engine's checkpoint, such as `__0_0.distcp` or
+/// `.metadata`.
+pub(super) fn is_engine_file(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !matches!(name, "" | "." | "..") && name.len() <= 255 && name.chars().all(is_allowed)
 }
 
 /// Store of one trial's checkpoints on this machine.

@@ -212,6 +212,11 @@ impl TrialDetails {
         let engine = self.recipe.get("engine").and_then(Value::as_str);
         self.is_script() || engine.is_some_and(|engine| engine != TrainingEngine::Dtrain.name())
     }
+
+    /// Returns `true` if a training engine trains the trial, in place of dtrain's own worker.
+    pub fn is_of_engine(&self) -> bool {
+        self.runs_foreign_program() && !self.is_script()
+    }
 }
 
 /// Returns `true` if a foreign program trains, the user's own or another training engine.

@@ -68,11 +68,6 @@ impl TrialDetails {
         if has_rows { "samples/s" } else { "tokens/s" }
     }
 
-    /// Returns `true` if a training engine trains the trial, in place of dtrain's own worker.
-    pub fn is_of_engine(&self) -> bool {
-        self.runs_foreign_program() && !self.is_script()
-    }
-
     /// Returns `true` if the trial runs the user's own program.
     pub fn is_script(&self) -> bool {
         self.recipe.pointer("/model/kind").and_then(Value::as_str) == Some("command")

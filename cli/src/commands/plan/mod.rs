@@ -14,7 +14,7 @@ use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::html::{page, plan_page};
 use crate::render::plan::long;
-use crate::{rates, slurm_job, trials};
+use crate::{engine_choice, rates, slurm_job, trials};
 use clap::ValueEnum;
 use dtrain_planner::Plan;
 use dtrain_planner::emit::ConfigFormat;
@@ -38,6 +38,11 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
     let inputs = rates::inputs(context, &loaded)?;
     let wanted = (&loaded.checked.recipe, engine);
     let plan = rates::plan_with_inputs(context, &mut history, &loaded, wanted, inputs.as_ref())?;
+    if engine.is_none() {
+        engine_choice::print_others(context, &plan, |recipe| {
+            rates::plan_with_inputs(context, &mut history, &loaded, (recipe, None), inputs.as_ref())
+        })?;
+    }
     let page = match &args.html {
         Some(_) => Some(render_plan_page(&history, &plan)?),
         None => None,
