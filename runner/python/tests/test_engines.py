@@ -54,6 +54,7 @@ def job(folder: Path, **training: object) -> Job:
     ]
     record = {
         "assignment": {
+            "attempt": 1,
             "model": {"kind": "decoder", "context": 10},
             "arrangement": {"zero": "0", "layout": {"data": 2}},
             "training": {"batch": 4, "share": {"start": 0, "end": 2}, "micro_batch": 1, "seed": 7, **training},

@@ -65,6 +65,7 @@ def job(root: Path, folder: Path, family: str, layout: dict[str, int], rank: int
     reader = rank // layout.get("tensor", 1)
     return {
         "assignment": {
+            "attempt": 1,
             "placement": {"host": 0},
             "model": {
                 "kind": "decoder",
@@ -79,6 +80,8 @@ def job(root: Path, folder: Path, family: str, layout: dict[str, int], rank: int
             },
             "arrangement": {
                 "layout": {"tensor": 1, "context": 1, "expert": 1, "data": 1, "pipeline": 1, **layout},
+                "chunks": 1,
+                "schedule": "1f1b",
                 "zero": "3" if "data" in layout else "0",
                 "shard": layout.get("data", 1),
                 "sequence": False,
