@@ -26,6 +26,8 @@ pub struct SoftwareProfile {
     #[serde(default)]
     pub through_host: Option<f64>,
     pub has_master_copy: bool,
+    #[serde(default)]
+    pub shards_weights: bool,
     pub ties_embeddings: bool,
     pub logit_bytes: f64,
     pub context_bytes: f64,
@@ -42,6 +44,7 @@ pub struct SoftwareProfiles {
     pub megatron: SoftwareProfile,
     pub modern: SoftwareProfile,
     pub fsdp: SoftwareProfile,
+    pub fully_shard: SoftwareProfile,
     pub compiled: SoftwareProfile,
     pub xla: SoftwareProfile,
     pub dtrain: SoftwareProfile,
@@ -55,6 +58,7 @@ impl SoftwareProfiles {
             SoftwareStyle::Megatron => self.megatron,
             SoftwareStyle::Modern => self.modern,
             SoftwareStyle::Fsdp => self.fsdp,
+            SoftwareStyle::FullyShard => self.fully_shard,
             SoftwareStyle::Compiled => self.compiled,
             SoftwareStyle::Xla => self.xla,
             SoftwareStyle::Dtrain => self.dtrain,
@@ -70,6 +74,7 @@ impl SoftwareProfiles {
             SoftwareStyle::Megatron => &mut self.megatron,
             SoftwareStyle::Modern => &mut self.modern,
             SoftwareStyle::Fsdp => &mut self.fsdp,
+            SoftwareStyle::FullyShard => &mut self.fully_shard,
             SoftwareStyle::Compiled => &mut self.compiled,
             SoftwareStyle::Xla => &mut self.xla,
             SoftwareStyle::Dtrain => &mut self.dtrain,

@@ -9,13 +9,13 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
-use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout, unsupported_in_run};
+use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout};
 use crate::layout::batch_split::{BatchSplit, divisors};
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::layout::rejection::Rejection;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Decoder, Devices, Model, Recipe, TrainingEngine, ZeroStage};
+use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 use reader_shares::{largest_share, reader_shares};
 pub use rejections::RejectionTally;
@@ -88,8 +88,8 @@ pub struct Capabilities {
     pub worker: CapabilityCheck,
     /// Another engine for which the plan is emitted; `None` for dtrain's own worker.
     pub engine: Option<EngineSupport>,
-    /// Engine that `dtrain run` starts.
-    pub run: TrainingEngine,
+    /// True if `dtrain run` starts the engine.
+    pub is_run: bool,
 }
 
 impl Capabilities {
@@ -100,12 +100,10 @@ impl Capabilities {
             Model::Decoder(model) => Some(TrainingSpec::of(model, &recipe.train)),
             Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) | Model::Command(_) => None,
         };
-        let run = match engine {
-            Some(engine) if engine.name() == recipe.engine.name() => recipe.engine,
-            _ => TrainingEngine::Dtrain,
-        };
+        let is_run =
+            recipe.engine.is_foreign() && engine.is_some_and(|engine| engine.name() == recipe.engine.name());
         let engine = engine.zip(training).map(|(engine, training)| EngineSupport { engine, training });
-        Self { worker: cannot_run, engine, run }
+        Self { worker: cannot_run, engine, is_run }
     }
 
     /// Returns an arrangement with the engine's exchange of keys and values, where the engine does not have
@@ -129,9 +127,30 @@ impl Capabilities {
         let passes = u32::try_from(passes).unwrap_or(u32::MAX);
         let UnsupportedLayout { what, instead } = engine
             .unsupported_layout(training, arrangement, passes)
-            .or_else(|| unsupported_in_run(self.run, &training.model, arrangement))?;
+            .or_else(|| self.unsupported_in_run(*engine, &training.model, arrangement))?;
         Some(format!("{} does not support {what} ({instead})", engine.title()))
     }
+
+    /// Returns the reason why `engine` cannot train `model` in a layout as `dtrain run` starts it; `None` if it
+    /// can, or if it is not started.
+    fn unsupported_in_run(
+        &self,
+        engine: &dyn Engine,
+        model: &Decoder,
+        arrangement: &Arrangement,
+    ) -> Option<UnsupportedLayout> {
+        if !self.is_run {
+            return None;
+        }
+        wgpu(arrangement).or_else(|| engine.unsupported_in_run(model, arrangement))
+    }
+}
+
+/// Refuses GPUs through wgpu, which no engine of another project has.
+fn wgpu(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
+    let what = "GPUs through wgpu";
+    (arrangement.device == DeviceKind::Wgpu)
+        .then_some(UnsupportedLayout { what, instead: "set cluster.devices = \"cuda\" or \"cpu\"" })
 }
 
 impl CandidateSpace {

@@ -89,8 +89,8 @@ fn what_an_engine_cannot_train_is_said_with_the_reason() {
         words.contains("train.fp8_recipe = \"tensorwise\"; it has no scale for a whole tensor"),
         "{words}"
     );
-    let words = message(|recipe| recipe.train.optimizer.kind = OptimizerKind::Lamb, &FSDP);
-    assert!(words.contains("FSDP2 can run no layout of 64 devices"), "{words}");
+    let words = message(|recipe| recipe.train.optimizer.kind = OptimizerKind::Lamb, &HF_TRAINER);
+    assert!(words.contains("Hugging Face Trainer can run no layout of 64 devices"), "{words}");
     assert!(words.contains("train.optimizer = \"lamb\"; transformers have adamw"), "{words}");
     let z_loss = |recipe: &mut Recipe| recipe.train.z_loss = 1e-4;
     for engine in ALL.into_iter().filter(|engine| !["dtrain", "jax"].contains(&engine.name())) {
@@ -143,7 +143,7 @@ fn an_engine_refuses_a_part_that_it_is_not_written_for() {
     };
     assert_eq!(refused("TPU v5p", &MEGATRON), "Megatron-LM does not run on TPU V5P; these do: jax");
     assert_eq!(
-        refused("Gaudi3", &FSDP).split(" does not").last(),
+        refused("Gaudi3", &HF_TRAINER).split(" does not").last(),
         Some(" run on GAUDI3; these do: deepspeed")
     );
     assert!(refused("TPU v6", &DTRAIN).contains("jax"));
