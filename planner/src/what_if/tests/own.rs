@@ -1,7 +1,7 @@
 //! Tests plans for dtrain's own worker, which has no measured GPU runs, and for power-limited GPUs.
 
 use super::*;
-use crate::engine::{ALL, DTRAIN};
+use crate::engine::{ALL, DTRAIN, FSDP_PROGRAM};
 use crate::text::{WIDTH, wrapped};
 use dtrain_protocol::ContextExchange;
 use dtrain_recipes::{OptimizerKind, SlidingWindow};
@@ -27,7 +27,7 @@ fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
         words.contains("no run of this engine on a GPU is known") && words.contains("dtrain probe"),
         "{words}"
     );
-    for engine in ALL.into_iter().filter(|engine| engine.name() != "dtrain") {
+    for engine in ALL.into_iter().filter(|engine| engine.style().is_measured()) {
         let other = of(&recipe(), on("H100", 64), engine).expect("it fits");
         assert!(spread(&own.choice) > 2.0 * spread(&other.choice), "{}", engine.name());
         assert!(
@@ -36,6 +36,35 @@ fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
             engine.name()
         );
     }
+}
+
+/// The program's constants are those of runs of the same kind, so it is doubted less than the worker.
+#[test]
+fn the_program_for_fsdp2_is_doubted_more_than_the_runs_that_its_constants_are_of() {
+    let of = |engine| of(&recipe(), on("H100", 64), engine).expect("it fits");
+    let (program, trainer, worker) = (of(&FSDP_PROGRAM), of(&HF_TRAINER), of(&DTRAIN));
+    assert!(spread(&trainer.choice) < spread(&program.choice), "{:?}", program.choice);
+    assert!(spread(&program.choice) < spread(&worker.choice), "{:?}", program.choice);
+    let words = explain(&program, DetailLevel::Short, NEXT).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("no run of this engine") && words.contains("dtrain run RECIPE --engine fsdp"),
+        "{words}"
+    );
+    // Its costs are not measured: it is planned on request alone.
+    let advice = explain(&trainer, DetailLevel::Full, NEXT);
+    assert!(advice.contains("the engine torchtitan: ") && !advice.contains("the engine fsdp: "), "{advice}");
+}
+
+#[test]
+fn the_program_for_fsdp2_says_why_it_has_no_such_layout() {
+    let mut recipe = recipe();
+    (recipe.layout.context, recipe.layout.pipeline) = (Some(2), Some(1));
+    let words =
+        of(&recipe, on("H100", 64), &FSDP_PROGRAM).expect_err("it does not split sequences").to_string();
+    assert!(words.contains("FSDP2 can run no layout") && words.contains("context parallelism"), "{words}");
+    recipe.model = fixtures::deepseek();
+    let words = of(&recipe, on("H100", 64), &FSDP_PROGRAM).expect_err("it has no experts").to_string();
+    assert!(words.contains("model.experts; it trains dense models"), "{words}");
 }
 
 #[test]
