@@ -137,6 +137,17 @@ fn what_is_planned_for_an_engine_is_within_its_abilities() {
     }
 }
 
+/// dtrain has a program of its own for FSDP2, and files of this name were those for Hugging Face's Trainer.
+#[test]
+fn the_format_fsdp_is_refused_with_the_name_of_today() {
+    let (house, recipe) = house();
+    let refused = house.expect(2, ["plan", recipe.to_str().expect("UTF-8"), "--emit", "fsdp"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    for words in ["dtrain run --engine fsdp", "are `hf-trainer` now"] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
 #[test]
 fn one_file_goes_to_stdout_and_several_want_a_folder() {
     let (house, recipe) = house();

@@ -243,16 +243,10 @@ fn a_format_is_found_by_its_name_only() {
     for format in ConfigFormat::ALL {
         assert_eq!(ConfigFormat::parse(format.word()), Ok(format));
     }
-    let error = ConfigFormat::parse("Megatron").expect_err("names are written small");
-    assert_eq!(
-        error.to_string(),
-        "unknown format `Megatron`; known are torchtitan, megatron, deepspeed, hf-trainer, maxtext, slurm, kubernetes"
-    );
-    let error = ConfigFormat::parse("fsdp").expect_err("it is no format now");
-    let told = error.to_string();
-    for words in ["`fsdp` is dtrain's own program", "dtrain run --engine fsdp", "are `hf-trainer` now"] {
-        assert!(told.contains(words), "{told}");
-    }
+    let told = |name| ConfigFormat::parse(name).expect_err("it is no format").to_string();
+    let all = "torchtitan, megatron, deepspeed, hf-trainer, maxtext, slurm, kubernetes";
+    assert_eq!(told("Megatron"), format!("unknown format `Megatron`; known are {all}"));
+    assert!(told("fsdp").ends_with("the files for Hugging Face's Trainer are `hf-trainer` now"));
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub use self::software_style::{AttentionKernel, SoftwareStyle};
 pub use self::torchtitan::Torchtitan;
 
 use crate::hardware::AcceleratorKind;
-use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train, TrainingEngine};
 
 /// A training engine, and the layouts it can run.
@@ -76,8 +76,7 @@ pub trait Engine: Sync + std::fmt::Debug {
         micro_batches: u32,
     ) -> Option<UnsupportedLayout>;
 
-    /// Returns the reason why the engine, started by `dtrain run`, cannot train `model` in a layout that it can
-    /// run otherwise; `None` if it can.
+    /// Returns the reason of the engine's own for [`unsupported_in_run`]; `None` if it has none.
     fn unsupported_in_run(&self, _model: &Decoder, _arrangement: &Arrangement) -> Option<UnsupportedLayout> {
         None
     }
@@ -161,6 +160,19 @@ pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> 
 /// Returns the engine that a recipe names, as `dtrain run` starts it; `None` for dtrain's own worker.
 pub fn engine_of_recipe(engine: TrainingEngine) -> Option<&'static dyn Engine> {
     if engine.is_foreign() { engine_by_name(engine.name()) } else { None }
+}
+
+/// Returns the reason why `engine`, started by `dtrain run`, cannot train `model` in a layout that it can run
+/// otherwise; `None` if it can.
+pub fn unsupported_in_run(
+    engine: &dyn Engine,
+    model: &Decoder,
+    arrangement: &Arrangement,
+) -> Option<UnsupportedLayout> {
+    if arrangement.device == DeviceKind::Wgpu {
+        return unsupported("GPUs through wgpu", "set cluster.devices = \"cuda\" or \"cpu\"");
+    }
+    engine.unsupported_in_run(model, arrangement)
 }
 
 /// Finds the engine whose name is `name`; `None` if there is none.

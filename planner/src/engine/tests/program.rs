@@ -52,6 +52,7 @@ fn torchtitan_divides_sequences_into_whole_blocks_when_it_is_started() {
     let reason = TORCHTITAN.unsupported_in_run(&long(64 * ranks), &arrangement).expect("half a block");
     assert!(reason.what.contains("128 tokens"), "{reason:?}");
     assert_eq!(TORCHTITAN.unsupported_in_run(&long(64), &on_gpus(data(2), Zero2)), None);
+    assert_eq!(unsupported_in_run(&TORCHTITAN, &long(64 * ranks), &arrangement), Some(reason));
     assert_eq!(
         TORCHTITAN.unsupported_layout(&with_adamw(&long(64 * ranks)), &arrangement, MICRO_BATCHES),
         None
@@ -61,4 +62,15 @@ fn torchtitan_divides_sequences_into_whole_blocks_when_it_is_started() {
             .filter(|one| one.name() != "torchtitan")
             .all(|one| one.unsupported_in_run(&long(64), &arrangement).is_none())
     );
+}
+
+#[test]
+fn engines_that_are_started_have_no_gpus_through_wgpu() {
+    for engine in [TrainingEngine::Torchtitan, TrainingEngine::Fsdp].map(engine_of_recipe) {
+        let engine = engine.expect("it is none of dtrain's worker");
+        let on = |device| Arrangement { device, ..on_gpus(data(2), Zero2) };
+        let reason = unsupported_in_run(engine, &llama(), &on(DeviceKind::Wgpu)).expect("PyTorch has none");
+        assert!(reason.what.contains("wgpu"), "{reason:?}");
+        assert_eq!(unsupported_in_run(engine, &llama(), &on(DeviceKind::Cuda)), None);
+    }
 }

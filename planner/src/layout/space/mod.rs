@@ -9,7 +9,7 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
-use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout};
+use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout, unsupported_in_run};
 use crate::layout::batch_split::{BatchSplit, divisors};
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::layout::rejection::Rejection;
@@ -127,30 +127,9 @@ impl Capabilities {
         let passes = u32::try_from(passes).unwrap_or(u32::MAX);
         let UnsupportedLayout { what, instead } = engine
             .unsupported_layout(training, arrangement, passes)
-            .or_else(|| self.unsupported_in_run(*engine, &training.model, arrangement))?;
+            .or_else(|| self.is_run.then(|| unsupported_in_run(*engine, &training.model, arrangement))?)?;
         Some(format!("{} does not support {what} ({instead})", engine.title()))
     }
-
-    /// Returns the reason why `engine` cannot train `model` in a layout as `dtrain run` starts it; `None` if it
-    /// can, or if it is not started.
-    fn unsupported_in_run(
-        &self,
-        engine: &dyn Engine,
-        model: &Decoder,
-        arrangement: &Arrangement,
-    ) -> Option<UnsupportedLayout> {
-        if !self.is_run {
-            return None;
-        }
-        wgpu(arrangement).or_else(|| engine.unsupported_in_run(model, arrangement))
-    }
-}
-
-/// Refuses GPUs through wgpu, which no engine of another project has.
-fn wgpu(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
-    let what = "GPUs through wgpu";
-    (arrangement.device == DeviceKind::Wgpu)
-        .then_some(UnsupportedLayout { what, instead: "set cluster.devices = \"cuda\" or \"cpu\"" })
 }
 
 impl CandidateSpace {
