@@ -34,4 +34,4 @@ impl TrainingEngine {
 }
 
 /// Engines for which `dtrain plan --emit` writes files, and which `dtrain run` does not start.
-pub const EMITTED_ONLY: &[&str] = &["megatron", "deepspeed", "maxtext", "jax"];
+pub const EMITTED_ONLY: &[&str] = &["megatron", "deepspeed", "hf-trainer", "maxtext", "jax"];

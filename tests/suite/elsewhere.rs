@@ -131,6 +131,25 @@ fn the_worker_is_planned_for_gpus_that_nobody_measured() {
     assert!(refused.contains("dtrain can run no layout of 64 devices: it does not support fp8"), "{refused}");
 }
 
+/// No files are written for it, and its version does not tell a plan of before, for Hugging Face's Trainer, from it.
+#[test]
+fn a_plan_for_the_program_for_fsdp2_is_run_from_its_recipe() {
+    let house = TestEnv::default();
+    let recipe = house.file("recipe.toml", OWN);
+    let recipe = recipe.to_str().expect("UTF-8");
+    let saved = recipe.replace("recipe.toml", "plan.json");
+    let output = house.expect(0, ["plan", recipe, "--on", "8x8 H100", "--engine", "fsdp", "--out", &saved]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains("engine fsdp") && said.contains("no run of this engine on a GPU is known"),
+        "{said}"
+    );
+    let refused = words(&house.expect(2, ["run", &saved]));
+    for wanted in ["is a plan for fsdp on 8x8 H100", "dtrain run RECIPE --engine fsdp", "--emit hf-trainer"] {
+        assert!(refused.contains(wanted), "{wanted}: {refused}");
+    }
+}
+
 #[test]
 fn a_power_limit_may_be_named() {
     let house = TestEnv::default();

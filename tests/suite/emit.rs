@@ -78,7 +78,7 @@ fn a_plan_is_written_for_every_engine_that_can_train_it() {
     for (name, files) in [
         ("megatron", &["megatron.sh"][..]),
         ("deepspeed", &["config.json", "deepspeed.sh", "ds_config.json"]),
-        ("fsdp", &["accelerate.yaml", "config.json", "training_arguments.yaml"]),
+        ("hf-trainer", &["accelerate.yaml", "config.json", "training_arguments.yaml"]),
         ("slurm", &["slurm.sh"]),
         ("kubernetes", &["kubernetes.yaml"]),
     ] {
@@ -120,7 +120,7 @@ fn an_engine_that_nothing_is_written_for_is_not_planned_for() {
     assert!(said.contains("name megatron or deepspeed"), "{said}");
 }
 
-/// FSDP2 shards gradients with moments, and torchtitan has no other: the fastest layout for the worker is none of theirs.
+/// FSDP2, under Hugging Face's Trainer too, shards gradients with moments, and torchtitan has no other: the fastest layout for the worker is none of theirs.
 #[test]
 fn what_is_planned_for_an_engine_is_within_its_abilities() {
     let (house, _) = house();
@@ -130,10 +130,21 @@ fn what_is_planned_for_an_engine_is_within_its_abilities() {
         .replace("ranks = 2", "ranks = 4");
     let recipe = house.file("open.toml", recipe);
     let recipe = recipe.to_str().expect("the path is UTF-8");
-    for name in ["torchtitan", "deepspeed", "fsdp", "maxtext", "megatron"] {
+    for name in ["torchtitan", "deepspeed", "hf-trainer", "maxtext", "megatron"] {
         let folder = recipe.replace("open.toml", name);
         house.expect(0, ["plan", recipe, "--emit", name, "--emit-to", &folder]);
         println!("{}", checked(&[Path::new(&folder)]));
+    }
+}
+
+/// dtrain has a program of its own for FSDP2, and files of this name were those for Hugging Face's Trainer.
+#[test]
+fn the_format_fsdp_is_refused_with_the_name_of_today() {
+    let (house, recipe) = house();
+    let refused = house.expect(2, ["plan", recipe.to_str().expect("UTF-8"), "--emit", "fsdp"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    for words in ["dtrain run --engine fsdp", "are `hf-trainer` now"] {
+        assert!(said.contains(words), "{said}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Arguments of commands that take a recipe.
 
 use crate::completions;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use dtrain_planner::emit::{ConfigFormat, EmitError};
 use std::num::NonZeroU32;
@@ -131,7 +131,10 @@ pub(crate) struct PlanArgs {
 }
 
 fn formats() -> impl TypedValueParser<Value = ConfigFormat> {
-    PossibleValuesParser::new(ConfigFormat::ALL.map(ConfigFormat::word))
+    let known = ConfigFormat::ALL.map(|format| PossibleValue::new(format.word()));
+    // Its error names the format of today.
+    let before = PossibleValue::new(ConfigFormat::FSDP).hide(true);
+    PossibleValuesParser::new(known.into_iter().chain([before]))
         .try_map(|name| -> Result<ConfigFormat, EmitError> { ConfigFormat::parse(&name) })
 }
 
@@ -144,8 +147,10 @@ pub(crate) enum EngineName {
     Megatron,
     /// torchtitan with torch.compile
     Torchtitan,
-    /// PyTorch FSDP2 through accelerate, not compiled
+    /// dtrain's program for PyTorch FSDP2, not compiled, never measured on a GPU
     Fsdp,
+    /// Hugging Face's Trainer with FSDP2 through accelerate, not compiled
+    HfTrainer,
     /// DeepSpeed ZeRO, not compiled
     Deepspeed,
     /// MaxText on JAX

@@ -14,6 +14,7 @@ use crate::source_checkpoint::SourceCheckpoint;
 use crate::trials::history_failure;
 use crate::{audit, hosts, rates, slurm_job, this_host, trials, workdir};
 use dtrain_planner::emit::{ConfigFormat, emit};
+use dtrain_planner::engine::{Engine as _, FSDP_PROGRAM};
 use dtrain_planner::{Plan, rates_key};
 use dtrain_recipes::LauncherKind;
 use dtrain_runner::ledger::History;
@@ -196,6 +197,11 @@ fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), CommandError> {
             "write it as files with `dtrain plan RECIPE --on \"{on}\" --emit {format} --emit-to FOLDER` and the flags it \
              was planned with, and start it there with `{start}`"
         )),
+        // Its version does not tell an older plan of this name, for Hugging Face's Trainer, from one of today.
+        None if engine == FSDP_PROGRAM.name() => failure.hint(
+            "`dtrain run RECIPE --engine fsdp` plans for the hosts of the recipe, and trains there; if an older dtrain made \
+             this plan, it is for Hugging Face's Trainer: plan again with `--emit hf-trainer`",
+        ),
         None => failure.hint("`dtrain plan RECIPE` plans for the hosts of the recipe"),
     })
 }

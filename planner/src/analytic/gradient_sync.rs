@@ -45,7 +45,13 @@ impl ReplicaGroups {
         if case.config.arrangement.zero == ZeroStage::Zero0 {
             return all_reduce(bytes, self.all, &case.links);
         }
-        gather_or_scatter(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
+        self.scatter(parameters, case) + self.between_copies(parameters, case)
+    }
+
+    /// Returns the seconds to reduce the gradients of `parameters` weights within a shard group, scattered to
+    /// their shards.
+    pub(super) fn scatter(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
+        gather_or_scatter(case.engine.profile.gradient_bytes * parameters, self.shard, &case.links)
     }
 
     /// Returns the seconds to all-reduce the gradients of one shard of `parameters` among the ranks that hold
@@ -61,6 +67,14 @@ pub(super) fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let experts =
         if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
     ReplicaGroups::dense(case).reduce(held.dense, case) + experts
+}
+
+/// Returns the seconds to reduce the gradients of the parameters `held` by one rank within its shard groups,
+/// scattered to their shards.
+pub(super) fn scatter(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
+    let experts =
+        if held.experts > 0.0 { ReplicaGroups::experts(case).scatter(held.experts, case) } else { 0.0 };
+    ReplicaGroups::dense(case).scatter(held.dense, case) + experts
 }
 
 /// Returns the seconds to gather the weights of the parameters `held` by one rank.

@@ -249,6 +249,8 @@ fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
         if profile.has_master_copy { (2.0, profile.gradient_bytes, 12.0) } else { (4.0, 4.0, 8.0) };
     let all = weights + gradients + optimizer;
     let (whole, shared) = match case.config.arrangement.zero {
+        ZeroStage::Zero0 if profile.shards_weights => (all + profile.wire_bytes, 0.0),
+        ZeroStage::Zero1 if profile.shards_weights => (profile.wire_bytes + gradients, weights + optimizer),
         ZeroStage::Zero0 => (all, 0.0),
         ZeroStage::Zero1 => (weights + gradients, optimizer),
         // Gathered weights are whole; without an f32 master copy they come in addition to the sharded ones.

@@ -1,6 +1,6 @@
 //! Overlap of communication with computing: the exposed part, for which a step waits.
 
-use super::gradient_sync::{ReplicaGroups, gather, reduce};
+use super::gradient_sync::{ReplicaGroups, gather, reduce, scatter};
 use super::local_parameters::LocalParameters;
 use super::{GroupTopology, LayerTimes, StepInputs};
 use dtrain_recipes::ZeroStage;
@@ -22,7 +22,8 @@ pub(super) fn exposed_gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f6
         0.0
     };
     let forward = (gather - hidden * passes.forward).max(0.0);
-    let backward = (2.0 * gather + copies - hidden * (passes.backward + layer.recompute)).max(0.0);
+    let backward =
+        (gather + scatter(case, held) + copies - hidden * (passes.backward + layer.recompute)).max(0.0);
     forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
 }
 
@@ -47,9 +48,16 @@ pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters
     let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
     let reduced = reduce(case, held);
     let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather(case, held) };
+    let passes = slowest / config.chunks();
+    // Weights that lie in shards are gathered for every micro-batch, others once a step.
+    let again = if case.engine.profile.shards_weights {
+        (config.micro_batches() - 1.0) * exposed(gathered, passes)
+    } else {
+        0.0
+    };
     if config.scatters_each_micro_batch() {
         let each = exposed(reduced, BACKWARD * slowest);
-        return config.micro_batches() * each + exposed(gathered, slowest / config.chunks());
+        return config.micro_batches() * each + exposed(gathered, passes) + again;
     }
-    exposed(reduced + gathered, slowest / config.chunks())
+    exposed(reduced + gathered, passes) + again
 }

@@ -17,7 +17,11 @@ pub(super) fn zero(row: &TableRow, style: SoftwareStyle) -> ZeroStage {
     let usual = match style {
         SoftwareStyle::Research | SoftwareStyle::Megatron => 0.0,
         SoftwareStyle::Modern => 1.0,
-        SoftwareStyle::Fsdp | SoftwareStyle::Compiled | SoftwareStyle::Xla | SoftwareStyle::Dtrain => 3.0,
+        SoftwareStyle::Fsdp
+        | SoftwareStyle::FullyShard
+        | SoftwareStyle::Compiled
+        | SoftwareStyle::Xla
+        | SoftwareStyle::Dtrain => 3.0,
     };
     match stage(row).unwrap_or(usual) {
         stage if stage >= 3.0 => ZeroStage::Zero3,

@@ -5,7 +5,7 @@
 //! has comments, and are returned for display. Nothing is dropped silently.
 
 mod deepspeed;
-mod fsdp;
+mod hf_trainer;
 mod hosts;
 mod hugging_face;
 mod json;
@@ -34,8 +34,9 @@ pub enum ConfigFormat {
     Megatron,
     /// JSON configuration for DeepSpeed, the model for Hugging Face transformers, and a start script.
     Deepspeed,
-    /// Hugging Face accelerate configuration for PyTorch FSDP2, training arguments and the model.
-    Fsdp,
+    /// Configuration of Hugging Face's Trainer: that of accelerate for PyTorch FSDP2, training arguments and the
+    /// model.
+    HfTrainer,
     /// MaxText (JAX) configuration, and a start script.
     Maxtext,
     /// A batch script for Slurm.
@@ -110,6 +111,17 @@ pub enum EmitError {
         /// Name of the unknown format.
         name: String,
     },
+    /// The name is that of a format of before, and of an engine for which nothing is written.
+    #[error(
+        "`{name}` is dtrain's own program, which `dtrain run --engine {name}` starts without files; the files for Hugging \
+         Face's Trainer are `{now}` now"
+    )]
+    Renamed {
+        /// Name of before.
+        name: &'static str,
+        /// Name of the format now.
+        now: &'static str,
+    },
     /// The engine trains only other kinds of models.
     #[error(
         "{engine} trains decoders, and model.kind is \"{kind}\"; `slurm` and `kubernetes` launch any program"
@@ -139,11 +151,14 @@ impl ConfigFormat {
         Self::Torchtitan,
         Self::Megatron,
         Self::Deepspeed,
-        Self::Fsdp,
+        Self::HfTrainer,
         Self::Maxtext,
         Self::Slurm,
         Self::Kubernetes,
     ];
+
+    /// Name of [`ConfigFormat::HfTrainer`] before dtrain had a program of its own for FSDP2.
+    pub const FSDP: &str = "fsdp";
 
     /// Returns the name of the format on the command line.
     pub fn word(self) -> &'static str {
@@ -151,7 +166,7 @@ impl ConfigFormat {
             Self::Torchtitan => "torchtitan",
             Self::Megatron => "megatron",
             Self::Deepspeed => "deepspeed",
-            Self::Fsdp => "fsdp",
+            Self::HfTrainer => "hf-trainer",
             Self::Maxtext => "maxtext",
             Self::Slurm => "slurm",
             Self::Kubernetes => "kubernetes",
@@ -164,14 +179,17 @@ impl ConfigFormat {
             Self::Torchtitan => Some(&engine::TORCHTITAN),
             Self::Megatron => Some(&engine::MEGATRON),
             Self::Deepspeed => Some(&engine::DEEPSPEED),
-            Self::Fsdp => Some(&engine::FSDP),
+            Self::HfTrainer => Some(&engine::HF_TRAINER),
             Self::Maxtext => Some(&engine::JAX),
             Self::Slurm | Self::Kubernetes => None,
         }
     }
 
-    /// Parses the name of a format; the error lists the known names.
+    /// Parses the name of a format; the error lists the known names, or has the name of today.
     pub fn parse(name: &str) -> Result<Self, EmitError> {
+        if name == Self::FSDP {
+            return Err(EmitError::Renamed { name: Self::FSDP, now: Self::HfTrainer.word() });
+        }
         let known = Self::ALL.into_iter().find(|format| format.word() == name);
         known.ok_or_else(|| EmitError::Unknown { name: name.into() })
     }
@@ -187,7 +205,7 @@ pub fn emit(plan: &Plan, format: ConfigFormat) -> Result<ConfigFiles, EmitError>
         ConfigFormat::Torchtitan => torchtitan::emit(&DecoderPlan::of(plan, &engine::TORCHTITAN)?),
         ConfigFormat::Megatron => megatron::emit(&DecoderPlan::of(plan, &engine::MEGATRON)?),
         ConfigFormat::Deepspeed => deepspeed::emit(&DecoderPlan::of(plan, &engine::DEEPSPEED)?),
-        ConfigFormat::Fsdp => fsdp::emit(&DecoderPlan::of(plan, &engine::FSDP)?),
+        ConfigFormat::HfTrainer => hf_trainer::emit(&DecoderPlan::of(plan, &engine::HF_TRAINER)?),
         ConfigFormat::Maxtext => maxtext::emit(&DecoderPlan::of(plan, &engine::JAX)?),
         ConfigFormat::Slurm => slurm::emit(plan),
         ConfigFormat::Kubernetes => kubernetes::emit(plan),

@@ -243,11 +243,10 @@ fn a_format_is_found_by_its_name_only() {
     for format in ConfigFormat::ALL {
         assert_eq!(ConfigFormat::parse(format.word()), Ok(format));
     }
-    let error = ConfigFormat::parse("Megatron").expect_err("names are written small");
-    assert_eq!(
-        error.to_string(),
-        "unknown format `Megatron`; known are torchtitan, megatron, deepspeed, fsdp, maxtext, slurm, kubernetes"
-    );
+    let told = |name| ConfigFormat::parse(name).expect_err("it is no format").to_string();
+    let all = "torchtitan, megatron, deepspeed, hf-trainer, maxtext, slurm, kubernetes";
+    assert_eq!(told("Megatron"), format!("unknown format `Megatron`; known are {all}"));
+    assert!(told("fsdp").ends_with("the files for Hugging Face's Trainer are `hf-trainer` now"));
 }
 
 #[test]
@@ -297,19 +296,19 @@ fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
     let mut lamb = cut();
     lamb.recipe.train.optimizer.kind = OptimizerKind::Lamb;
     refused(&lamb, ConfigFormat::Deepspeed, "train.optimizer = \"lamb\"");
-    refused(&lamb, ConfigFormat::Fsdp, "train.optimizer = \"lamb\"");
+    refused(&lamb, ConfigFormat::HfTrainer, "train.optimizer = \"lamb\"");
     refused(&gpt(), ConfigFormat::Torchtitan, "not of the Llama family");
     refused(&pipeline(), ConfigFormat::Deepspeed, "pipeline parallelism (data 2 × pipeline 2");
     refused(&pipeline(), ConfigFormat::Deepspeed, "micro-batches); it cuts pipelines in the program");
-    refused(&pipeline(), ConfigFormat::Fsdp, "pipeline parallelism (data 2 × pipeline 2");
-    refused(&experts(), ConfigFormat::Fsdp, "expert parallelism (data 2 × expert 2");
+    refused(&pipeline(), ConfigFormat::HfTrainer, "pipeline parallelism (data 2 × pipeline 2");
+    refused(&experts(), ConfigFormat::HfTrainer, "expert parallelism (data 2 × expert 2");
     refused(&hybrid(), ConfigFormat::Deepspeed, "context parallelism (data 4 × context 2");
     let mut half = llama();
     half.choices[0].candidate.arrangement.precision = Precision::F16;
     refused(&half, ConfigFormat::Torchtitan, "train.precision = \"f16\" (data 4 × tensor 2");
     let mut uneven = gpt();
     uneven.choices[0].candidate.split = BatchSplit::of_shares(&[8, 8, 8, 16], n(8)).expect("it splits");
-    for format in [ConfigFormat::Megatron, ConfigFormat::Deepspeed, ConfigFormat::Fsdp] {
+    for format in [ConfigFormat::Megatron, ConfigFormat::Deepspeed, ConfigFormat::HfTrainer] {
         refused(&uneven, format, "replicas do [1, 1, 1, 2] micro-batches each; remove layout.shares");
     }
 }
@@ -337,7 +336,7 @@ fn what_is_approximate_is_done_or_refused() {
     *sync = Synchronisation { compress: Compression::Bf16, ..Synchronisation::EXACT };
     let config = shown(&plan, ConfigFormat::Deepspeed);
     assert!(config.contains("\"communication_data_type\": \"bf16\""), "{config}");
-    for format in [ConfigFormat::Megatron, ConfigFormat::Fsdp] {
+    for format in [ConfigFormat::Megatron, ConfigFormat::HfTrainer] {
         refused(&plan, format, "replicas that are kept alike approximately");
     }
     plan.choices[0].candidate.arrangement.sync.staleness = 2;

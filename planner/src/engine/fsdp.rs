@@ -1,16 +1,16 @@
-//! PyTorch FSDP2 through Hugging Face accelerate: the layouts it can run, from `parallelism_config.py` of
-//! accelerate 1.15.0 and the tensor-parallel plans of transformers 5.23.0.
+//! dtrain's own program for PyTorch FSDP2, which `dtrain run` starts: the layouts it can run, as `fsdp_model.py`
+//! of the Python package checks them.
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
+use dtrain_recipes::{Decoder, OptimizerKind, Precision, Recompute};
 
-/// The engine PyTorch FSDP2, through Hugging Face accelerate.
+/// The engine PyTorch FSDP2, through dtrain's own program.
 #[derive(Clone, Copy, Debug)]
-pub struct Fsdp;
+pub struct FsdpProgram;
 
-impl Engine for Fsdp {
+impl Engine for FsdpProgram {
     fn name(&self) -> &'static str {
         "fsdp"
     }
@@ -20,11 +20,11 @@ impl Engine for Fsdp {
     }
 
     fn style(&self) -> SoftwareStyle {
-        SoftwareStyle::Fsdp
+        SoftwareStyle::FullyShard
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
-        &[ContextExchange::AllGather, ContextExchange::Ring]
+        &[]
     }
 
     fn unsupported_training(
@@ -34,6 +34,8 @@ impl Engine for Fsdp {
     ) -> Option<UnsupportedLayout> {
         optimizer(training)
             .or_else(|| rules::training_settings(self, training))
+            .or_else(|| dense(&training.model))
+            .or_else(|| products(precision))
             .or_else(|| rules::hugging_face(&training.model, precision))
     }
 
@@ -49,74 +51,53 @@ impl Engine for Fsdp {
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
-            .or_else(|| rules::whole_blocks(arrangement))
             .or_else(|| axes(model, arrangement))
-            .or_else(|| state(arrangement))
+            .or_else(|| recompute(arrangement))
     }
 }
 
-/// Checks the optimizer against `OptimizerNames` of `training_args.py`.
+/// Checks the optimizer against `optimizers.py` of the Python package.
 fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
-    rules::optimizer(training, &known, "transformers have adamw, lion and sgd")
+    rules::optimizer(training, &known, "it has adamw, lion and sgd")
 }
 
-pub(super) fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
-    let layout = &arrangement.layout;
-    if layout.expert.get() > 1 || arrangement.expert_fold > 1 {
-        return unsupported("expert parallelism", "pin layout.expert = 1");
+fn dense(model: &Decoder) -> Option<UnsupportedLayout> {
+    model.experts.as_ref()?;
+    unsupported(
+        "model.experts",
+        "it trains dense models; `megatron`, `torchtitan` and `hf-trainer` have experts",
+    )
+}
+
+fn products(precision: Precision) -> Option<UnsupportedLayout> {
+    if matches!(precision, Precision::F32 | Precision::Bf16) {
+        return None;
+    }
+    unsupported("products in f16 or fp8", "set train.precision = \"bf16\" or \"f32\"")
+}
+
+/// Checks the axes: it splits matrices as Megatron-LM does, without sequence parallelism. State is sharded
+/// among any number of replicas, at every stage of ZeRO.
+fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
+    if arrangement.layout.context.get() > 1 {
+        return unsupported("context parallelism", "pin layout.context = 1");
     }
     if arrangement.sequence {
         return unsupported("sequence parallelism between tensor ranks", "pin layout.sequence = false");
     }
-    if layout.tensor.get() > 1 && rules::is_gpt2(model) {
+    if arrangement.layout.tensor.get() > 1 && rules::is_gpt2(model) {
         return unsupported(
             "tensor parallelism of GPT-2",
-            "transformers have no plan for it; pin layout.tensor = 1",
-        );
-    }
-    if layout.context.get() == 1 {
-        return None;
-    }
-    if arrangement.context_exchange == ContextExchange::AllToAll {
-        return unsupported(
-            "context parallelism by all-to-all of heads",
-            "exchange keys and values in a ring, or gather them",
-        );
-    }
-    if !model.context.is_multiple_of(2 * layout.context.get()) {
-        return unsupported(
-            "sequences that are no multiple of twice the context ranks",
-            "pin another layout.context",
+            "it splits Llama and Qwen2; pin layout.tensor = 1",
         );
     }
     None
 }
 
-/// Checks sharding as `dp_replicate × dp_shard × cp × tp`: shards span `dp_shard × cp`; replicas of unsharded
-/// state use `DistributedDataParallel`, which combines with nothing else.
-fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
-    let layout = &arrangement.layout;
-    let (data, context) = (layout.data.get(), layout.context.get());
-    let is_cut = layout.tensor.get() * context > 1;
-    match arrangement.zero {
-        ZeroStage::Zero0 if is_cut => {
-            unsupported("zero 0 with tensor or context parallelism", "pin layout.zero = 2 or 3")
-        }
-        ZeroStage::Zero0 => None,
-        ZeroStage::Zero1 => unsupported("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3"),
-        ZeroStage::Zero2 | ZeroStage::Zero3 if !arrangement.shard.is_multiple_of(context) => unsupported(
-            "shard groups that hold parts of a sequence only",
-            "pin layout.shard to a multiple of layout.context",
-        ),
-        ZeroStage::Zero2 | ZeroStage::Zero3 => {
-            let groups = data * context / arrangement.shard;
-            let is_alone = arrangement.shard == 1 && (is_cut || data > 1);
-            if is_alone || arrangement.shard == context && groups > 1 {
-                unsupported("shard groups of one reader", "pin a larger layout.shard")
-            } else {
-                None
-            }
-        }
+fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
+    if arrangement.recompute != Recompute::Selective {
+        return None;
     }
+    unsupported("selective recompute", "pin layout.recompute = \"full\" or \"none\"")
 }

@@ -7,13 +7,12 @@
 mod deepspeed;
 mod dtrain;
 mod fsdp;
-mod fsdp_program;
+mod hf_trainer;
 mod jax;
 mod megatron;
 pub(crate) mod overlap;
 mod recomputation;
 pub(crate) mod rules;
-mod run_rules;
 mod software_style;
 mod torchtitan;
 
@@ -22,18 +21,17 @@ mod tests;
 
 pub use self::deepspeed::DeepSpeed;
 pub use self::dtrain::Dtrain;
-pub use self::fsdp::Fsdp;
-pub use self::fsdp_program::FsdpProgram;
+pub use self::fsdp::FsdpProgram;
+pub use self::hf_trainer::HfTrainer;
 pub use self::jax::Jax;
 pub use self::megatron::Megatron;
 pub use self::overlap::Overlaps;
 pub use self::recomputation::Recomputation;
-pub use self::run_rules::unsupported_in_run;
 pub use self::software_style::{AttentionKernel, SoftwareStyle};
 pub use self::torchtitan::Torchtitan;
 
 use crate::hardware::AcceleratorKind;
-use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train, TrainingEngine};
 
 /// A training engine, and the layouts it can run.
@@ -77,6 +75,11 @@ pub trait Engine: Sync + std::fmt::Debug {
         arrangement: &Arrangement,
         micro_batches: u32,
     ) -> Option<UnsupportedLayout>;
+
+    /// Returns the reason of the engine's own for [`unsupported_in_run`]; `None` if it has none.
+    fn unsupported_in_run(&self, _model: &Decoder, _arrangement: &Arrangement) -> Option<UnsupportedLayout> {
+        None
+    }
 }
 
 /// The training that an engine is to run, without its layout.
@@ -133,17 +136,18 @@ pub static DTRAIN: Dtrain = Dtrain;
 pub static MEGATRON: Megatron = Megatron;
 /// The engine torchtitan.
 pub static TORCHTITAN: Torchtitan = Torchtitan;
-/// The engine PyTorch FSDP2, through Hugging Face accelerate.
-pub static FSDP: Fsdp = Fsdp;
 /// The engine PyTorch FSDP2, through dtrain's own program.
 pub static FSDP_PROGRAM: FsdpProgram = FsdpProgram;
+/// The Trainer of Hugging Face transformers, with PyTorch FSDP2 through accelerate.
+pub static HF_TRAINER: HfTrainer = HfTrainer;
 /// The engine DeepSpeed.
 pub static DEEPSPEED: DeepSpeed = DeepSpeed;
 /// The engine MaxText, on JAX.
 pub static JAX: Jax = Jax;
 
 /// All engines, dtrain first.
-pub static ALL: [&dyn Engine; 6] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED, &JAX];
+pub static ALL: [&dyn Engine; 7] =
+    [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP_PROGRAM, &HF_TRAINER, &DEEPSPEED, &JAX];
 
 /// Returns the default engine for the given kinds of accelerators: Megatron-LM if it supports them all,
 /// otherwise the first that does; `None` if no engine does.
@@ -155,11 +159,20 @@ pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> 
 
 /// Returns the engine that a recipe names, as `dtrain run` starts it; `None` for dtrain's own worker.
 pub fn engine_of_recipe(engine: TrainingEngine) -> Option<&'static dyn Engine> {
-    match engine {
-        TrainingEngine::Dtrain | TrainingEngine::Auto => None,
-        TrainingEngine::Torchtitan => Some(&TORCHTITAN),
-        TrainingEngine::Fsdp => Some(&FSDP_PROGRAM),
+    if engine.is_foreign() { engine_by_name(engine.name()) } else { None }
+}
+
+/// Returns the reason why `engine`, started by `dtrain run`, cannot train `model` in a layout that it can run
+/// otherwise; `None` if it can.
+pub fn unsupported_in_run(
+    engine: &dyn Engine,
+    model: &Decoder,
+    arrangement: &Arrangement,
+) -> Option<UnsupportedLayout> {
+    if arrangement.device == DeviceKind::Wgpu {
+        return unsupported("GPUs through wgpu", "set cluster.devices = \"cuda\" or \"cpu\"");
     }
+    engine.unsupported_in_run(model, arrangement)
 }
 
 /// Finds the engine whose name is `name`; `None` if there is none.

@@ -24,7 +24,7 @@ impl SoftwareStyle {
             Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => {
                 Recomputation::Attention
             }
-            Self::Fsdp | Self::Compiled => Recomputation::EverySecondProduct,
+            Self::Fsdp | Self::FullyShard | Self::Compiled => Recomputation::EverySecondProduct,
         }
     }
 }

@@ -11,6 +11,8 @@ pub enum SoftwareStyle {
     Modern,
     /// Style of PyTorch FSDP and DeepSpeed ZeRO, not compiled.
     Fsdp,
+    /// Style of dtrain's program for PyTorch FSDP2, whose costs are not measured.
+    FullyShard,
     /// Style of `torch.compile`, as in torchtitan.
     Compiled,
     /// Style of JAX with XLA.
@@ -27,15 +29,16 @@ impl SoftwareStyle {
             Self::Megatron => "megatron",
             Self::Modern => "modern",
             Self::Fsdp => "fsdp",
+            Self::FullyShard => "fully_shard",
             Self::Compiled => "compiled",
             Self::Xla => "xla",
             Self::Dtrain => "dtrain",
         }
     }
 
-    /// Returns `true` if the cost constants of the style were checked against measured runs.
+    /// Returns `true` if the cost constants of the style were checked against measured runs of its engines.
     pub fn is_measured(self) -> bool {
-        self != Self::Dtrain
+        !matches!(self, Self::Dtrain | Self::FullyShard)
     }
 
     /// Returns the attention kernel that engines of this style use by default.
@@ -44,7 +47,7 @@ impl SoftwareStyle {
             Self::Research | Self::Dtrain => AttentionKernel::Plain,
             Self::Megatron => AttentionKernel::Unfused,
             Self::Modern => AttentionKernel::Fused,
-            Self::Fsdp | Self::Compiled | Self::Xla => AttentionKernel::Flash2,
+            Self::Fsdp | Self::FullyShard | Self::Compiled | Self::Xla => AttentionKernel::Flash2,
         }
     }
 }

@@ -211,9 +211,9 @@ fn torchtitan_runs_these() {
 }
 
 #[test]
-fn fsdp_runs_these() {
+fn hf_trainer_runs_these() {
     holds(
-        &FSDP,
+        &HF_TRAINER,
         vec![
             ("fp8", llama(), with(on_gpus(data(8), Zero3), |a| a.precision = Precision::Fp8), Some("fp8")),
             ("zero 0", llama(), on_gpus(data(8), Zero0), None),
@@ -392,5 +392,5 @@ fn engines_are_found_by_their_names() {
     assert!(engine_by_name("Megatron").is_none());
     let of_formats: Vec<_> =
         ConfigFormat::ALL.into_iter().filter_map(ConfigFormat::engine).map(Engine::name).collect();
-    assert_eq!(of_formats, ["torchtitan", "megatron", "deepspeed", "fsdp", "jax"]);
+    assert_eq!(of_formats, ["torchtitan", "megatron", "deepspeed", "hf-trainer", "jax"]);
 }

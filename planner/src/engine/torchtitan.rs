@@ -5,6 +5,9 @@ use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
+/// Tokens of a block of FlexAttention: torchtitan's context parallelism divides sequences into whole blocks.
+const FLEX_BLOCK: u32 = 128;
+
 /// The engine torchtitan.
 #[derive(Clone, Copy, Debug)]
 pub struct Torchtitan;
@@ -57,6 +60,14 @@ impl Engine for Torchtitan {
             .or_else(|| axes(arrangement))
             .or_else(|| state(arrangement))
     }
+
+    fn unsupported_in_run(&self, model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
+        let ranks = arrangement.layout.context.get();
+        if ranks == 1 || model.context.is_multiple_of(FLEX_BLOCK * ranks) {
+            return None;
+        }
+        unsupported("sequences that are no multiple of 128 tokens per context rank", "pin layout.context = 1")
+    }
 }
 
 /// Checks the optimizer: torchtitan's `components/optimizer/optimizer.py` has `Adam` and `AdamW`.
@@ -85,7 +96,7 @@ fn family(model: &Decoder) -> Option<UnsupportedLayout> {
     unsupported(
         "a decoder that is not of the Llama family",
         "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false; \
-         `megatron`, `deepspeed` and `fsdp` know GPT-2",
+         `megatron`, `deepspeed` and `hf-trainer` know GPT-2",
     )
 }
 

@@ -101,7 +101,7 @@ fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
     assert!(two.speed < -0.3 && two.cause.starts_with("weight gathers +"), "{two:?}");
 }
 
-/// Planned for the worker alone, most of these could not be emitted: torchtitan and FSDP2 have no ZeRO-1,
+/// Planned for the worker alone, most of these could not be emitted: torchtitan and Hugging Face's Trainer have no ZeRO-1,
 /// DeepSpeed no pipeline, MaxText recomputes blocks.
 #[test]
 fn what_is_planned_for_an_engine_can_be_written_for_it() {
@@ -118,7 +118,7 @@ fn what_is_planned_for_an_engine_can_be_written_for_it() {
             let for_worker = plan(&request).expect("the worker runs it");
             refused += u32::from(emit(&for_worker, format).is_err());
             let planned = plan(&PlanRequest { engine: Some(engine), ..request });
-            if pipeline.is_some() && matches!(format, ConfigFormat::Deepspeed | ConfigFormat::Fsdp) {
+            if pipeline.is_some() && matches!(format, ConfigFormat::Deepspeed | ConfigFormat::HfTrainer) {
                 let reason = planned.expect_err("it has no pipeline").to_string();
                 assert!(reason.contains("does not support pipeline parallelism ("), "{reason}");
                 continue;

@@ -5,7 +5,7 @@ use super::describe_layout::describe_layout;
 use super::ranking::RankedLayouts;
 use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, fastest_beside};
 use crate::analytic::{Constants, Software};
-use crate::engine::{self, Engine as _, EngineSupport};
+use crate::engine::{self, EngineSupport};
 use crate::layout::batch_split::divisors;
 use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::number_format::thousands;
@@ -69,12 +69,13 @@ pub(super) fn advice(
         nearby_batches(problem.batch)
             .map(|batch| (format!("a batch of {}", thousands(batch.into())), of(batch))),
     );
-    // dtrain's own worker has no measured GPU runs: it is planned only on request.
-    let ours = [request.engine.name(), engine::DTRAIN.name()];
+    // Engines without measured GPU runs are planned only on request.
     let kind = cluster.gpu.kind();
-    let others = engine::ALL
-        .into_iter()
-        .filter(|engine| !ours.contains(&engine.name()) && engine.kinds().contains(&kind));
+    let others = engine::ALL.into_iter().filter(|engine| {
+        engine.name() != request.engine.name()
+            && engine.style().is_measured()
+            && engine.kinds().contains(&kind)
+    });
     changes.extend(others.filter_map(|engine| {
         let training = problem.runs_on.as_ref()?.training.clone();
         let precision = problem.products.precision();

@@ -4,7 +4,7 @@ use super::advice::ONE_HOST_FEWER;
 use super::describe_layout::describe_layout;
 use super::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, Measurement};
 use crate::choice::tie_break::TieBreak;
-use crate::engine::engine_by_name;
+use crate::engine::{DTRAIN, Engine as _, engine_by_name};
 use crate::planning::explain::{DetailLevel, causes, failure_count, memory, slowdown};
 use crate::text::{amount, row, whole};
 use dtrain_recipes::number_format::{count, thousands};
@@ -70,9 +70,13 @@ fn headline(text: &mut String, plan: &DatasheetPlan) {
 /// Appends advice on how to narrow the prediction interval of an engine without measured runs.
 pub(super) fn unmeasured(text: &mut String, engine: &str) {
     if engine_by_name(engine).is_some_and(|engine| !engine.style().is_measured()) {
-        let words = "no run of this engine on a GPU is known, so the interval is wide; on one such host `dtrain probe RECIPE` \
-                     measures what `dtrain plan RECIPE` then uses there";
-        row(text, "doubt", words);
+        let way = if engine == DTRAIN.name() {
+            "`dtrain probe RECIPE` measures what `dtrain plan RECIPE` then uses there".to_owned()
+        } else {
+            format!("`dtrain run RECIPE --engine {engine}` measures what the next plan uses there")
+        };
+        let words = "no run of this engine on a GPU is known, so the interval is wide; on one such host";
+        row(text, "doubt", &format!("{words} {way}"));
     }
 }
 

@@ -3,7 +3,7 @@ mod own;
 use super::*;
 use crate::analytic::search::SearchAxis;
 use crate::benchmarks::{self, TableRow};
-use crate::engine::{Engine, FSDP, MEGATRON, TORCHTITAN};
+use crate::engine::{Engine, HF_TRAINER, MEGATRON, TORCHTITAN};
 use crate::fixtures;
 use crate::hardware::gpu;
 use crate::planning::explain::DetailLevel;
@@ -106,7 +106,7 @@ fn what_newer_models_have_is_priced() {
 
 #[test]
 fn seconds_and_bytes_are_the_sums_of_their_parts() {
-    let found = of(&recipe(), on("H100", 64), &FSDP).expect("it fits");
+    let found = of(&recipe(), on("H100", 64), &HF_TRAINER).expect("it fits");
     for priced in found.ties.iter().chain(&found.next).chain([&found.choice]) {
         let seconds: f64 = priced.causes.iter().map(|(_, seconds)| seconds).sum();
         let bytes: f64 = priced.bytes.iter().map(|(_, bytes)| bytes).sum();
@@ -338,7 +338,7 @@ fn as_row(found: &DatasheetPlan, framework: &str, attention: &str) -> TableRow {
 fn a_plan_and_the_estimate_of_its_row_agree() {
     let engines: [(&'static dyn Engine, &str, &str); 3] = [
         (&MEGATRON, "Megatron-Core", "fused"),
-        (&FSDP, "PyTorch FSDP", "flash"),
+        (&HF_TRAINER, "PyTorch FSDP", "flash"),
         (&TORCHTITAN, "torchtitan compile", "flash"),
     ];
     for (engine, framework, attention) in engines {
@@ -352,7 +352,7 @@ fn a_plan_and_the_estimate_of_its_row_agree() {
             for pin in pins {
                 match pin {
                     "tensor" => recipe.layout.tensor = Some(2),
-                    "pipeline" if engine.name() != "fsdp" => recipe.layout.pipeline = Some(4),
+                    "pipeline" if engine.name() != HF_TRAINER.name() => recipe.layout.pipeline = Some(4),
                     _ => recipe.layout.micro_batch = Some(1),
                 }
             }

@@ -125,7 +125,7 @@ fn half_of_the_measured_steps_lie_in_their_interval() {
 fn one_host_more_is_never_slower_without_a_word() {
     let models = [
         ("8B", "megatron", 512, "layers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\nffn = 14336"),
-        ("8B", "fsdp", 512, "layers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\nffn = 14336"),
+        ("8B", "hf-trainer", 512, "layers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\nffn = 14336"),
         ("70B", "megatron", 1024, "layers = 80\nhidden = 8192\nheads = 64\nkv_heads = 8\nffn = 28672"),
         (
             "8x7B",

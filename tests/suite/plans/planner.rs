@@ -9,7 +9,7 @@ use std::process::Output;
 pub(super) const ENGINES: [(&str, &str); 5] = [
     ("megatron", "megatron"),
     ("deepspeed", "deepspeed"),
-    ("fsdp", "fsdp"),
+    ("hf-trainer", "hf-trainer"),
     ("torchtitan", "torchtitan"),
     ("jax", "maxtext"),
 ];

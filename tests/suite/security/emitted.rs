@@ -62,7 +62,7 @@ fn data_may_be_called_anything_in_files_for_other_engines() {
         trap.program(name, "printf '<%s>' \"$0\" \"$@\"");
     }
     trap.program("scontrol", "echo node1");
-    for format in ["torchtitan", "megatron", "deepspeed", "fsdp", "maxtext", "slurm", "kubernetes"] {
+    for format in ["torchtitan", "megatron", "deepspeed", "hf-trainer", "maxtext", "slurm", "kubernetes"] {
         let folder = trap.folder().join(format);
         let to = folder.to_str().expect("UTF-8");
         trap.ends(trap.dtrain(["plan", &recipe, "--emit", format, "--emit-to", to]), &[0]);

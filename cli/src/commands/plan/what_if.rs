@@ -81,7 +81,7 @@ fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn
     let of_format = match args.emit {
         Some(ConfigFormat::Torchtitan) => Some(EngineName::Torchtitan),
         Some(ConfigFormat::Deepspeed) => Some(EngineName::Deepspeed),
-        Some(ConfigFormat::Fsdp) => Some(EngineName::Fsdp),
+        Some(ConfigFormat::HfTrainer) => Some(EngineName::HfTrainer),
         Some(ConfigFormat::Maxtext) => Some(EngineName::Jax),
         Some(ConfigFormat::Megatron | ConfigFormat::Slurm | ConfigFormat::Kubernetes) => {
             Some(EngineName::Megatron)
@@ -98,7 +98,8 @@ fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn
     match name {
         EngineName::Dtrain => Ok(&engine::DTRAIN),
         EngineName::Megatron => Ok(&engine::MEGATRON),
-        EngineName::Fsdp => Ok(&engine::FSDP),
+        EngineName::Fsdp => Ok(&engine::FSDP_PROGRAM),
+        EngineName::HfTrainer => Ok(&engine::HF_TRAINER),
         EngineName::Deepspeed => Ok(&engine::DEEPSPEED),
         EngineName::Torchtitan => Ok(&engine::TORCHTITAN),
         EngineName::Jax => Ok(&engine::JAX),

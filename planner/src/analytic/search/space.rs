@@ -170,6 +170,8 @@ impl SearchProblem {
             return vec![ContextExchange::Ring];
         }
         let known = self.runs_on.as_ref().map_or(&EXCHANGES[..], |runs| runs.engine.context_exchanges());
+        // An engine that has none refuses the degrees, with its reason.
+        let known = if known.is_empty() { &[ContextExchange::Ring][..] } else { known };
         let local = |heads: f64| to_count(heads).is_multiple_of(degrees.tensor * degrees.context);
         let has_heads = local(self.model.heads) && local(self.model.kv_heads);
         known.iter().copied().filter(|kind| *kind != ContextExchange::AllToAll || has_heads).collect()

@@ -170,7 +170,7 @@ fn what_is_found_for_an_engine_is_the_best_of_all_that_it_can_run() {
             found += u32::from(best.is_some());
         }
     }
-    assert!(found > 6, "only {found} of 12 have a layout");
+    assert!(found > 6, "only {found} of 14 have a layout");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn versions_are_those_whose_names_are_known() {
         ("torchtitan", torchtitan::VERSION),
         ("megatron-core", megatron::VERSION),
         ("deepspeed", deepspeed::VERSION),
-        ("accelerate", fsdp::VERSION),
+        ("accelerate", hf_trainer::VERSION),
         ("transformers", hugging_face::VERSION),
         ("maxtext", maxtext::VERSION),
     ] {
@@ -151,7 +151,7 @@ fn deepspeed_has_every_key_and_the_batch_is_the_product() {
 #[test]
 fn accelerate_and_transformers_have_every_key() {
     let configs: Vec<_> =
-        named(ConfigFormat::Fsdp, "accelerate.yaml").iter().map(|text| yaml(text)).collect();
+        named(ConfigFormat::HfTrainer, "accelerate.yaml").iter().map(|text| yaml(text)).collect();
     for config in &configs {
         all_known(keys(config), &["accelerate", "keys"]);
     }
@@ -159,7 +159,7 @@ fn accelerate_and_transformers_have_every_key() {
         let written = configs.iter().filter_map(|config| config.get(section)).flat_map(keys);
         all_known(written, &["accelerate", section]);
     }
-    for text in named(ConfigFormat::Fsdp, "training_arguments.yaml") {
+    for text in named(ConfigFormat::HfTrainer, "training_arguments.yaml") {
         all_known(keys(&yaml(&text)), &["transformers", "training_arguments"]);
     }
 }
@@ -183,7 +183,8 @@ fn maxtext_has_every_key_and_value() {
 #[test]
 fn transformers_have_every_key_of_the_models() {
     let models =
-        [named(ConfigFormat::Deepspeed, "config.json"), named(ConfigFormat::Fsdp, "config.json")].concat();
+        [named(ConfigFormat::Deepspeed, "config.json"), named(ConfigFormat::HfTrainer, "config.json")]
+            .concat();
     let mut families = Vec::new();
     for text in models {
         let config: Value = serde_json::from_str(&text).expect("it is JSON");

@@ -62,7 +62,7 @@ fn heads_bases_and_windows_of_all_layers_are_said_everywhere() {
     let module = shown(&plan, ConfigFormat::Torchtitan);
     assert!(module.contains("HEAD_WIDTH, FFN, VOCAB = ") && module.contains("theta=500000.0"), "{module}");
     plan.choices[0].candidate.arrangement.sequence = false;
-    let config = shown(&plan, ConfigFormat::Fsdp);
+    let config = shown(&plan, ConfigFormat::HfTrainer);
     assert!(config.contains("\"head_dim\": 48") && config.contains("\"rope_theta\": 500000.0"), "{config}");
     let mut slides = newer(windowed(None), Precision::Bf16);
     let arrangement = &mut slides.choices[0].candidate.arrangement;
@@ -82,7 +82,7 @@ fn biases_of_queries_keys_and_values_alone_are_those_of_qwen2() {
     assert!(script.contains("--disable-bias-linear") && script.contains("--add-qkv-bias"), "{script}");
     assert!(script.contains("--norm-epsilon 1e-6"), "{script}");
     plan.choices[0].candidate.arrangement.sequence = false;
-    let config = shown(&plan, ConfigFormat::Fsdp);
+    let config = shown(&plan, ConfigFormat::HfTrainer);
     assert!(config.contains("Qwen2ForCausalLM") && config.contains("\"rms_norm_eps\": 1e-6"), "{config}");
 }
 
@@ -108,7 +108,7 @@ fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
     let arrangement = &mut whole.choices[0].candidate.arrangement;
     arrangement.layout.expert = n(1);
     arrangement.shard = arrangement.replicas();
-    for format in [ConfigFormat::Deepspeed, ConfigFormat::Fsdp, ConfigFormat::Maxtext] {
+    for format in [ConfigFormat::Deepspeed, ConfigFormat::HfTrainer, ConfigFormat::Maxtext] {
         refused(&whole, format, "only files for `megatron` and `torchtitan` say it");
     }
 }
@@ -178,7 +178,7 @@ fn a_z_loss_is_written_for_maxtext_and_refused_elsewhere() {
     let config = shown(&plan, ConfigFormat::Maxtext);
     assert!(config.contains("\nz_loss_multiplier: 0.0001\n"), "{config}");
     for format in
-        [ConfigFormat::Megatron, ConfigFormat::Torchtitan, ConfigFormat::Deepspeed, ConfigFormat::Fsdp]
+        [ConfigFormat::Megatron, ConfigFormat::Torchtitan, ConfigFormat::Deepspeed, ConfigFormat::HfTrainer]
     {
         refused(&plan, format, "train.z_loss (data 2");
         refused(

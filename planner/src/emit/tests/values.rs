@@ -1,7 +1,7 @@
 //! Keys and values of every sample plan in every format: tables, with what a plan says itself taken from it.
 
 mod deepspeed;
-mod fsdp;
+mod hf_trainer;
 mod launchers;
 mod maxtext;
 mod megatron;

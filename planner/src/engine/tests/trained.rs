@@ -24,7 +24,8 @@ fn engines_have_these_optimizers() {
     assert_eq!(has(&MEGATRON, Zero1), [Adamw, Lion]);
     assert_eq!(has(&MEGATRON, Zero3), [Adamw]);
     assert_eq!(has(&TORCHTITAN, Zero3), [Adamw]);
-    assert_eq!(has(&FSDP, Zero3), [Adamw, Lion, Sgd]);
+    assert_eq!(has(&HF_TRAINER, Zero3), [Adamw, Lion, Sgd]);
+    assert_eq!(has(&FSDP_PROGRAM, Zero3), [Adamw, Lion, Sgd]);
     assert_eq!(has(&DEEPSPEED, Zero3), [Adamw, Lion, Sgd]);
     assert_eq!(has(&JAX, Zero3), [Adamw]);
 }
@@ -47,7 +48,8 @@ fn dtrain_and_maxtext_add_a_z_loss() {
     let arrangement = Arrangement { recompute: Recompute::Full, ..on_gpus(data(8), Zero1) };
     let is_refused = |engine: &dyn Engine, has_z_loss| {
         let training = TrainingSpec { has_z_loss, ..with_adamw(&llama()) };
-        let zero = if [FSDP.name(), TORCHTITAN.name()].contains(&engine.name()) { Zero3 } else { Zero1 };
+        let zero =
+            if [HF_TRAINER.name(), TORCHTITAN.name()].contains(&engine.name()) { Zero3 } else { Zero1 };
         let arrangement = Arrangement { zero, ..arrangement };
         let reason = engine.unsupported_layout(&training, &arrangement, MICRO_BATCHES);
         assert_eq!(reason.is_some(), engine.unsupported_training(&training, Precision::Bf16).is_some());

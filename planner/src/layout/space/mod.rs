@@ -15,7 +15,7 @@ use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::layout::rejection::Rejection;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Decoder, Devices, Model, Recipe, TrainingEngine, ZeroStage};
+use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 use reader_shares::{largest_share, reader_shares};
 pub use rejections::RejectionTally;
@@ -88,8 +88,8 @@ pub struct Capabilities {
     pub worker: CapabilityCheck,
     /// Another engine for which the plan is emitted; `None` for dtrain's own worker.
     pub engine: Option<EngineSupport>,
-    /// Engine that `dtrain run` starts.
-    pub run: TrainingEngine,
+    /// True if `dtrain run` starts the engine.
+    pub is_run: bool,
 }
 
 impl Capabilities {
@@ -100,12 +100,10 @@ impl Capabilities {
             Model::Decoder(model) => Some(TrainingSpec::of(model, &recipe.train)),
             Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) | Model::Command(_) => None,
         };
-        let run = match engine {
-            Some(engine) if engine.name() == recipe.engine.name() => recipe.engine,
-            _ => TrainingEngine::Dtrain,
-        };
+        let is_run =
+            recipe.engine.is_foreign() && engine.is_some_and(|engine| engine.name() == recipe.engine.name());
         let engine = engine.zip(training).map(|(engine, training)| EngineSupport { engine, training });
-        Self { worker: cannot_run, engine, run }
+        Self { worker: cannot_run, engine, is_run }
     }
 
     /// Returns an arrangement with the engine's exchange of keys and values, where the engine does not have
@@ -129,7 +127,7 @@ impl Capabilities {
         let passes = u32::try_from(passes).unwrap_or(u32::MAX);
         let UnsupportedLayout { what, instead } = engine
             .unsupported_layout(training, arrangement, passes)
-            .or_else(|| unsupported_in_run(self.run, &training.model, arrangement))?;
+            .or_else(|| self.is_run.then(|| unsupported_in_run(*engine, &training.model, arrangement))?)?;
         Some(format!("{} does not support {what} ({instead})", engine.title()))
     }
 }

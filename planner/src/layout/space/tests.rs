@@ -5,6 +5,7 @@ use dtrain_protocol::ContextExchange;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_recipes::{
     Cluster, Compression, Host, LayoutPins, PipelineSchedule, Precision, Recompute, Synchronisation,
+    TrainingEngine,
 };
 use proptest::prelude::*;
 
@@ -13,7 +14,7 @@ fn everything(_: &Arrangement, _: &Model) -> Option<String> {
 }
 
 fn space(recipe: &Recipe, cores: u32, batch: u64, ability: CapabilityCheck) -> CandidateSpace {
-    let abilities = Capabilities { worker: ability, engine: None, run: TrainingEngine::Dtrain };
+    let abilities = Capabilities { worker: ability, engine: None, is_run: false };
     CandidateSpace::of(
         recipe,
         &fixtures::host(cores),

@@ -220,8 +220,7 @@ mod tests {
     #[test]
     fn codes_tell_apart_what_words_tell_apart() {
         let batch = NonZeroU64::new(48).expect("positive");
-        let abilities =
-            Capabilities { worker: |_, _| None, engine: None, run: dtrain_recipes::TrainingEngine::Dtrain };
+        let abilities = Capabilities { worker: |_, _| None, engine: None, is_run: false };
         let space = CandidateSpace::of(&fixtures::recipe(), &fixtures::host(8), None, batch, &abilities);
         let (mut words, mut codes_of) = (BTreeMap::new(), BTreeMap::new());
         for option in &space.options {

@@ -26,8 +26,7 @@ fn case<'a>(recipe: &'a Recipe, host: &'a HostFacts, rates: Option<&'a Rates>) -
 }
 
 fn space(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, batch: u64) -> CandidateSpace {
-    let abilities =
-        Capabilities { worker: everything, engine: None, run: dtrain_recipes::TrainingEngine::Dtrain };
+    let abilities = Capabilities { worker: everything, engine: None, is_run: false };
     CandidateSpace::of(recipe, host, rates, NonZeroU64::new(batch).expect("positive"), &abilities)
 }
 

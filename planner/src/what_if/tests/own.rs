@@ -1,7 +1,7 @@
 //! Tests plans for dtrain's own worker, which has no measured GPU runs, and for power-limited GPUs.
 
 use super::*;
-use crate::engine::{ALL, DTRAIN};
+use crate::engine::{ALL, DTRAIN, FSDP_PROGRAM};
 use crate::text::{WIDTH, wrapped};
 use dtrain_protocol::ContextExchange;
 use dtrain_recipes::{OptimizerKind, SlidingWindow};
@@ -27,7 +27,7 @@ fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
         words.contains("no run of this engine on a GPU is known") && words.contains("dtrain probe"),
         "{words}"
     );
-    for engine in ALL.into_iter().filter(|engine| engine.name() != "dtrain") {
+    for engine in ALL.into_iter().filter(|engine| engine.style().is_measured()) {
         let other = of(&recipe(), on("H100", 64), engine).expect("it fits");
         assert!(spread(&own.choice) > 2.0 * spread(&other.choice), "{}", engine.name());
         assert!(
@@ -36,6 +36,35 @@ fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
             engine.name()
         );
     }
+}
+
+/// The program's constants are those of runs of the same kind, so it is doubted less than the worker.
+#[test]
+fn the_program_for_fsdp2_is_doubted_more_than_the_runs_that_its_constants_are_of() {
+    let of = |engine| of(&recipe(), on("H100", 64), engine).expect("it fits");
+    let (program, trainer, worker) = (of(&FSDP_PROGRAM), of(&HF_TRAINER), of(&DTRAIN));
+    assert!(spread(&trainer.choice) < spread(&program.choice), "{:?}", program.choice);
+    assert!(spread(&program.choice) < spread(&worker.choice), "{:?}", program.choice);
+    let words = explain(&program, DetailLevel::Short, NEXT).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("no run of this engine") && words.contains("dtrain run RECIPE --engine fsdp"),
+        "{words}"
+    );
+    // Its costs are not measured: it is planned on request alone.
+    let advice = explain(&trainer, DetailLevel::Full, NEXT);
+    assert!(advice.contains("the engine torchtitan: ") && !advice.contains("the engine fsdp: "), "{advice}");
+}
+
+#[test]
+fn the_program_for_fsdp2_says_why_it_has_no_such_layout() {
+    let mut recipe = recipe();
+    (recipe.layout.context, recipe.layout.pipeline) = (Some(2), Some(1));
+    let words =
+        of(&recipe, on("H100", 64), &FSDP_PROGRAM).expect_err("it does not split sequences").to_string();
+    assert!(words.contains("FSDP2 can run no layout") && words.contains("context parallelism"), "{words}");
+    recipe.model = fixtures::deepseek();
+    let words = of(&recipe, on("H100", 64), &FSDP_PROGRAM).expect_err("it has no experts").to_string();
+    assert!(words.contains("model.experts; it trains dense models"), "{words}");
 }
 
 #[test]
@@ -89,8 +118,8 @@ fn what_an_engine_cannot_train_is_said_with_the_reason() {
         words.contains("train.fp8_recipe = \"tensorwise\"; it has no scale for a whole tensor"),
         "{words}"
     );
-    let words = message(|recipe| recipe.train.optimizer.kind = OptimizerKind::Lamb, &FSDP);
-    assert!(words.contains("FSDP2 can run no layout of 64 devices"), "{words}");
+    let words = message(|recipe| recipe.train.optimizer.kind = OptimizerKind::Lamb, &HF_TRAINER);
+    assert!(words.contains("Hugging Face Trainer can run no layout of 64 devices"), "{words}");
     assert!(words.contains("train.optimizer = \"lamb\"; transformers have adamw"), "{words}");
     let z_loss = |recipe: &mut Recipe| recipe.train.z_loss = 1e-4;
     for engine in ALL.into_iter().filter(|engine| !["dtrain", "jax"].contains(&engine.name())) {
@@ -143,7 +172,7 @@ fn an_engine_refuses_a_part_that_it_is_not_written_for() {
     };
     assert_eq!(refused("TPU v5p", &MEGATRON), "Megatron-LM does not run on TPU V5P; these do: jax");
     assert_eq!(
-        refused("Gaudi3", &FSDP).split(" does not").last(),
+        refused("Gaudi3", &HF_TRAINER).split(" does not").last(),
         Some(" run on GAUDI3; these do: deepspeed")
     );
     assert!(refused("TPU v6", &DTRAIN).contains("jax"));

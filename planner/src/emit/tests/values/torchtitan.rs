@@ -223,7 +223,7 @@ const RING: (&str, &str) =
 const FAMILY: (&str, &str) = (
     "a decoder that is not of the Llama family",
     "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false; \
-     `megatron`, `deepspeed` and `fsdp` know GPT-2",
+     `megatron`, `deepspeed` and `hf-trainer` know GPT-2",
 );
 const SHARDED: &str = degrees!(1, 4, 1, "FullAC.Config()");
 const SPREAD: &str = degrees!(1, 4, 2, "null" "training.disable_cuda_graphs true");

@@ -1,5 +1,5 @@
-//! Emits configuration for PyTorch FSDP2 through Hugging Face accelerate: its YAML file, the training
-//! arguments of transformers, and the model.
+//! Emits configuration for the Trainer of Hugging Face transformers with PyTorch FSDP2: the YAML file of
+//! accelerate, the training arguments, and the model.
 
 use super::hosts::HostShape;
 use super::hugging_face::{self, DecoderArchitecture};

@@ -1,4 +1,4 @@
-//! Files of accelerate and transformers for PyTorch FSDP2.
+//! Files of accelerate and transformers for Hugging Face's Trainer.
 
 use super::super::readers::{flat, yaml};
 use super::deepspeed::{BALANCE, SELECTIVE, SEQUENCE, WEIGHTS, model};
@@ -93,9 +93,9 @@ const EXPERTS: (&str, &str) = ("expert parallelism", "pin layout.expert = 1");
 const MOMENTS: (&str, &str) = ("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3");
 
 #[test]
-fn fsdp_is_given_what_each_plan_says() {
+fn hf_trainer_is_given_what_each_plan_says() {
     table(
-        ConfigFormat::Fsdp,
+        ConfigFormat::HfTrainer,
         all,
         &[
             ("single", "accelerate.distributed_type NO", &[CPU_NOTE, DATA_NOTE, WEIGHTS]),
@@ -131,12 +131,12 @@ fn fsdp_is_given_what_each_plan_says() {
     );
 }
 
-/// No sample plan of several hosts is one of FSDP2.
+/// No sample plan of several hosts is one of Hugging Face's Trainer.
 #[test]
 fn accelerate_meets_at_the_first_of_several_hosts() {
     let mut plan = gradients();
     plan.host.hosts = n(2);
-    let found = read(&emit(&plan, ConfigFormat::Fsdp).expect("FSDP2 runs on several hosts"));
+    let found = read(&emit(&plan, ConfigFormat::HfTrainer).expect("it runs on several hosts"));
     for (key, value) in [
         ("num_machines", "2"),
         ("num_processes", "4"),
