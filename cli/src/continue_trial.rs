@@ -33,7 +33,8 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
         repair_checkout(&store, &packages::trust()?, &plan.data_root)
             .map_err(|error| packages::failure(&error))?;
     }
-    if how == RunMode::Resume {
+    let is_at_work = matches!(trial.row.status, TrialStatus::Running | TrialStatus::Completed);
+    if how == RunMode::Resume && !is_at_work {
         engine_environments::require(context, &plan.recipe)?;
     }
     slurm_job::record_job_trial(context, &plan.recipe, &trial.row.id)?;
@@ -64,7 +65,13 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
 fn refuse_lost_checkpoints(context: &Context, trial: &TrialDetails, plan: &Plan) -> Result<(), CommandError> {
     let is_over = matches!(trial.row.status, TrialStatus::Running | TrialStatus::Completed);
     let is_here = plan.recipe.cluster.launcher == LauncherKind::Local && plan.recipe.cluster.slurm.is_none();
-    if trial.checkpoints.is_empty() || is_over || !is_here || has_unrecorded_checkpoint(context, trial) {
+    // An engine finds its own checkpoints, and refuses to begin anew where one was saved.
+    if trial.is_of_engine()
+        || trial.checkpoints.is_empty()
+        || is_over
+        || !is_here
+        || has_unrecorded_checkpoint(context, trial)
+    {
         return Ok(());
     }
     let label = &trial.row.label;

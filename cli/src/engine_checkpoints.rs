@@ -15,8 +15,10 @@ use dtrain_runner::checkpoints::{CheckpointInfo, CheckpointStore, EngineInventor
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use dtrain_runner::{TrialFolder, engine_environment, engine_package, files};
 use dtrain_worker::pretrained::{ModelFolder, export_initial};
+use rustix::fs::{FlockOperation, flock};
 use std::error::Error;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -47,15 +49,15 @@ pub(crate) fn converted(
     let inventory = inventory(context, &mut stores)?;
     let found = select(&inventory.list(&stores), wanted, &trial.row.label)?;
     let own = context.home.trial(&trial.row.id);
-    let place = own.path().join("converted").join(&found.name);
+    let place = own.path().join("converted").join(format!("{}.a{}", found.name, found.attempt));
     let failed = |what: &str, reason: String| {
         let message = format!("{} of {} cannot be {what}", found.name, trial.row.label);
         CommandError::new(ExitReason::Infrastructure, message).cause(reason)
     };
+    let _lock = lock(&place).map_err(|error| failed("converted", error.to_string()))?;
     let source = if is_elsewhere {
         let copy = place.join("pulled");
         drop(fs::remove_dir_all(&copy));
-        files::make_folder(&place).map_err(|error| failed("copied", error.to_string()))?;
         let mut transfer = TransferBar::new(&context.out, format!("copying step {}", found.step));
         let mut read = |done, total| transfer.set_done(done, total);
         let pulled = inventory.pull(&mut stores, found.step, &copy, &mut read);
@@ -78,6 +80,16 @@ pub(crate) fn converted(
         at_ms: found.modified_ms,
         refused: None,
     })
+}
+
+/// Makes the folder of a conversion, and locks it against another conversion, which this one waits for.
+fn lock(place: &Path) -> io::Result<File> {
+    let parent = place.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    files::make_folder(parent)?;
+    files::make_folder(place)?;
+    let file = files::append(&place.join("lock"))?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
 }
 
 /// Returns a complete checkpoint of an engine's trial on this machine, as the engine wrote it.

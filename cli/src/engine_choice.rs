@@ -7,7 +7,7 @@ use crate::hosts;
 use crate::render::number::seconds;
 use dtrain_planner::Plan;
 use dtrain_protocol::{DeviceKind, HostFacts};
-use dtrain_recipes::{Devices, Recipe, TrainingEngine};
+use dtrain_recipes::{Devices, Model, Recipe, TrainingEngine};
 use dtrain_runner::engine_environment::examine;
 use dtrain_runner::launch::relay::RemoteHost;
 
@@ -49,10 +49,10 @@ pub(crate) fn print_others(
     plan: &Plan,
     mut plan_for: impl FnMut(&Recipe) -> Result<Plan, CommandError>,
 ) -> Result<(), CommandError> {
-    if !has_cuda(&plan.recipe, &plan.host) {
+    if !has_cuda(&plan.recipe, &plan.host) || !matches!(plan.recipe.model, Model::Decoder(_)) {
         return Ok(());
     }
-    let mut others = hosts::connect_all(context, &plan.recipe)?;
+    let mut others = hosts::answering(context, &plan.recipe)?;
     let engines = installed(context, &plan.recipe, &plan.host, &mut others);
     for engine in engines.into_iter().filter(|engine| *engine != plan.recipe.engine) {
         let planned = plan_for(&Recipe { engine, ..plan.recipe.clone() });
@@ -125,7 +125,8 @@ mod tests {
     use dtrain_runner::Home;
 
     fn recipe() -> Recipe {
-        let text = "engine = \"auto\"\n[model]\nkind = \"decoder\"\n[data]\ntrain = \"*.txt\"\n";
+        let text = "engine = \"auto\"\n[model]\nkind = \"decoder\"\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n\
+            [data]\ntrain = \"*.txt\"\n[objective.stop]\nsteps = 1\n";
         let document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, text)).expect("TOML");
         check(&document, &CheckContext { folder: "/".into(), name: "r".into() }).expect("a recipe").recipe
     }

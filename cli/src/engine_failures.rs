@@ -23,7 +23,7 @@ pub(crate) fn remedy(engine: TrainingEngine, label: &str, failure: &Failure) -> 
     }
     if has(&["nccl", "gloo", "watchdog", "distbackenderror", "distnetworkerror"]) {
         return Some(format!(
-            "ranks waited for each other in vain: check the network between the hosts, and `NCCL_DEBUG=INFO dtrain resume {label}` with `dtrain logs {label}` shows where"
+            "ranks waited for each other in vain: check the network between the hosts; with NCCL_DEBUG=INFO in the environment of each host, `dtrain resume {label}` and `dtrain logs {label}` show where"
         ));
     }
     None

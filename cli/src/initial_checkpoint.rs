@@ -60,8 +60,11 @@ pub(crate) fn copy_source_checkpoint_again(
     parent: &Parent,
 ) -> Result<(), CommandError> {
     if engine_checkpoint_name(parent).is_some() {
+        // Later checkpoints of the trial's own may have replaced it.
         let engine = context.home.trial(&trial.row.id).checkpoints().join(ENGINE_FOLDER);
-        return if engine.is_dir() {
+        let entries = std::fs::read_dir(engine).into_iter().flatten().flatten();
+        let has_one = entries.into_iter().any(|entry| entry.path().join(checkpoints::MANIFEST).exists());
+        return if has_one {
             Ok(())
         } else {
             copy_source_checkpoint(context, history, &trial.row.id, parent)

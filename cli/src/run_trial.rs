@@ -20,7 +20,7 @@ use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
 use dtrain_runner::driver::{self, DriveOutcome};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
-use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_runner::{
     Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent,
 };
@@ -158,7 +158,7 @@ fn run(
         on_interrupt: if task.how == RunMode::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
         stop: task.how == RunMode::Stop,
         keep: task.plan.recipe.checkpoint.keep,
-        killed_after: task.plan.recipe.runs_foreign_program().then_some(STOP_GRACE_PERIOD),
+        killed_after: matches!(task.plan.recipe.model, Model::Command(_)).then_some(STOP_GRACE_PERIOD),
         lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.unreachable_timeout().0),
         ..Options::default()
     };
@@ -180,10 +180,17 @@ fn run(
     let rates = history
         .rates(&task.plan.host, &rates_key(&task.plan.recipe, &task.plan.host))
         .map_err(|error| history_failure(&error))?;
+    let saved_step = saved_engine_step(history, &trial)?;
     let digest = workdir.as_ref().map(|workdir| &workdir.digest);
     let spell_out = |launching: &LaunchContext| -> Result<Vec<Assignment>, String> {
-        let ranks = assignments(task, rates.as_ref(), launching)?.into_iter();
-        Ok(ranks.map(|rank| Assignment { workdir: digest.cloned(), ..rank }).collect())
+        let mut ranks = assignments(task, rates.as_ref(), launching)?;
+        for rank in &mut ranks {
+            rank.workdir = digest.cloned();
+            if let Some(engine) = &mut rank.engine {
+                engine.saved_step = saved_step;
+            }
+        }
+        Ok(ranks)
     };
     let drive = Drive {
         home: &context.home,
@@ -226,6 +233,17 @@ fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandE
         return Err(lost(CommandError::new(ExitReason::Infrastructure, what)));
     }
     Ok(())
+}
+
+/// Returns the step of the newest checkpoint that a training engine saved for a trial, or that the trial
+/// continues; 0 without one.
+fn saved_engine_step(history: &History, trial: &TrialDetails) -> Result<u64, CommandError> {
+    if !trial.is_of_engine() {
+        return Ok(0);
+    }
+    let saved = history.engine_checkpoints(&trial.row.id).map_err(|error| history_failure(&error))?;
+    let continued = trial.parent.as_ref().filter(|parent| !parent.weights_only).map(|parent| parent.step.0);
+    Ok(saved.last().map(|sample| sample.step).or(continued).unwrap_or(0))
 }
 
 /// Returns the assignments of all ranks of an attempt: those of the plan, or of a new plan if fewer hosts

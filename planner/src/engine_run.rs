@@ -37,5 +37,6 @@ fn engine_process(plan: &Plan, choice: &RankedCandidate) -> Result<Option<Engine
         arguments: arguments.into_iter().map(str::to_owned).collect(),
         files,
         keep: recipe.checkpoint.keep,
+        saved_step: 0,
     }))
 }

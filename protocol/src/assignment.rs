@@ -122,6 +122,10 @@ pub struct EngineProcess {
     pub files: BTreeMap<String, String>,
     /// Number of newest checkpoints that the engine keeps.
     pub keep: u32,
+    /// Step of the newest checkpoint that was saved before this attempt; 0 if none was. A start without any
+    /// checkpoint is refused then.
+    #[serde(default)]
+    pub saved_step: u64,
 }
 
 /// The hyperparameters of a training, all with fixed values.

@@ -108,6 +108,17 @@ pub fn examine(
     Err(format!("{} {}; {}", python.display(), wrong.join(", "), remedy(engine)))
 }
 
+/// Returns the versions of Python and of all packages of engines in the environment that was installed on this
+/// host; `None` if none was, and `Err` if its interpreter does not answer.
+pub fn installed(home: &Home) -> Option<Result<BTreeMap<String, String>, String>> {
+    let python = interpreter_in(&folder(home, TrainingEngine::Torchtitan));
+    if !python.exists() {
+        return None;
+    }
+    let all = TrainingEngine::ALL.iter().flat_map(|engine| packages(*engine));
+    Some(versions(&python, all).map_err(|reason| format!("{}: {reason}", python.display())))
+}
+
 /// Returns the reasons why an engine cannot run with packages of these versions, by name; empty if it can.
 pub fn problems(engine: TrainingEngine, versions: &BTreeMap<String, String>) -> Vec<String> {
     packages(engine).iter().filter_map(|package| package.problem(versions)).collect()
@@ -121,7 +132,9 @@ pub fn is_installed(engine: TrainingEngine, versions: &BTreeMap<String, String>)
 
 /// Returns what to do about an engine that cannot run.
 pub fn remedy(engine: TrainingEngine) -> String {
-    format!("`dtrain engine install {engine}` installs them, or name another interpreter in cluster.python")
+    format!(
+        "`dtrain engine install {engine}` installs what it needs, or name another interpreter in cluster.python"
+    )
 }
 
 impl PythonPackage {
@@ -150,7 +163,10 @@ fn numbers(version: &str) -> Vec<u64> {
 }
 
 /// Asks an interpreter for its version and those of packages; a missing package is left out.
-fn versions(python: &Path, wanted: &[PythonPackage]) -> Result<BTreeMap<String, String>, String> {
+fn versions<'a>(
+    python: &Path,
+    wanted: impl IntoIterator<Item = &'a PythonPackage>,
+) -> Result<BTreeMap<String, String>, String> {
     // The current folder may be that of a recipe, whose files are no packages.
     let program = "import importlib.metadata as m, json, platform, sys\n\
                    sys.path[:] = filter(None, sys.path)\n\
@@ -159,7 +175,7 @@ fn versions(python: &Path, wanted: &[PythonPackage]) -> Result<BTreeMap<String, 
                        try:\n        found[name] = m.version(name)\n    \
                        except m.PackageNotFoundError:\n        pass\n\
                    print(json.dumps(found))";
-    let names = wanted.iter().map(|package| package.name);
+    let names = wanted.into_iter().map(|package| package.name);
     let asked = Command::new(python).args(["-c", program]).args(names).stdin(Stdio::null()).output();
     let output = asked.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "there is no such program".to_owned(),

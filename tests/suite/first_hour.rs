@@ -205,8 +205,15 @@ fn a_measurement_without_memory_ends_with_a_word_and_a_hint() {
     assert!(words.contains("hint: free some memory") && !words.contains("backtrace"), "{words}");
 }
 
-/// A git repository with these files, and the house that has added it as `pack`.
+/// A git repository with these files, and the house that has added it as `pack` and trusts it.
 fn with_package(files: &[(&str, &str)]) -> TestEnv {
+    let house = with_untrusted_package(files);
+    house.expect(0, ["recipe", "trust", "pack"]);
+    house
+}
+
+/// The same without the trust.
+pub(crate) fn with_untrusted_package(files: &[(&str, &str)]) -> TestEnv {
     let house = TestEnv::default();
     let folder = house.file("origin/README", "recipes\n").parent().expect("a folder").to_owned();
     for (name, text) in files {
@@ -223,7 +230,6 @@ fn with_package(files: &[(&str, &str)]) -> TestEnv {
     git(&["commit", "-q", "-m", "recipes"]);
     let url = format!("file://{}", folder.display());
     house.expect(0, ["recipe", "add", &url, "--name", "pack", "--allow-file"]);
-    house.expect(0, ["recipe", "trust", "pack"]);
     house
 }
 

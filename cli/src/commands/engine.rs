@@ -7,7 +7,9 @@ use crate::engine_environments::{THIS_MACHINE, on_all_hosts};
 use crate::exit_code::ExitReason;
 use crate::hosts;
 use crate::load_recipe::load_without_running;
+use crate::packages::{failure, store, trust};
 use dtrain_recipes::TrainingEngine;
+use dtrain_recipes::sharing::trust::permit;
 use dtrain_runner::engine_environment::{EngineEnvironment, examine, folder, install};
 use dtrain_runner::launch::relay::RemoteHost;
 use indicatif::ProgressBar;
@@ -49,7 +51,10 @@ fn named_hosts(
         return Ok((Vec::new(), None));
     }
     let name = args.recipe.as_deref().unwrap_or("recipe.toml");
-    let recipe = load_without_running(name, &args.layers, &[])?.checked.recipe;
+    let loaded = load_without_running(name, &args.layers, &[])?;
+    // Its hosts are connected to, and its interpreter runs there.
+    permit(&store(&loaded.project, false)?, &trust()?, &loaded.checked).map_err(|error| failure(&error))?;
+    let recipe = loaded.checked.recipe;
     Ok((hosts::connect_all(context, &recipe)?, recipe.cluster.python))
 }
 
@@ -101,11 +106,11 @@ fn install_engine(context: &Context, args: &EngineInstallArgs) -> CommandResult 
         context.out.next(&format!("dtrain run recipe.toml --engine {engine}"));
         return Ok(ExitReason::Done);
     }
-    let failure = problems.into_iter().fold(failed, CommandError::cause);
+    let failed = problems.into_iter().fold(failed, CommandError::cause);
     Err(if wheels.as_deref().is_some_and(Path::is_dir) || !others.is_empty() {
-        failure
+        failed
     } else {
-        failure.hint("without a network, `--wheels FOLDER` takes packages from a folder")
+        failed.hint("without a network, `--wheels FOLDER` takes packages from a folder")
     })
 }
 

@@ -95,11 +95,8 @@ fn add_engine_checkpoints(
     history: &History,
     trial: &mut TrialDetails,
 ) -> Result<(), CommandError> {
-    let key = format!("{CHECKPOINT_SERIES}bytes");
     let id = &trial.row.id;
-    let names = history.series_names(id).map_err(|error| history_failure(&error))?;
-    let Some((key, rank)) = names.into_iter().find(|(name, _)| *name == key) else { return Ok(()) };
-    let saved = history.series(id, &key, rank).map_err(|error| history_failure(&error))?;
+    let saved = history.engine_checkpoints(id).map_err(|error| history_failure(&error))?;
     let keep = usize::try_from(recipe_of_trial(trial)?.checkpoint.keep).unwrap_or(usize::MAX);
     let folder = context.home.trial(id).checkpoints().join(ENGINE_FOLDER);
     let attempt = |at_ms| {

@@ -54,7 +54,7 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
         found.push(runs(command));
     }
     let (engine, cluster) = (checked.recipe.engine, &checked.recipe.cluster);
-    if !engine.is_dtrain() {
+    if !engine.is_dtrain() || cluster.python.is_some() {
         found.push(runs_python(cluster.python.clone(), engine.name()));
     }
     let outside: Vec<String> =
@@ -241,6 +241,8 @@ pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Res
         let params = checked.resolved.iter().filter(is_param).filter_map(|value| value.origin.source());
         params.into_iter().try_for_each(|source| require_trust(store, trust, source, &runs))?;
     }
+    let python = runs_python(cluster.python.clone(), checked.recipe.engine.name());
+    said(&["cluster.python"]).try_for_each(|source| require_trust(store, trust, source, &python))?;
     let slurm = cluster.slurm.iter();
     let options = slurm.flat_map(|slurm| slurm.options.iter().chain(&slurm.environment)).cloned().collect();
     let submits = Capability::Submits(options);

@@ -28,7 +28,7 @@ class Hosts:
     def __init__(self, job: Job):
         timeout = timedelta(seconds=job.assignment["waits"]["idle_seconds"])
         self.group = dist.new_group(backend="gloo", timeout=timeout)
-        self.rank, self.checkpoints = dist.get_rank(), job.checkpoints
+        self.rank, self.checkpoints, self.saved_step = dist.get_rank(), job.checkpoints, job.saved_step
         self.of_rank: list[int] = self.gather(job.assignment.get("placement", {}).get("host", 0))
         self.host = self.of_rank[self.rank]
         # Of each host, its first rank acts for it.

@@ -94,6 +94,11 @@ class Job:
         return self.assignment["model"]["context"]
 
     @property
+    def saved_step(self) -> int:
+        """The step of the newest checkpoint that dtrain knows of; 0 if none was saved."""
+        return (self.assignment.get("engine") or {}).get("saved_step", 0)
+
+    @property
     def batch(self) -> int:
         """Samples per step, over all ranks."""
         return self.training["batch"]

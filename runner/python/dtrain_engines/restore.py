@@ -37,6 +37,11 @@ def newest_complete(hosts: Hosts) -> int | None:
             f"{_words(manifest, missing)}, and no older checkpoint is complete: bring host {writers} back, or copy "
             f"its {folder_of(hosts.checkpoints, manifest.step)} to a host of this trial, or start a new trial"
         )
+    if hosts.saved_step:
+        raise JobError(
+            f"a checkpoint of step {hosts.saved_step} was saved, and no host has one in {hosts.checkpoints}: bring its "
+            "host or its folder back, or start a new trial"
+        )
     return None
 
 

@@ -21,17 +21,20 @@ use std::path::Path;
 const MAX_MANIFEST: u64 = 64 << 20;
 
 /// The table of contents of an engine's checkpoint.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct EngineManifest {
     /// Attempt that wrote the checkpoint; 0 if unknown.
     #[serde(default)]
     attempt: u64,
     /// Files of all hosts, by their names.
     files: BTreeMap<String, EngineFile>,
+    /// The manifest as it was written.
+    #[serde(skip)]
+    text: Vec<u8>,
 }
 
 /// A file of an engine's checkpoint.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct EngineFile {
     /// Length of the file in bytes.
     bytes: u64,
@@ -53,6 +56,7 @@ impl EngineInventory {
     /// Asks every store for its folders and manifests. `Err` if none answered.
     pub fn collect(stores: &mut [Box<dyn CheckpointStore + '_>]) -> Result<Self, String> {
         let mut found = Self { folders: Vec::new(), manifests: BTreeMap::new(), away: Vec::new() };
+        let mut all: BTreeMap<u64, Vec<EngineManifest>> = BTreeMap::new();
         for store in stores.iter_mut() {
             let listed = store.folders().unwrap_or_else(|reason| {
                 found.away.push((store.name().to_owned(), reason));
@@ -61,14 +65,12 @@ impl EngineInventory {
             let by_step = |folder: FolderListing| Some((engine_step(&folder.name)?, folder));
             let listed: BTreeMap<u64, FolderListing> = listed.into_iter().filter_map(by_step).collect();
             for (step, folder) in &listed {
-                if !found.manifests.contains_key(step)
-                    && let Some(manifest) = read_manifest(&mut **store, folder)
-                {
-                    found.manifests.insert(*step, manifest);
-                }
+                all.entry(*step).or_default().extend(read_manifest(&mut **store, folder));
             }
             found.folders.push(listed);
         }
+        // A host that was lost for a while may have a manifest of an earlier attempt: that of most counts.
+        found.manifests = all.into_iter().filter_map(|(step, all)| Some((step, of_most(all)?))).collect();
         if found.away.len() == stores.len() {
             let reasons: Vec<_> =
                 found.away.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
@@ -128,6 +130,13 @@ impl EngineInventory {
         self.folders.iter().enumerate().filter(move |(_, folders)| has(folders)).map(|(index, _)| index)
     }
 
+    /// Returns the indices of the stores that have a file with another length than `bytes`, each with its length.
+    fn short_copies(&self, step: u64, name: &str, bytes: u64) -> Vec<(usize, u64)> {
+        let length = |folders: &BTreeMap<u64, FolderListing>| folders.get(&step)?.files.get(name).copied();
+        let all = self.folders.iter().enumerate().filter_map(|(index, held)| Some((index, length(held)?)));
+        all.filter(|(_, length)| *length != bytes).collect()
+    }
+
     /// Verifies every copy of a checkpoint, reading it whole on its host. `read` is called with the bytes read
     /// so far and the bytes in all. `Err` if the checkpoint was not completed.
     pub fn verify(
@@ -149,6 +158,11 @@ impl EngineInventory {
         let mut done = 0;
         for (file, known) in &manifest.files {
             let mut is_intact = false;
+            for (index, found_bytes) in self.short_copies(step, file, known.bytes) {
+                let detail = format!("it has {found_bytes} bytes, not {}", known.bytes);
+                let damage = damage(file, known.bytes, detail);
+                found.damaged.push(DamagedItem { holder: Some(stores[index].name().to_owned()), damage });
+            }
             for index in self.holders_of(step, file, known.bytes) {
                 let checksum = stores[index].crc32(&name, file);
                 found.bytes += known.bytes;
@@ -216,7 +230,9 @@ impl EngineInventory {
             }
             done += known.bytes;
         }
-        Ok(())
+        // Without it the copy is no checkpoint.
+        let table = to.join(MANIFEST);
+        files::write(&table, &manifest.text).map_err(|error| format!("{}: {error}", table.display()))
     }
 
     fn manifest_of(&self, step: u64) -> Result<(String, &EngineManifest), String> {
@@ -231,6 +247,13 @@ impl EngineManifest {
     }
 }
 
+/// Returns the manifest that most stores have, and of several the one of the latest attempt.
+fn of_most(all: Vec<EngineManifest>) -> Option<EngineManifest> {
+    let count = |one: &EngineManifest| all.iter().filter(|other| *other == one).count();
+    let best = all.iter().max_by_key(|one| (count(one), one.attempt))?;
+    Some(best.clone())
+}
+
 fn damage(file: &str, bytes: u64, detail: String) -> CorruptRange {
     CorruptRange { file: file.to_owned(), begin: 0, end: bytes, tensors: Vec::new(), detail }
 }
@@ -243,8 +266,8 @@ pub fn link_engine_checkpoint(from: &Path, to: &Path) -> Result<(), String> {
     if to.exists() {
         return Ok(());
     }
+    let partial = to.with_extension("partial");
     let link = || -> io::Result<()> {
-        let partial = to.with_extension("partial");
         if partial.exists() {
             fs::remove_dir_all(&partial)?;
         }
@@ -252,13 +275,18 @@ pub fn link_engine_checkpoint(from: &Path, to: &Path) -> Result<(), String> {
             files::make_folder(parent)?;
         }
         files::make_folder(&partial)?;
-        for entry in fs::read_dir(from)? {
-            let entry = entry?;
+        let mut entries: Vec<_> = fs::read_dir(from)?.collect::<io::Result<_>>()?;
+        // The manifest last: without it the folder is no checkpoint.
+        entries.sort_by_key(|entry| entry.file_name() == MANIFEST);
+        for entry in entries {
             adopt::link_or_copy(&entry.path(), &partial.join(entry.file_name()))?;
         }
         fs::rename(&partial, to)
     };
-    link().map_err(|error| format!("{}: {error}", to.display()))
+    link().map_err(|error| {
+        drop(fs::remove_dir_all(&partial));
+        format!("{}: {error}", to.display())
+    })
 }
 
 /// Reads the manifest of a checkpoint folder; `None` if there is none that can be read.
@@ -276,6 +304,7 @@ fn read_manifest(store: &mut dyn CheckpointStore, folder: &FolderListing) -> Opt
         text.extend(piece);
     }
     let manifest: EngineManifest = serde_json::from_slice(&text).ok()?;
+    let manifest = EngineManifest { text, ..manifest };
     manifest.files.keys().all(|name| is_engine_file(name)).then_some(manifest)
 }
 

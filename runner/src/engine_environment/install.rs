@@ -7,7 +7,7 @@ use crate::home::Home;
 use dtrain_recipes::TrainingEngine;
 use rustix::fs::{FlockOperation, flock};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -38,8 +38,12 @@ pub fn install(
     }
     let installer = if is_installed(UV) { Installer::Uv } else { Installer::Pip };
     if !interpreter_in(&environment).exists() {
-        installer.make(&environment, say)?;
+        installer.make(&environment, say).inspect_err(|_| {
+            // Half an environment would count as one the next time.
+            drop(fs::remove_dir_all(&environment));
+        })?;
     }
+    installer.prepare(&environment, say)?;
     let requirements = packages(engine).iter().map(|package| package.requirement().into()).collect();
     installer.add(&environment, requirements, wheels, say)?;
     let installed = interpreter_in(&environment);
@@ -81,6 +85,19 @@ impl Installer {
                 format!("{reason}; install Python 3.11 or newer with its venv module, or uv")
             }
         })
+    }
+
+    /// Makes sure that the installer can work in an environment that another one may have made.
+    fn prepare(self, environment: &Path, say: &mut dyn FnMut(&str)) -> Result<(), String> {
+        let python = interpreter_in(environment);
+        let has_pip = || {
+            let asked = Command::new(&python).args(["-m", "pip", "--version"]).stdin(Stdio::null()).output();
+            asked.is_ok_and(|output| output.status.success())
+        };
+        match self {
+            Self::Pip if !has_pip() => run(&python, ["-m", "ensurepip"].map(OsString::from).to_vec(), say),
+            Self::Pip | Self::Uv => Ok(()),
+        }
     }
 
     fn add(

@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 
 pub use dtrain_protocol::series_codec::MetricSample;
 
+/// Series of the sizes of the checkpoints that a training engine saves, as dtrain's Python package reports it.
+const ENGINE_CHECKPOINT: &str = "checkpoint_bytes";
+
 impl History {
     /// Returns the points of one series by step; if attempts overlap, the last attempt wins.
     pub fn series(&self, trial: &TrialId, key: &str, rank: Rank) -> Result<Vec<MetricSample>, LedgerError> {
@@ -18,6 +21,16 @@ impl History {
             let trial = lookup::row_of(database, trial)?;
             joined_attempts(database, trial, key, rank)
         })
+    }
+
+    /// Returns the sizes of the checkpoints that a training engine reported for a trial, by step; empty without
+    /// any.
+    pub fn engine_checkpoints(&self, trial: &TrialId) -> Result<Vec<MetricSample>, LedgerError> {
+        let names = self.series_names(trial)?;
+        match names.into_iter().find(|(name, _)| name == ENGINE_CHECKPOINT) {
+            Some((key, rank)) => self.series(trial, &key, rank),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Returns the points of one series by attempt, overlaps included.

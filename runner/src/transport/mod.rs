@@ -57,7 +57,7 @@ echo "gpus=$(ls -d /proc/driver/nvidia/gpus/* 2>/dev/null | wc -l)"
 echo "cuda_headers=$(ls /usr/local/cuda/include/cuda_runtime.h /opt/cuda/include/cuda_runtime.h 2>/dev/null | head -n 1)"
 python=$HOME/.local/state/dtrain/engines/pytorch/bin/python
 if [ -x "$python" ]; then
-    echo "engines=$("$python" -c 'import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))' 2>/dev/null)"
+    echo "engines=$("$python" -c 'import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions() if d.name and d.version}))' 2>/dev/null)"
 fi
 "#,
 );

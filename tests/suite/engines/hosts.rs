@@ -141,3 +141,57 @@ fn engines_go_on_after_an_agent_of_two_hosts_was_killed() {
 fn engines_go_on_after_a_host_of_two_was_killed() {
     goes_on_without(Victim::Host, &ENGINES);
 }
+
+/// Runs dtrain on the controller to its end, and returns what it printed.
+fn says(lab: &Lab, arguments: &[&str]) -> String {
+    let output = lab.command("dtrain").args(arguments).output().expect("the program starts");
+    let [out, error] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success(), "{arguments:?}: {out}{error}");
+    out + &error
+}
+
+/// Two hosts have the interpreter and nothing of the recipe; every command works for the trial as for one of the own worker.
+#[test]
+fn a_recipe_on_the_controller_alone_is_trained_by_engines_on_two_hosts() {
+    let Some(python) = python(Form::Whole) else { return };
+    let env = super::env();
+    let wanted = losses(&env, "dtrain", &python, &["layout.zero=3", "layout.data=2"]);
+    for engine in ENGINES {
+        let Some((lab, interpreter)) = two_hosts(&env, engine, &python) else { return };
+        for host in ["node1", "node2"] {
+            for file in ["recipe.toml", "corpus.txt", "hosts.toml"] {
+                fs::remove_file(lab.home(host).join(file)).expect("it was put there");
+            }
+        }
+        lab.put("controller", "project/recipe.toml", RECIPE);
+        lab.put("controller", "project/corpus.txt", corpus());
+        let hosts = format!("{HOSTS}workdir = true\n");
+        lab.put("controller", "hosts.toml", hosts);
+        let settings = settings(engine, &interpreter);
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let run = ["run", "project/recipe.toml", "--cluster", "hosts.toml", "--no-sample"];
+        let said = says(&lab, &run.into_iter().chain(settings).collect::<Vec<_>>());
+        assert!(said.contains("node2: sent the recipe's folder"), "{said}");
+        assert_near(&format!("{engine} on two hosts"), &wanted, &recorded(&lab).0);
+
+        let shown = says(&lab, &["show", "last"]);
+        for words in ["valid.loss", "learning_rate", "tokens/s", "CHECKPOINTS", "step 30", "engine.torch"] {
+            assert!(shown.contains(words), "{words:?} in {shown}");
+        }
+        assert!(says(&lab, &["history"]).contains("done"), "the history has it");
+        let table = says(&lab, &["export", "last", "--to", "csv", "--out", "-"]);
+        for key in [",loss,", ",valid.loss,", ",learning_rate,", ",tokens_per_second,"] {
+            assert!(table.contains(key), "{key:?} in {table}");
+        }
+        let listed = says(&lab, &["checkpoint", "ls", "last"]);
+        assert!(listed.contains("committed") && listed.contains("node2"), "{listed}");
+        assert!(says(&lab, &["checkpoint", "verify", "last"]).contains("step-30: intact"));
+        says(&lab, &["checkpoint", "pull", "last", "--to", "pulled"]);
+        assert!(lab.home("controller").join("pulled/.metadata").exists());
+        assert!(says(&lab, &["logs", "last"]).contains("rank 1"), "each rank has a log");
+        says(&lab, &["model", "export", "last", "--to", "hf", "--out", "trained"]);
+        assert!(lab.home("controller").join("trained/model.safetensors").exists());
+        nothing_is_left(&lab, &["node1", "node2"]);
+    }
+}

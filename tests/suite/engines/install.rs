@@ -1,6 +1,7 @@
 //! `dtrain engine`: the environments of engines, made without a network, and what is refused without them.
 
-use super::env;
+use super::{RECIPE, corpus, env};
+use crate::first_hour::with_untrusted_package;
 use dtrain_tests::{TestEnv, root};
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -81,4 +82,21 @@ fn a_run_is_refused_before_it_is_recorded_when_packages_are_missing_or_too_old()
     }
     assert!(run("torchtitan").contains("has no torchtitan"));
     assert!(!env.state().join("trials").exists(), "nothing was recorded");
+}
+
+#[test]
+fn the_interpreter_of_a_package_does_not_run_before_the_package_is_trusted() {
+    let recipe = format!("engine = \"fsdp\"\n{RECIPE}python = \"/usr/bin/true\"\n");
+    let house =
+        with_untrusted_package(&[("recipe.toml", recipe.as_str()), ("corpus.txt", corpus().as_str())]);
+    for arguments in
+        [["run", "pack/recipe"].as_slice(), &["plan", "pack/recipe"], &["engine", "ls", "pack/recipe"]]
+    {
+        let output = house.dtrain(arguments).output().expect("it starts");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && words.contains("dtrain recipe trust pack"),
+            "{arguments:?}: {words}"
+        );
+    }
 }

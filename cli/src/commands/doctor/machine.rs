@@ -3,8 +3,9 @@
 use super::{Finding, gpu};
 use dtrain_recipes::sharing::git_command;
 use dtrain_recipes::{Bytes, TrainingEngine};
+use dtrain_runner::engine_environment::{self, is_installed};
 use dtrain_runner::ledger::{FileSystemKind, History};
-use dtrain_runner::{Home, engine_environment, files};
+use dtrain_runner::{Home, files};
 use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,20 +30,16 @@ pub(super) fn checks(home: &Home) -> Vec<Finding> {
 
 /// Checks the engines whose environment was installed.
 fn engines(home: &Home) -> Vec<Finding> {
-    let foreign = TrainingEngine::ALL.iter().copied().filter(|engine| engine.is_foreign());
-    let check = |engine: TrainingEngine| {
-        if !engine_environment::folder(home, engine).exists() {
-            return None;
+    let Some(versions) = engine_environment::installed(home) else { return Vec::new() };
+    let versions = match versions {
+        Ok(versions) => versions,
+        Err(reason) => {
+            let fix = "remove that folder, and install the engine again with `dtrain engine install`";
+            return vec![Finding::poor("engine", reason, fix)];
         }
-        Some(match engine_environment::examine(home, engine, None) {
-            Ok(found) => engine_finding(engine, &found.versions),
-            Err(problem) => {
-                let found = problem.split("; ").next().unwrap_or_default().to_owned();
-                Finding::poor("engine", format!("{engine}: {found}"), engine_environment::remedy(engine))
-            }
-        })
     };
-    foreign.filter_map(check).collect()
+    let installed = TrainingEngine::ALL.iter().filter(|engine| is_installed(**engine, &versions));
+    installed.map(|engine| engine_finding(*engine, &versions)).collect()
 }
 
 /// Returns the finding about an engine with packages of these versions, by name.

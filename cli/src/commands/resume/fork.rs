@@ -10,7 +10,7 @@ use crate::load_recipe::LoadedRecipe;
 use crate::source_checkpoint::SourceCheckpoint;
 use crate::{rates, slurm_job, trials};
 use dtrain_protocol::InputManifest;
-use dtrain_recipes::Recipe;
+use dtrain_recipes::{LauncherKind, Recipe};
 use dtrain_runner::ledger::TrialStatus;
 use std::mem::discriminant;
 
@@ -27,6 +27,15 @@ pub(super) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
     let (loaded, mut changes) = origin.reload(args)?;
     let recipe = &loaded.checked.recipe;
     refuse_other_training(&origin, recipe, args.accept_data)?;
+    if origin.trial.is_of_engine() && recipe.cluster.launcher == LauncherKind::Ssh {
+        let label = origin.label();
+        let what = format!(
+            "the checkpoint of {label} is on this machine, and its engine would look for it on the hosts"
+        );
+        return Err(CommandError::new(ExitReason::Usage, what).hint(format!(
+            "`dtrain run RECIPE --from {label}` begins another training there with its weights"
+        )));
+    }
     if let Some(exit) = slurm_job::submit_if_needed(context, recipe, args.detach)? {
         return Ok(exit);
     }

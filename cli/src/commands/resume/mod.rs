@@ -11,7 +11,7 @@ use crate::run_mode::{RunMode, TrialRun};
 use crate::run_trial::{record_finished_trials, watch_stopping};
 use crate::trials::plan_of_trial;
 use crate::{audit, slurm_job, trials};
-use dtrain_recipes::LauncherKind;
+use dtrain_recipes::{LauncherKind, Model};
 use dtrain_runner::DriveError;
 use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
@@ -85,7 +85,7 @@ pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
                 .hint(format!("`dtrain logs {label}` shows what happened"))
         })?,
     }
-    context.out.say(&if plan.recipe.runs_foreign_program() {
+    context.out.say(&if matches!(plan.recipe.model, Model::Command(_)) {
         format!("asked {label} to stop; what has not ended after {} s is killed", STOP_GRACE_PERIOD.as_secs())
     } else {
         format!("asked {label} to finish its step, save a checkpoint and stop")

@@ -27,7 +27,7 @@ use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::number::counted;
 use crate::slots::SlotPool;
 use crate::trials::history_failure;
-use crate::{rates, signals, slurm_job, trials, workdir};
+use crate::{engine_environments, rates, signals, slurm_job, trials, workdir};
 use confirm::{Confirmation, PairedComparison};
 use dtrain_planner::tune::{
     Asha, FinishReason, Hyperband, Median, Pruner, RecipeSearchSpace, Sampler, SearchSpace, Study,
@@ -68,6 +68,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
     }
     let recipe = &loaded.checked.recipe;
     workdir::check(context, recipe, &loaded.folder)?;
+    engine_environments::require(context, recipe)?;
     let slots = SlotPool::of(recipe)?;
     recipe::check(args, &loaded)?;
     lr_range_test::check(args, recipe)?;
