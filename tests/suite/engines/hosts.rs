@@ -164,6 +164,8 @@ fn a_recipe_on_the_controller_alone_is_trained_by_engines_on_two_hosts() {
                 fs::remove_file(lab.home(host).join(file)).expect("it was put there");
             }
         }
+        let made = lab.command("mkdir").arg("project").status().expect("it is there");
+        assert!(made.success(), "a folder for the recipe");
         lab.put("controller", "project/recipe.toml", RECIPE);
         lab.put("controller", "project/corpus.txt", corpus());
         let hosts = format!("{HOSTS}workdir = true\n");
