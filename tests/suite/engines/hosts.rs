@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(150);
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Rank,
+    /// A rank, after every checkpoint of its host is gone.
+    RankAndCheckpoints,
     Agent,
     Host,
 }
@@ -31,6 +33,15 @@ impl Victim {
         match self {
             Self::Host => lab.kill_host("node2"),
             Self::Rank => kill_one(lab, "dtrain_engines"),
+            Self::RankAndCheckpoints => {
+                for trial in fs::read_dir(lab.trials("node2")).expect("a trial").flatten() {
+                    let engine = trial.path().join("checkpoints/engine");
+                    for step in fs::read_dir(engine).expect("checkpoints").flatten() {
+                        fs::remove_dir_all(step.path()).expect("it is removed once");
+                    }
+                }
+                kill_one(lab, "dtrain_engines");
+            }
             Self::Agent => kill_one(lab, " agent"),
         }
     }
@@ -130,6 +141,11 @@ fn goes_on_without(victim: Victim, engines: &[&str]) {
 #[test]
 fn engines_go_on_after_a_rank_of_two_hosts_was_killed() {
     goes_on_without(Victim::Rank, &ENGINES);
+}
+
+#[test]
+fn engines_bring_a_checkpoint_to_a_host_that_lost_its_part() {
+    goes_on_without(Victim::RankAndCheckpoints, &ENGINES);
 }
 
 #[test]
