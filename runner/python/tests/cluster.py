@@ -34,7 +34,7 @@ class Rank:
 
     def __init__(self, rank: int, host: int, folder: Path, keep: int):
         self.rank, self.host, self.folder = rank, host, folder
-        assignment = {"attempt": 1, "placement": {"host": host}, "waits": {"idle_seconds": 30.0}}
+        assignment = {"attempt": 1, "placement": {"host": host}, "waits": {"idle_seconds": 120.0}}
         self.job = Job(assignment, NO_TOKENS, NO_TOKENS, folder, keep, folder)
         self.checkpoints = Checkpoints(self.job, "fsdp")
 

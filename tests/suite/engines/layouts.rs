@@ -79,6 +79,7 @@ fn difference(env: &TestEnv, python: &Path, one: &str, other: &str) -> f64 {
 }
 
 /// Trains every layout of a form beside the own worker on one rank.
+#[expect(clippy::print_stdout, reason = "the log of the tests tells how near they are")]
 fn compare(form: Form) {
     let Some(python) = python(form) else { return };
     let env = env();

@@ -306,7 +306,7 @@ fn json_lines_may_have_any_field_and_separator() {
     }
 }
 
-/// The process of a rank gets the name as it is, and finds no such program.
+/// The program of that name is asked for its packages, as it is, and there is none.
 #[test]
 fn an_interpreter_is_the_name_of_a_program_and_no_command() {
     let trap = Trap::set();
@@ -316,7 +316,7 @@ fn an_interpreter_is_the_name_of_a_program_and_no_command() {
         let path = trap.house.file(&format!("{at}.toml"), text);
         let path = path.to_str().expect("UTF-8");
         let more = ["--engine=fsdp", "--set=objective.stop.steps=1", "--set=cluster.ranks=1"];
-        trap.ends(trap.dtrain(["run", path, "--no-sample"].into_iter().chain(more)), &[5]);
+        trap.ends(trap.dtrain(["run", path, "--no-sample"].into_iter().chain(more)), &[4]);
     }
 }
 
