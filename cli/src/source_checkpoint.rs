@@ -127,7 +127,10 @@ impl SourceCheckpoint {
         let best = &self.plan.best().candidate;
         settings.insert("train.batch".into(), best.split.global().to_string());
         settings.insert("train.learning_rate".into(), format!("{:?}", best.learning_rate));
-        settings.insert("engine".into(), format!("{:?}", self.plan.recipe.engine.name()));
+        // Where the recipe left it open, the one that was chosen goes on.
+        if let Some(engine) = settings.get_mut("engine") {
+            *engine = format!("{:?}", self.plan.recipe.engine.name());
+        }
         Ok(settings)
     }
 

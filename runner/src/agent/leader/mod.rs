@@ -22,7 +22,7 @@ use crate::spool::SpoolRecord;
 use commit::PendingCommit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, StampedEvent, StepId, StopReason};
 use launch::PendingLaunch;
-use rank_state::RankState;
+use rank_state::{RankState, stop_grace_ms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,15 +131,6 @@ impl Leader {
         self.ranks.first().is_some_and(RankState::is_foreign)
     }
 
-    /// Returns the time in which a foreign program must end when it is asked to. A training engine finishes its
-    /// step and saves a checkpoint, for as long as ranks wait for each other.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limits are minutes")]
-    fn stop_grace_ms(&self) -> u64 {
-        let first = &self.settings.first;
-        let limit = first.engine.as_ref().map_or(0, |_| (first.waits.idle_seconds * 1000.0) as u64);
-        limit.max(STOP_GRACE_MS)
-    }
-
     fn ask(&mut self, host: u32, message: LeaderMessage) {
         if self.hosts.get(&host).is_some_and(|host| !host.is_lost) {
             self.effects.push(AttemptEffect::Ask(host, message));
@@ -238,7 +229,7 @@ impl Leader {
                 self.stopping = Some(reason);
                 self.order_all(Order::Stop);
                 if self.are_foreign() {
-                    self.kill_by(self.stop_grace_ms());
+                    self.kill_by(stop_grace_ms(&self.settings.first));
                 } else {
                     // A rank that is silent from here on is killed like any silent rank, even before its
                     // first step.

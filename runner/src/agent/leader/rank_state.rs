@@ -1,7 +1,8 @@
 //! The leader's state of one rank, on any host.
 
 use super::super::messages::RankExit;
-use dtrain_protocol::{Event, Failure, Rank, StepId, StopReason};
+use crate::control_protocol::STOP_GRACE_MS;
+use dtrain_protocol::{Assignment, Event, Failure, Rank, StepId, StopReason};
 
 /// The leader's state of one rank.
 #[derive(Clone, Debug)]
@@ -88,6 +89,15 @@ impl RankState {
         })
     }
 }
+
+/// Returns the time in which the foreign programs of an attempt must end when they are asked to. A training
+/// engine finishes its step and saves a checkpoint, for as long as ranks wait for each other.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limits are minutes")]
+pub(super) fn stop_grace_ms(first: &Assignment) -> u64 {
+    let limit = first.engine.as_ref().map_or(0, |_| (first.waits.idle_seconds * 1000.0) as u64);
+    limit.max(STOP_GRACE_MS)
+}
+
 /// Beginning of the last line of a program that ran out of memory, as dtrain's programs for engines print it.
 const OUT_OF_MEMORY: &str = "out of memory: ";
 
