@@ -216,6 +216,14 @@ pub(super) fn made_by(trial: &TrialDetails) -> Vec<Vec<String>> {
         let dirty = if git.is_dirty() { ", with uncommitted changes" } else { "" };
         lines.push(vec!["commit".to_owned(), format!("{}{branch}{dirty}", git.revision)]);
     }
+    let version = |(name, version): (&String, &String)| {
+        let package = name.strip_prefix("engine.").filter(|package| *package != "interpreter")?;
+        Some(format!("{package} {version}"))
+    };
+    let versions: Vec<_> = made.environment.iter().filter_map(version).collect();
+    if !versions.is_empty() {
+        lines.push(vec!["engine".to_owned(), versions.join(", ")]);
+    }
     if let Some(digest) = made.environment.get(workdir::PROVENANCE) {
         lines.push(vec!["sent folder".to_owned(), format!("blake3 {}", digest.get(..12).unwrap_or(digest))]);
     }

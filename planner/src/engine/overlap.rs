@@ -10,7 +10,7 @@ use dtrain_protocol::Arrangement;
 pub struct Overlaps {
     /// Reductions of gradients and gathers of weights among replicas.
     pub data: bool,
-    /// Collectives of tensor ranks; see [`is_tensor_in_pieces`].
+    /// Collectives of tensor ranks, where Megatron-LM cuts them into pieces.
     pub tensor: bool,
     /// Exchanges of tokens with experts.
     pub experts: bool,
