@@ -1,6 +1,6 @@
 //! `dtrain engine`: installs the Python environments of training engines, and shows what is installed.
 
-use crate::args::{EngineCommand, EngineInstallArgs, EngineListArgs};
+use crate::args::{EngineCommand, EngineInstallArgs, EngineListArgs, LayerArgs};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::engine_environments::{THIS_MACHINE, on_all_hosts};
@@ -47,7 +47,9 @@ fn named_hosts(
     context: &Context,
     args: &EngineListArgs,
 ) -> Result<(Vec<RemoteHost>, Option<String>), CommandError> {
-    if args.recipe.is_none() && args.layers.cluster.is_none() {
+    let LayerArgs { set, cluster } = &args.layers;
+    // Without a recipe and its settings, this machine is meant.
+    if args.recipe.is_none() && cluster.is_none() && set.is_empty() {
         return Ok((Vec::new(), None));
     }
     let name = args.recipe.as_deref().unwrap_or("recipe.toml");
