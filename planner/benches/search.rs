@@ -11,13 +11,11 @@
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
 
-use dtrain_planner::analytic::search::{
-    HomogeneousCluster, LayoutSearchResult, SearchProblem, search, search_all,
-};
+use dtrain_planner::analytic::search::{LayoutSearchResult, SearchProblem, search, search_all};
 use dtrain_planner::analytic::{Constants, MatmulPrecision, Software, Transformer};
 use dtrain_planner::engine::MEGATRON;
 use dtrain_planner::engine::{AttentionKernel, SoftwareStyle};
-use dtrain_planner::hardware::gpu;
+use dtrain_planner::hardware::{HostGroup, gpu};
 use dtrain_planner::what_if::{
     DatasheetPlan, DatasheetPlanRequest, NEXT, describe_layout, plan_from_datasheets,
 };
@@ -62,7 +60,7 @@ fn main() {
 /// Plans five times and prints the durations.
 fn answer(name: &str, recipe: &Recipe, devices: u32) {
     let part = gpu("H100-SXM-80GB").expect("it is in the table");
-    let cluster = HomogeneousCluster::of(part, devices / 8, 8);
+    let cluster = HostGroup::of(part, devices / 8, 8);
     let request = DatasheetPlanRequest { recipe, cluster, engine: &MEGATRON, next: NEXT };
     let ask = || -> (f64, DatasheetPlan) {
         let begun = Instant::now();
@@ -157,13 +155,14 @@ fn llama_405b(devices: u32) -> SearchProblem {
             sequence: 8192.0,
             mtp_layers: 0.0,
         },
-        cluster: HomogeneousCluster::of(part, devices / 8, 8),
+        cluster: HostGroup::of(part, devices / 8, 8),
         engine: Software::of(SoftwareStyle::Modern, Constants::shipped()),
         runs_on: None,
         kernel: AttentionKernel::Fused,
         products: MatmulPrecision::Bits16,
         batch: 2048,
         pins: LayoutPins::default(),
+        sync: dtrain_recipes::Synchronisation::EXACT,
         constants: Constants::shipped(),
     }
 }

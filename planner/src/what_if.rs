@@ -9,13 +9,16 @@ mod describe_layout;
 mod error;
 mod explain;
 mod failures;
+mod fitting;
 mod heterogeneous;
 mod host_count;
+mod precision;
 mod ranking;
 mod stage_timeline;
 mod to_plan;
 mod tradeoffs;
 mod transformer;
+mod world_size;
 
 #[cfg(test)]
 mod tests;
@@ -33,21 +36,18 @@ pub use heterogeneous::{
 pub use to_plan::to_plan;
 pub use transformer::transformer;
 
-use crate::analytic::search::{
-    HomogeneousCluster, LayoutSearchResult, SearchProblem, search_front, to_count,
-};
+use crate::analytic::search::{LayoutSearchResult, SearchProblem};
 use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
-use crate::analytic::{
-    Constants, MatmulPrecision, MissingInputs, PeakMemory, Software, StepConfig, StepTimes,
-};
+use crate::analytic::{Constants, MissingInputs, PeakMemory, Software, StepConfig, StepTimes};
 use crate::choice::tradeoffs::{CostBasis, Tradeoffs};
-use crate::engine::{EngineSupport, TrainingSpec, UnsupportedLayout};
+use crate::engine::{EngineSupport, TrainingSpec};
+use crate::hardware::{Assumption, HostGroup};
 use crate::step::timeline::Timeline;
 use crate::training::batch_size;
 use crate::training::decision::Decision;
 use crate::training::learning_rate;
 use crate::training::training_schedule::{self, StepAndValidationTime};
-use dtrain_recipes::{Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe, Tunable};
+use dtrain_recipes::{Decoder, LayoutPins, Model, Precision, Recipe, Tunable};
 use serde::Serialize;
 
 /// Relative difference from the best estimate up to which estimates are tied.
@@ -65,7 +65,7 @@ pub struct DatasheetPlanRequest<'a> {
     /// Recipe to plan.
     pub recipe: &'a Recipe,
     /// Devices to train on.
-    pub cluster: HomogeneousCluster,
+    pub cluster: HostGroup,
     /// Engine to train with.
     pub engine: &'static dyn crate::engine::Engine,
     /// Number of layouts slower than the ties that the plan lists; at most 200 are kept.
@@ -93,6 +93,12 @@ pub struct DatasheetPlan {
     pub batch: Decision<u64>,
     /// Peak learning rate, and the reason for it.
     pub learning_rate: Decision<f64>,
+    /// Precision of matrix products, and the reason for it.
+    pub precision: Decision<Precision>,
+    /// Facts about the cluster that were assumed.
+    pub assumptions: Vec<Assumption>,
+    /// Probability that the choice runs out of memory, if it is above one in ten.
+    pub out_of_memory: Option<f64>,
     /// Layout that the plan recommends.
     pub choice: LayoutEstimate,
     /// Layouts within the tie margin of the choice, in order of preference.
@@ -156,9 +162,8 @@ pub struct LayoutEstimate {
 /// Plans the recipe of `request` on its cluster from data sheets.
 pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<DatasheetPlan, DatasheetPlanError> {
     let recipe = request.recipe;
-    let (asked, batch) = problem(request)?;
-    let problem = SearchProblem { cluster: host_count::cluster_to_use(&asked), ..asked };
-    let found = search_front(&problem, KEEP);
+    let Asked { problem: asked, batch, precision } = problem(request)?;
+    let (problem, found) = fitting::search_that_fits(&asked, KEEP);
     let preferred = ranking::rank_layouts(&problem, &found)?;
     let chosen = preferred.chosen.choice;
     let price = |one: &ranking::PessimisticLayout| layout_estimate(&problem, &one.choice.config);
@@ -173,10 +178,13 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
         parameters: recipe.model.parameters(),
         devices,
         per_host: request.cluster.per_host,
-        gpu: (request.cluster.part(), &request.cluster.gpu.source),
+        gpu: (request.cluster.part(), request.cluster.gpu.source()),
         engine: request.engine.name(),
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
+        precision,
+        assumptions: request.cluster.assumptions(),
+        out_of_memory: out_of_memory(&problem, &choice, request.cluster.memory),
         idle: devices - problem.cluster.devices,
         ties: preferred.ties.iter().map(price).collect(),
         next: preferred.others.iter().take(request.next).map(price).collect(),
@@ -202,27 +210,43 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
     })
 }
 
-/// Returns the search problem of a request, and its number of samples per step.
-fn problem(request: &DatasheetPlanRequest<'_>) -> Result<(SearchProblem, Decision<u64>), DatasheetPlanError> {
+/// The search problem of a request, with what was decided before the search.
+struct Asked {
+    problem: SearchProblem,
+    /// Samples per step.
+    batch: Decision<u64>,
+    precision: Decision<Precision>,
+}
+
+/// Returns the search problem of a request for equal hosts.
+fn problem(request: &DatasheetPlanRequest<'_>) -> Result<Asked, DatasheetPlanError> {
+    problem_on(request, &[request.cluster])
+}
+
+/// Returns the search problem of a request on the first of `groups`, whose precision all of them have.
+fn problem_on(request: &DatasheetPlanRequest<'_>, groups: &[HostGroup]) -> Result<Asked, DatasheetPlanError> {
     let recipe = request.recipe;
     let decoder = decoder(&recipe.model)?;
     refuse_part(request.engine, &request.cluster)?;
     refuse_pins(&recipe.layout)?;
-    let batch = batch(recipe)?;
+    let devices = groups.iter().map(|group| group.devices).fold(0, u32::saturating_add);
+    let batch = batch(recipe, devices)?;
     let training = TrainingSpec::of(decoder, &recipe.train);
-    let products = products(recipe);
+    let precision = precision::precision(&recipe.train, &training, request.engine, groups)?;
+    let products = precision::products(precision.value, recipe.train.fp8_recipe);
     let problem = SearchProblem {
         model: transformer(decoder),
         cluster: request.cluster,
-        engine: Software::of_engine(request.engine, &training, products.precision(), Constants::shipped()),
+        engine: Software::of_engine(request.engine, &training, precision.value, Constants::shipped()),
         runs_on: Some(EngineSupport { engine: request.engine, training }),
-        kernel: request.engine.style().kernel(),
+        kernel: request.engine.style().kernel_on(request.cluster.gpu.generation().has_flash),
         products,
         batch: u32::try_from(batch.value).map_err(|_| DatasheetPlanError::NoBatch)?,
         pins: recipe.layout.clone(),
+        sync: recipe.sync,
         constants: Constants::shipped(),
     };
-    Ok((problem, batch))
+    Ok(Asked { problem, batch, precision })
 }
 
 fn decoder(model: &Model) -> Result<&Decoder, DatasheetPlanError> {
@@ -239,7 +263,7 @@ fn decoder(model: &Model) -> Result<&Decoder, DatasheetPlanError> {
 /// Returns an error if the engine does not support the device.
 fn refuse_part(
     engine: &'static dyn crate::engine::Engine,
-    cluster: &HomogeneousCluster,
+    cluster: &HostGroup,
 ) -> Result<(), DatasheetPlanError> {
     let kind = cluster.gpu.kind();
     if engine.kinds().contains(&kind) {
@@ -262,13 +286,13 @@ fn refuse_pins(pins: &LayoutPins) -> Result<(), DatasheetPlanError> {
 
 /// Decides the number of samples per step: as pinned, or as recommended for the length of the run, in
 /// multiples that divide well.
-fn batch(recipe: &Recipe) -> Result<Decision<u64>, DatasheetPlanError> {
+fn batch(recipe: &Recipe, devices: u32) -> Result<Decision<u64>, DatasheetPlanError> {
     let budget = batch_size::budget(&recipe.objective.stop, &recipe.model, None, 0.0);
     let is_open = !matches!(recipe.train.batch, Tunable::Pinned(_));
     if is_open && budget.samples.is_none_or(|samples| samples <= 0.0) && budget.steps.is_none() {
         return Err(DatasheetPlanError::NoBatch);
     }
-    let recommended = batch_size::recommended(&recipe.model, budget, None, 64);
+    let recommended = batch_size::recommended(&recipe.model, budget, None, world_size::batch_unit(devices));
     Ok(batch_size::clamp_to_choice(&recipe.train.batch, recommended))
 }
 
@@ -286,18 +310,11 @@ fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
     learning_rate::clamp_to_choice(&recipe.train.learning_rate, recommended)
 }
 
-/// Returns the number format that the recipe pins for matrix products; 16 bits if it leaves it open.
-fn products(recipe: &Recipe) -> MatmulPrecision {
-    match recipe.train.precision {
-        Tunable::Pinned(Precision::F32) => MatmulPrecision::Bits32,
-        Tunable::Pinned(Precision::Fp8) => match recipe.train.fp8_recipe.unwrap_or_default() {
-            Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => MatmulPrecision::Bits8,
-            Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => MatmulPrecision::Blocks8,
-        },
-        Tunable::Pinned(_) | Tunable::Auto | Tunable::Among(_) | Tunable::Log { .. } => {
-            MatmulPrecision::Bits16
-        }
-    }
+/// Returns the probability that `choice` exceeds `memory` bytes, if it is above one in ten.
+fn out_of_memory(problem: &SearchProblem, choice: &LayoutEstimate, memory: f64) -> Option<f64> {
+    let deviation = memory_uncertainty(&problem.at(&choice.config), MissingInputs::default());
+    (choice.peak_bytes_high > memory)
+        .then(|| fitting::chance_of_exceeding(choice.peak_bytes, memory, deviation))
 }
 
 fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlanError {
@@ -308,29 +325,21 @@ fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlan
             available: problem.cluster.memory / GIB,
             nearest: describe_layout(&nearest.config),
         },
-        None => no_layout(problem, problem.cluster.devices),
+        None => world_size::no_layout(problem, problem.cluster.devices),
     }
 }
 
-/// Returns the reason why the search space is empty: the engine, or divisibility.
-fn no_layout(problem: &SearchProblem, devices: u32) -> DatasheetPlanError {
-    match problem.runs_on.as_ref().zip(problem.infeasible_reason()) {
-        Some((EngineSupport { engine, .. }, UnsupportedLayout { what, instead })) => {
-            DatasheetPlanError::Engine { engine: engine.title(), devices, what, instead }
-        }
-        None => DatasheetPlanError::NoLayout {
-            devices,
-            batch: problem.batch,
-            heads: to_count(problem.model.heads),
-        },
-    }
+/// Returns the inputs of estimates on `cluster` that were assumed.
+fn missing_inputs(cluster: &HostGroup) -> MissingInputs {
+    let network = cluster.assumed.network && cluster.devices > cluster.per_host;
+    MissingInputs { network, ..MissingInputs::default() }
 }
 
 /// Returns the estimate for the layout `config`.
 fn layout_estimate(problem: &SearchProblem, config: &StepConfig) -> LayoutEstimate {
     let case = problem.at(config);
     let (step, peak) = (StepTimes::of(&case), PeakMemory::of(&case));
-    let unknown = MissingInputs::default();
+    let unknown = missing_inputs(&problem.cluster);
     let gpu = problem.cluster.gpu;
     let seconds = step.total();
     let (low, high) = prediction_interval(seconds, step_time_uncertainty(&case, gpu, unknown).deviation());

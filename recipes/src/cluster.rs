@@ -1,5 +1,6 @@
 //! The `[cluster]` section: the hosts, launcher and devices of a training.
 
+use crate::gpu_facts::GpuFacts;
 use crate::keyword_enum::keyword_enum;
 use crate::subnet::Subnet;
 use crate::units::Seconds;
@@ -49,6 +50,9 @@ pub struct Cluster {
     /// The files of the recipe's folder that are sent to every host; `None` if hosts have the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Workdir>,
+    /// Facts about the GPUs for plans from data sheets.
+    #[serde(default, skip_serializing_if = "GpuFacts::is_empty")]
+    pub gpu: GpuFacts,
 }
 
 impl Cluster {
@@ -172,6 +176,7 @@ impl Default for Cluster {
             network: None,
             slurm: None,
             workdir: None,
+            gpu: GpuFacts::default(),
         }
     }
 }

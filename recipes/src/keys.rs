@@ -8,6 +8,7 @@ use crate::architecture::{Activation, Family, Norm, Positions};
 use crate::cluster::{Devices, LauncherKind, SshBackend};
 use crate::data::DataKind;
 use crate::decoder::AdaptedLayers;
+use crate::gpu_facts::GpuLink;
 use crate::keyword_enum::{KeywordEnum, Keywords, keyword_enum};
 use crate::model::{Framework, MlpActivation};
 use crate::objective::Goal;
@@ -346,6 +347,18 @@ pub const KEYS: &[Key] = keys![
         "Total size of the sent files, at most";
     "cluster.workdir.files", Whole(1, 10_000_000), Default("20000, where the folder is sent"), ANY,
         "Number of sent files, at most";
+    "cluster.gpu.memory", ValueType::Size, Optional("that of the data sheet"), ANY,
+        "Memory of one GPU of `plan --on`, as its driver reports it, for a part that dtrain does not know";
+    "cluster.gpu.tflops", ValueType::Above(0.0, 1e6), Optional("those of the data sheet"), ANY,
+        "TFLOP/s of its dense matrix products in 16 bits with f32 accumulation";
+    "cluster.gpu.memory_bandwidth", ValueType::Above(0.0, 1e6), Optional("that of the data sheet"), ANY,
+        "GB/s between the GPU and its memory";
+    "cluster.gpu.link", one_of::<GpuLink>(), Optional("the usual one of the GPU"), ANY,
+        "Links between the GPUs of a host: NVLink among all, NVLink bridges between pairs, PCIe with peer access, PCIe through host memory";
+    "cluster.gpu.link_bandwidth", ValueType::Above(0.0, 1e5), Optional("the usual one of the link"), ANY,
+        "GB/s of these links of one GPU, one way";
+    "cluster.gpu.network", ValueType::Above(0.0, 1e5), Optional("the usual one of the GPU"), ANY,
+        "Gbit/s of network between hosts for each GPU; `plan --network` says it too";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
     "cluster.slurm.partition", ValueType::Host, Optional("Slurm's default"), ANY, "Partition of the job";
     "cluster.slurm.account", ValueType::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";

@@ -8,12 +8,17 @@ pub use all_reduce::{all_reduce, gather_or_scatter};
 pub use all_to_all::all_to_all;
 
 use super::constants::GeneralConstants;
+use crate::hardware::{HostGroup, LinkClass};
 
 /// Speed and latency of the links between the devices of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interconnect {
     /// Bytes/s, one way, that collectives reach between a device and the other devices of its host.
     pub link: f64,
+    /// Bytes/s that collectives reach between the two devices of a pair with a bridge; `None` without bridges.
+    pub pair: Option<f64>,
+    /// Class of the link between a device and the other devices of its host.
+    pub class: LinkClass,
     /// Bytes/s that collectives reach over the network, per device.
     pub network: f64,
     /// Devices per host (per rack, if they share one NVLink domain).
@@ -31,12 +36,14 @@ pub struct Interconnect {
 }
 
 impl Interconnect {
-    /// Creates the links of a cluster from the bandwidths of its data sheets, in bytes/s.
-    pub fn of(link: f64, network: f64, per_host: f64, c: &GeneralConstants) -> Self {
+    /// Creates the links of `group`, of which an engine reaches at most `reaches(bandwidth)` bytes/s.
+    pub fn of(group: &HostGroup, reaches: impl Fn(f64) -> f64, c: &GeneralConstants) -> Self {
         Self {
-            link: link * c.link,
-            network: network * c.network,
-            per_host,
+            link: reaches(group.link.bandwidth) * c.link,
+            pair: group.pair.map(|pair| reaches(pair.bandwidth) * c.link),
+            class: group.link.class,
+            network: reaches(group.network.bandwidth) * c.network,
+            per_host: group.per_host.into(),
             link_start: c.link_start,
             link_member: c.link_member,
             network_start: c.network_start,
@@ -48,13 +55,25 @@ impl Interconnect {
     /// Returns these links as they would be under the constants `to` instead of `from`.
     #[must_use]
     pub fn with_constants(&self, from: &GeneralConstants, to: &GeneralConstants) -> Self {
-        Self::of(self.link / from.link, self.network / from.network, self.per_host, to)
+        Self {
+            link: self.link / from.link * to.link,
+            pair: self.pair.map(|pair| pair / from.link * to.link),
+            network: self.network / from.network * to.network,
+            link_start: to.link_start,
+            link_member: to.link_member,
+            network_start: to.network_start,
+            network_member: to.network_member,
+            all_to_all: to.all_to_all,
+            ..*self
+        }
     }
 
     /// Returns the spread over hosts of a group of `degree` ranks that are `stride` ranks apart.
     pub fn group(&self, degree: f64, stride: f64) -> GroupTopology {
         let inside = (self.per_host / stride).floor().max(1.0).min(degree);
-        GroupTopology { inside, outside: degree / inside }
+        let is_pair = stride <= 1.0 && inside <= 2.0;
+        let link = self.pair.filter(|_| is_pair).unwrap_or(self.link);
+        GroupTopology { inside, outside: degree / inside, link }
     }
 }
 
@@ -65,6 +84,8 @@ pub struct GroupTopology {
     pub inside: f64,
     /// Number of hosts that the group is on.
     pub outside: f64,
+    /// Bytes/s that collectives reach between the members on one host.
+    pub link: f64,
 }
 
 impl GroupTopology {
@@ -93,7 +114,9 @@ mod tests {
     use super::*;
 
     pub(super) fn hosts_of_eight() -> Interconnect {
-        Interconnect::of(300e9, 25e9, 8.0, &crate::analytic::Constants::shipped().general)
+        let part = crate::hardware::gpu("A100 SXM4 80GB").expect("it is in the table");
+        let group = HostGroup::of(part, 2, 8).with_network(25e9);
+        Interconnect::of(&group, |bandwidth| bandwidth, &crate::analytic::Constants::shipped().general)
     }
 
     #[test]

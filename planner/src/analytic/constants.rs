@@ -110,6 +110,7 @@ pub struct UncertaintyConstants {
     pub several: f64,
     pub unmeasured: f64,
     pub unknown_hardware: f64,
+    pub unverified: f64,
     pub unknown_software: f64,
     pub unknown_micro_batch: f64,
     pub unknown_chunks: f64,

@@ -10,8 +10,10 @@ use dtrain_recipes::Precision;
 pub enum MatmulPrecision {
     /// f32, or TF32 on devices that have it.
     Bits32,
-    /// bf16 or f16.
+    /// bf16.
     Bits16,
+    /// f16, with a scaled loss; as fast as bf16.
+    F16,
     /// fp8, with a scale for each tensor.
     Bits8,
     /// fp8, with a scale for each block.
@@ -26,11 +28,12 @@ impl MatmulPrecision {
         if self.are_small() { 1.0 } else { 2.0 }
     }
 
-    /// Returns the precision that layouts name; that of bf16 stands for all 16-bit formats.
+    /// Returns the precision that layouts name.
     pub fn precision(self) -> Precision {
         match self {
             Self::Bits32 => Precision::F32,
             Self::Bits16 => Precision::Bf16,
+            Self::F16 => Precision::F16,
             Self::Bits8 | Self::Blocks8 | Self::Blocks4 => Precision::Fp8,
         }
     }
@@ -82,10 +85,12 @@ impl DeviceThroughput {
         constants: &Constants,
     ) -> Self {
         let (c, generation) = (&constants.general, constants.generation(gpu));
-        let half = gpu.peak() * generation.ceiling_16 * generation.sustained_16 * power;
+        let reached = gpu.measured_16.map_or(gpu.peak() * generation.ceiling_16, |tflops| tflops * 1e12);
+        let half = reached * generation.sustained_16 * power;
         let wide = match products {
             MatmulPrecision::Bits32 => gpu.dense_32 / gpu.dense_16,
             MatmulPrecision::Bits16
+            | MatmulPrecision::F16
             | MatmulPrecision::Bits8
             | MatmulPrecision::Blocks8
             | MatmulPrecision::Blocks4 => 1.0,
@@ -94,7 +99,7 @@ impl DeviceThroughput {
             products: half * wide,
             small: small(gpu, products, power, constants),
             attention: gpu.peak() * attention(generation, c, kernel, head) * power,
-            stream: gpu.memory * 1e12 * c.stream,
+            stream: gpu.memory_gbs * 1e9 * c.stream,
             multiprocessors: gpu.multiprocessors,
             wave: c.wave,
             align: [c.align_8, c.align_4, c.align_2, c.align_1],
@@ -114,8 +119,11 @@ fn small(
     if !products.are_small() || gpu.dense_8 <= 0.0 {
         return None;
     }
-    let fourth =
-        if products == MatmulPrecision::Blocks4 && gpu.generation == "blackwell" { 1.5 } else { 1.0 };
+    let fourth = if products == MatmulPrecision::Blocks4 && gpu.generation.starts_with("blackwell") {
+        1.5
+    } else {
+        1.0
+    };
     let scales = if products == MatmulPrecision::Bits8 { 1.0 } else { c.blocks };
     Some(LowPrecisionThroughput {
         products: gpu.dense_8 * 1e12 * generation.ceiling_8 * generation.sustained_8 * power * fourth,
@@ -153,6 +161,6 @@ mod tests {
             of(MatmulPrecision::Bits32) / of(MatmulPrecision::Bits16)
         };
         assert!((ratio("T4") - 8.1 / 65.0).abs() < 1e-9, "{}", ratio("T4"));
-        assert!((ratio("H100") - 495.0 / 989.0).abs() < 1e-9);
+        assert!((ratio("H100") - 494.5 / 989.0).abs() < 1e-9);
     }
 }

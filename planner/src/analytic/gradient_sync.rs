@@ -3,7 +3,30 @@
 use super::collective::{all_reduce, gather_or_scatter};
 use super::local_parameters::LocalParameters;
 use super::{GroupTopology, StepInputs, topology};
-use dtrain_recipes::ZeroStage;
+use dtrain_recipes::{Compression, ZeroStage};
+
+/// Bytes of a weight of f32, which replicas exchange when they synchronize at intervals.
+const WEIGHT_BYTES: f64 = 4.0;
+
+/// Returns the bytes of a gradient that replicas exchange, on average over the steps.
+fn gradient_bytes(case: &StepInputs<'_>) -> f64 {
+    let (sync, usual) = (&case.config.arrangement.sync, case.engine.profile.gradient_bytes);
+    let usual = if sync.local.is_some() { WEIGHT_BYTES } else { usual };
+    let bytes = match sync.compress {
+        Compression::None => usual,
+        Compression::F16 | Compression::Bf16 => usual.min(2.0),
+        // Factors of `rank` columns and rows for a matrix of hidden × ffn.
+        Compression::PowerSgd { rank } => {
+            let (h, f) = (case.model.hidden, case.model.ffn);
+            usual.min(WEIGHT_BYTES * f64::from(rank) * (h + f) / (h * f))
+        }
+        // An all-gather of value and index from each replica, where an all-reduce sends each value twice.
+        Compression::TopK { keep } => usual.min(0.5 * 2.0 * WEIGHT_BYTES * keep * case.config.replicas()),
+    };
+    #[expect(clippy::cast_precision_loss, reason = "an interval of steps is far below 2^52")]
+    let every = sync.every() as f64;
+    bytes / every
+}
 
 /// Communication groups of the replicas of one kind of weights: experts, or all others.
 pub(super) struct ReplicaGroups {
@@ -30,7 +53,7 @@ impl ReplicaGroups {
         Self {
             all: topology::expert_replica_group(case, all),
             shard: topology::expert_replica_group(case, shard),
-            across: GroupTopology { inside: 1.0, outside: all / shard },
+            across: GroupTopology { inside: 1.0, outside: all / shard, link: case.links.link },
         }
     }
 
@@ -41,7 +64,7 @@ impl ReplicaGroups {
 
     /// Returns the seconds to reduce the gradients of `parameters` weights, scattered to their shards.
     pub(super) fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = case.engine.profile.gradient_bytes * parameters;
+        let bytes = gradient_bytes(case) * parameters;
         if case.config.arrangement.zero == ZeroStage::Zero0 {
             return all_reduce(bytes, self.all, &case.links);
         }
@@ -51,13 +74,13 @@ impl ReplicaGroups {
     /// Returns the seconds to reduce the gradients of `parameters` weights within a shard group, scattered to
     /// their shards.
     pub(super) fn scatter(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        gather_or_scatter(case.engine.profile.gradient_bytes * parameters, self.shard, &case.links)
+        gather_or_scatter(gradient_bytes(case) * parameters, self.shard, &case.links)
     }
 
     /// Returns the seconds to all-reduce the gradients of one shard of `parameters` among the ranks that hold
     /// it.
     pub(super) fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
+        let bytes = gradient_bytes(case) * parameters / self.shard.size();
         all_reduce(bytes, self.across, &case.links)
     }
 }

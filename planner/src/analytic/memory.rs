@@ -7,6 +7,7 @@ pub(super) use lower_bound::MemoryLowerBound;
 use super::local_parameters::LocalParameters;
 use super::{StagePartition, StepConfig, StepInputs};
 use crate::engine::Recomputation;
+use crate::price::memory::kept_apart;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
@@ -246,7 +247,8 @@ fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
 fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     let profile = &case.engine.profile;
     let (weights, gradients, optimizer) =
-        if profile.has_master_copy { (2.0, profile.gradient_bytes, 12.0) } else { (4.0, 4.0, 8.0) };
+        if profile.has_master_copy { (2.0, profile.gradient_bytes, 4.0) } else { (4.0, 4.0, 0.0) };
+    let optimizer = optimizer + 4.0 * case.engine.moments;
     let all = weights + gradients + optimizer;
     let (whole, shared) = match case.config.arrangement.zero {
         ZeroStage::Zero0 if profile.shards_weights => (all + profile.wire_bytes, 0.0),
@@ -258,7 +260,9 @@ fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
         ZeroStage::Zero2 => (profile.wire_bytes, all),
         ZeroStage::Zero3 => (0.0, all),
     };
-    parameters * (whole + shared / shard)
+    #[expect(clippy::cast_precision_loss, reason = "a few values for each parameter")]
+    let apart = 4.0 * kept_apart(&case.config.arrangement) as f64;
+    parameters * (whole + shared / shard + apart)
 }
 
 /// Returns the bytes of the logits and of their gradients.

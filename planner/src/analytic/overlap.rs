@@ -2,20 +2,30 @@
 
 use super::gradient_sync::{ReplicaGroups, gather, reduce, scatter};
 use super::local_parameters::LocalParameters;
+use super::topology;
 use super::{GroupTopology, LayerTimes, StepInputs};
+use crate::hardware::LinkClass;
 use dtrain_recipes::ZeroStage;
 
-/// Returns the share of communication within `group` that is exposed if the engine hides the share `hidden`.
-/// Overlap is tuned for links within a host: nothing is hidden between hosts.
-pub(super) fn exposed(group: GroupTopology, hidden: f64) -> f64 {
-    if group.spans_hosts() { 1.0 } else { 1.0 - hidden }
+/// Returns the share of communication within `group` that is exposed if the engine hides the share `hidden`
+/// over NVLink. Overlap in pieces of a product needs links as fast: nothing is hidden over PCIe or between
+/// hosts.
+pub(super) fn exposed(group: GroupTopology, class: LinkClass, hidden: f64) -> f64 {
+    if group.spans_hosts() || class != LinkClass::NvSwitch { 1.0 } else { 1.0 - hidden }
+}
+
+/// Returns the share of computation that data-parallel communication hides behind.
+fn hidden_data(case: &StepInputs<'_>) -> f64 {
+    let uses_host_links = topology::replica_group(case).inside > 1.0;
+    let share = if uses_host_links { case.links.class.overlap_share() } else { 1.0 };
+    case.engine.profile.hidden_data * share
 }
 
 /// Returns the exposed seconds, per layer and micro-batch, of gathering weights twice and scattering
 /// gradients (ZeRO-3).
 pub(super) fn exposed_gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
     let held = LocalParameters::of_layer(case);
-    let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
+    let (hidden, gather, passes) = (hidden_data(case), gather(case, held), layer.passes());
     let copies = if case.config.shard() < case.config.replicas() {
         ReplicaGroups::dense(case).between_copies(held.all(), case)
     } else {
@@ -40,12 +50,16 @@ const BACKWARD: f64 = 2.0 / 3.0;
 /// overlap with the last backward of the slowest stage, whose micro-batch takes `slowest` seconds, or with
 /// every backward under ZeRO-2.
 pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters, slowest: f64) -> f64 {
-    let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
+    let (config, hidden) = (&case.config, hidden_data(case));
     if config.gathers_layers() {
         // The first and the last gather have nothing to overlap with.
         return 2.0 * gather(case, LocalParameters::of_layer(case));
     }
-    let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
+    let late = f64::from(config.arrangement.sync.staleness) * config.micro_batches() * slowest;
+    // Late gradients travel behind the steps between.
+    let exposed = |all: f64, behind: f64| {
+        (all - hidden * behind - late).max(if late > 0.0 { 0.0 } else { (1.0 - hidden) * all })
+    };
     let reduced = reduce(case, held);
     let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather(case, held) };
     let passes = slowest / config.chunks();

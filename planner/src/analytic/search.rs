@@ -12,9 +12,9 @@ mod tests;
 
 pub use best_layouts::{GPIPE, LayoutSearchResult, PricedLayout, SearchAxis};
 pub use pipeline_options::PipelineOption;
+pub use space::SearchProblem;
 pub(super) use space::divisors_of;
 pub(crate) use space::to_count;
-pub use space::{HomogeneousCluster, SearchProblem};
 
 use super::{Degrees, PeakMemory, StagePartition, StepConfig, StepInputs, StepTimes};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};

@@ -3,7 +3,7 @@
 use super::constants::Constants;
 use super::software_profile::SoftwareProfile;
 use crate::engine::{Engine, Overlaps, SoftwareStyle, TrainingSpec};
-use dtrain_recipes::Precision;
+use dtrain_recipes::{OptimizerKind, Precision};
 
 /// Cost profile of the software of one engine.
 #[derive(Clone, Copy, Debug)]
@@ -12,12 +12,14 @@ pub struct Software {
     pub style: SoftwareStyle,
     /// Cost profile of the style, with corrections for this engine.
     pub profile: SoftwareProfile,
+    /// Number of f32 values per parameter that the optimizer keeps.
+    pub moments: f64,
 }
 
 impl Software {
     /// Returns an engine of the given style, with the unchanged profile of that style.
     pub fn of(style: SoftwareStyle, constants: &Constants) -> Self {
-        Self { style, profile: constants.profile(style) }
+        Self { style, profile: constants.profile(style), moments: 2.0 }
     }
 
     /// Returns the software of `engine` when it runs `training` in `precision`: the profile of its style
@@ -30,6 +32,10 @@ impl Software {
     ) -> Self {
         let mut software = Self::of(engine.style(), constants);
         let Overlaps { data, tensor, experts } = engine.overlaps(training, precision);
+        software.moments = match training.optimizer {
+            OptimizerKind::Adamw | OptimizerKind::Lamb => 2.0,
+            OptimizerKind::Lion | OptimizerKind::Sgd => 1.0,
+        };
         let profile = &mut software.profile;
         for (overlaps, hidden) in [
             (data, &mut profile.hidden_data),

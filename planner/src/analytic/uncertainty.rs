@@ -4,7 +4,7 @@
 //!
 //! [`Covariance`]: super::constants::covariance::Covariance
 
-use super::{StepInputs, StepTimes, topology};
+use super::{Constants, StepInputs, StepTimes, Transformer, topology};
 use crate::hardware::GpuSpec;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
@@ -32,11 +32,14 @@ pub struct MissingInputs {
     pub zero: bool,
 }
 
+/// Figures of a data sheet on which the time of a step depends.
+const TIMED: [&str; 4] = ["dense_16", "dense_32", "memory_gbs", "link_gbs"];
+
 /// Half-width of an 80 % prediction interval, in standard deviations.
 pub const Z_80_PERCENT: f64 = 1.2816;
 
 /// Number of causes of uncertainty, besides the fitted constants.
-const CAUSES: usize = 22;
+const CAUSES: usize = 23;
 
 /// Standard deviations of ln(measured / estimated step time) of one layout, by cause.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,6 +109,7 @@ fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64;
         d.power * (1.0 - case.device.power),
         applies(!unknown.hardware && !is_measured, d.unmeasured),
         applies(unknown.hardware, d.unknown_hardware),
+        applies(TIMED.into_iter().any(|column| gpu.is_unverified(column)), d.unverified),
         applies(unknown.software, d.unknown_software),
         applies(unknown.micro_batch, d.unknown_micro_batch),
         applies(unknown.chunks, d.unknown_chunks),
@@ -122,9 +126,14 @@ pub fn memory_uncertainty(case: &StepInputs<'_>, unknown: MissingInputs) -> f64 
     let d = &case.general().doubt;
     match () {
         () if unknown.recompute || unknown.micro_batch => d.memory_unknown,
-        () if case.model.experts.is_some() => d.memory_experts,
-        () => d.memory,
+        () => model_memory_uncertainty(case.model, case.constants),
     }
+}
+
+/// Returns the standard deviation of ln(measured / estimated peak memory) of `model` in a known layout.
+pub fn model_memory_uncertainty(model: &Transformer, constants: &Constants) -> f64 {
+    let d = &constants.general.doubt;
+    if model.experts.is_some() { d.memory_experts } else { d.memory }
 }
 
 /// Returns the lower and the upper end of the 80 % prediction interval around `estimate`, given the standard
@@ -138,10 +147,10 @@ pub fn prediction_interval(estimate: f64, deviation: f64) -> (f64, f64) {
 pub(super) mod tests {
     use super::*;
     use crate::analytic::device_throughput::MatmulPrecision;
-    use crate::analytic::search::{HomogeneousCluster, SearchProblem};
+    use crate::analytic::search::SearchProblem;
     use crate::analytic::{Constants, Degrees, Software, StepConfig, Transformer};
     use crate::engine::{AttentionKernel, SoftwareStyle};
-    use crate::hardware::gpu;
+    use crate::hardware::{HostGroup, gpu};
     use dtrain_protocol::Arrangement;
     use dtrain_recipes::LayoutPins;
     use std::sync::LazyLock;
@@ -163,13 +172,14 @@ pub(super) mod tests {
             sequence: 8192.0,
             mtp_layers: 0.0,
         },
-        cluster: HomogeneousCluster::of(gpu("H100").expect("it is in the table"), 8, 8),
+        cluster: HostGroup::of(gpu("H100").expect("it is in the table"), 8, 8),
         engine: Software::of(SoftwareStyle::Modern, Constants::shipped()),
         runs_on: None,
         kernel: AttentionKernel::Fused,
         products: MatmulPrecision::Bits16,
         batch: 512,
         pins: LayoutPins::default(),
+        sync: dtrain_recipes::Synchronisation::EXACT,
         constants: Constants::shipped(),
     });
 

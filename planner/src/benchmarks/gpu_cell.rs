@@ -24,6 +24,9 @@ fn reason(error: &GpuNameError) -> String {
             let sold: Vec<String> = sold.iter().map(u32::to_string).collect();
             format!("it has {} GB of memory, not {size}", sold.join(" or "))
         }
+        GpuNameError::Form(form, known) => {
+            format!("it does not exist as `{form}`; known are {}", known.join(", "))
+        }
         GpuNameError::NoPower => "its usual power limit is not known, so none can be given".to_owned(),
         GpuNameError::Power(watts, low, high) => {
             format!("its power limit is between {low:.0} W and {high:.0} W, not {watts} W")

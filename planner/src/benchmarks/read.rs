@@ -14,8 +14,7 @@ use crate::analytic::{
     StepConfig, Transformer, WindowDims,
 };
 use crate::engine::{AttentionKernel, SoftwareStyle};
-use crate::hardware::gpu_names::ParsedGpuName;
-use crate::hardware::{AcceleratorKind, GpuSpec, normalized_gpu_name, unknown};
+use crate::hardware::{AcceleratorKind, GpuSpec, HostGroup, normalized_gpu_name, unknown};
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 
@@ -45,13 +44,8 @@ pub fn resolve_training<'a>(
     let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
     let mut training = ResolvedTraining {
         power: named.and_then(|named| named.watts).map_or(1.0, |watts| gpu.clock_at(watts)),
-        links: Interconnect::of(
-            gpu.link * 1e9,
-            network.unwrap_or(gpu.network) / 8.0 * 1e9,
-            shape.per_host,
-            &constants.general,
-        ),
-        memory: memory(row, gpu, named),
+        links: links(gpu, network, shape, constants),
+        memory: memory(row, gpu),
         unknown: MissingInputs {
             hardware: part.is_none(),
             software: known.is_none(),
@@ -80,11 +74,22 @@ pub fn resolve_training<'a>(
     Ok(training)
 }
 
+/// Returns the links of the row's hosts, with a network of `network` Gbit/s per device if that is stated.
+fn links(
+    gpu: &'static GpuSpec,
+    network: Option<f64>,
+    shape: RowDegrees,
+    constants: &Constants,
+) -> Interconnect {
+    let usual = HostGroup::of(gpu, 1, to_count(shape.per_host));
+    let group = network.map_or(usual, |gbits| usual.with_network(gbits / 8.0 * 1e9));
+    Interconnect::of(&group, |bandwidth| bandwidth, &constants.general)
+}
+
 /// Returns the bytes of memory per device: from the row, from the name of the GPU, or as usual for the GPU.
-fn memory(row: &TableRow, gpu: &GpuSpec, named: Option<ParsedGpuName>) -> f64 {
+fn memory(row: &TableRow, gpu: &GpuSpec) -> f64 {
     let gibibytes = |gibibytes: f64| gibibytes * 1024f64.powi(3);
-    let said = row.positive("gpu_mem_gib").map(gibibytes);
-    said.or(named.map(|named| named.memory)).unwrap_or_else(|| gibibytes(gpu.gibibytes))
+    row.positive("gpu_mem_gib").map(gibibytes).unwrap_or_else(|| gpu.memory_bytes())
 }
 
 /// Returns an error if the engine does not run on the device. Gaudi has a port of Megatron-DeepSpeed, and
@@ -97,7 +102,13 @@ fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSp
         Some(AcceleratorKind::Gaudi) => {
             matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Xla))
         }
-        Some(AcceleratorKind::Gpu) | None => false,
+        Some(
+            AcceleratorKind::Nvidia
+            | AcceleratorKind::Amd
+            | AcceleratorKind::Intel
+            | AcceleratorKind::Trainium,
+        )
+        | None => false,
     };
     if is_refused {
         let (framework, hardware) = (row.text("framework"), row.text("hardware"));

@@ -24,7 +24,7 @@ impl Engine for DeepSpeed {
     }
 
     fn kinds(&self) -> &'static [AcceleratorKind] {
-        &[AcceleratorKind::Gpu, AcceleratorKind::Gaudi]
+        &[AcceleratorKind::Nvidia, AcceleratorKind::Amd, AcceleratorKind::Gaudi]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

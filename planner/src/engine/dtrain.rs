@@ -2,6 +2,7 @@
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange, supported};
 use dtrain_recipes::{Model, Precision};
 
@@ -20,6 +21,10 @@ impl Engine for Dtrain {
 
     fn style(&self) -> SoftwareStyle {
         SoftwareStyle::Dtrain
+    }
+
+    fn kinds(&self) -> &'static [AcceleratorKind] {
+        &[AcceleratorKind::Nvidia]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

@@ -3,6 +3,7 @@
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::engine::SoftwareStyle;
+use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, Recompute};
 
@@ -21,6 +22,10 @@ impl Engine for FsdpProgram {
 
     fn style(&self) -> SoftwareStyle {
         SoftwareStyle::FullyShard
+    }
+
+    fn kinds(&self) -> &'static [AcceleratorKind] {
+        &[AcceleratorKind::Nvidia, AcceleratorKind::Amd, AcceleratorKind::Intel]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

@@ -24,7 +24,7 @@ impl Engine for Jax {
     }
 
     fn kinds(&self) -> &'static [AcceleratorKind] {
-        &[AcceleratorKind::Gpu, AcceleratorKind::Tpu]
+        &[AcceleratorKind::Nvidia, AcceleratorKind::Amd, AcceleratorKind::Tpu]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

@@ -47,7 +47,7 @@ pub trait Engine: Sync + std::fmt::Debug {
 
     /// Returns the kinds of accelerators that the engine runs on.
     fn kinds(&self) -> &'static [AcceleratorKind] {
-        &[AcceleratorKind::Gpu]
+        &[AcceleratorKind::Nvidia, AcceleratorKind::Amd]
     }
 
     /// Returns the exchanges of keys and values that the engine supports in context parallelism.

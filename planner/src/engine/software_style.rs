@@ -41,6 +41,16 @@ impl SoftwareStyle {
         !matches!(self, Self::Dtrain | Self::FullyShard)
     }
 
+    /// Returns the attention kernel that engines of this style use on a part. PyTorch has a fused kernel for
+    /// parts without FlashAttention 2; the others then write scores to memory.
+    pub fn kernel_on(self, has_flash: bool) -> AttentionKernel {
+        match self.kernel() {
+            AttentionKernel::Flash2 if !has_flash => AttentionKernel::Flash1,
+            AttentionKernel::Fused if !has_flash => AttentionKernel::Unfused,
+            kernel => kernel,
+        }
+    }
+
     /// Returns the attention kernel that engines of this style use by default.
     pub fn kernel(self) -> AttentionKernel {
         match self {

@@ -3,16 +3,15 @@
 //! Every word must be known, so that a typo never becomes another GPU.
 
 use super::{GpuSpec, gpus};
+use std::sync::LazyLock;
 
-/// A GPU, with the power limit and the memory that its name states.
+/// A GPU, with the power limit that its name states.
 #[derive(Clone, Copy, Debug)]
 pub struct ParsedGpuName {
     /// Data sheet of the GPU.
     pub gpu: &'static GpuSpec,
     /// Power limit in watts, as in `H100 500W`; `None` if the name states none.
     pub watts: Option<f64>,
-    /// Bytes of memory of one device.
-    pub memory: f64,
 }
 
 /// Reasons why a name does not identify a GPU.
@@ -22,6 +21,8 @@ pub enum GpuNameError {
     Unknown(Option<String>),
     /// The GPU is not sold with the stated memory (GB); the list has the sizes that it is sold with.
     Memory(u32, Vec<u32>),
+    /// The GPU is not sold in the stated form; the list has the variants of the table.
+    Form(String, Vec<&'static str>),
     /// The name states a power limit, but the table has no usual power to compare it with.
     NoPower,
     /// The power limit is out of range: the stated limit, the lowest and the highest, in watts.
@@ -34,31 +35,61 @@ const LONGEST: usize = 100;
 /// Lowest and highest power limit, as shares of the GPU's usual power.
 const POWER: (f64, f64) = (0.25, 1.25);
 
-/// Names of GPUs that the table does not list.
-const ALIASES: &[&str] =
-    &["mi250x", "mi300x", "mi325x", "mi350x", "mi355x", "v5e", "v5lite", "v5litepod", "v6e", "rtxa6000"];
-
-/// Words that may accompany the name of a GPU: makers, series, form factors, kinds of memory.
+/// Words that may accompany the name of a GPU: makers, series, kinds of memory.
 const BESIDE: &[&str] = &[
     "nvidia",
     "amd",
     "intel",
     "google",
+    "aws",
     "cloud",
     "habana",
     "instinct",
     "tesla",
     "geforce",
+    "gtx",
     "quadro",
     "rtx",
     "radeon",
+    "rx",
+    "pro",
+    "arc",
     "hgx",
     "dgx",
     "superchip",
     "grace",
     "hopper",
     "blackwell",
+    "ampere",
+    "generation",
+    "edition",
     "gpu",
+    "data",
+    "center",
+    "graphics",
+    "tpu",
+    "pod",
+    "tensorcore",
+    "hbm2",
+    "hbm3",
+    "hbm3e",
+    "gddr6",
+    "developerkit",
+    "developer",
+    "kit",
+    "system",
+    "module",
+    "active",
+    "jetson",
+    "series",
+    "nvl72",
+    "nvl4",
+    "vf",
+    "ac",
+];
+
+/// Words for the form of a GPU. One that a name states must be among those of the variant.
+const FORMS: &[&str] = &[
     "sxm",
     "sxm2",
     "sxm3",
@@ -67,24 +98,28 @@ const BESIDE: &[&str] = &[
     "sxm6",
     "pcie",
     "nvl",
-    "nvl72",
     "nvlink",
     "oam",
-    "tpu",
-    "pod",
-    "hbm2",
+    "laptop",
+    "mobile",
+    "maxq",
+    "workstation",
+    "server",
     "hbm2e",
-    "hbm3",
-    "hbm3e",
 ];
+
+/// Forms that are meant only where a name states them.
+const STATED_FORMS: &[&str] = &["laptop", "maxq", "hbm2e"];
 
 /// One token of a GPU's name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NameToken {
     /// A word that names a GPU, by its index in the list of such words.
     Part(usize),
-    /// A word that may accompany the name of a GPU, by its index in the list of such words.
-    Word(usize),
+    /// A word that may accompany the name of a GPU.
+    Word,
+    /// A word for the form of a GPU, by its index in the list of such words.
+    Form(usize),
     /// A memory size in GB.
     Gigabytes(u32),
     /// A power limit in watts.
@@ -146,22 +181,76 @@ impl NormalizedName {
     }
 }
 
-/// Returns all words that name a GPU.
-fn parts() -> Vec<&'static str> {
-    let main = |gpu: &'static GpuSpec| match gpu.words.as_slice() {
-        [first, second] if first == "tpu" => second.as_str(),
-        words => words[0].as_str(),
-    };
-    let mut parts: Vec<&str> = gpus().iter().map(main).chain(ALIASES.iter().copied()).collect();
-    parts.sort_by_key(|word| std::cmp::Reverse(word.len()));
-    parts.dedup();
-    parts
+/// Name of one variant of a GPU, taken apart.
+#[derive(Debug)]
+struct PartName {
+    /// Data sheet of the variant.
+    gpu: &'static GpuSpec,
+    /// Names of the model without form and memory, such as `a100`.
+    models: Vec<String>,
+    /// Forms by which the variant may be called.
+    forms: Vec<&'static str>,
+}
+
+impl PartName {
+    fn of(gpu: &'static GpuSpec) -> Self {
+        let lower = gpu.name.to_lowercase().replace('-', "");
+        let (mut model, mut forms) = (String::new(), Vec::new());
+        for word in lower.split_whitespace() {
+            if let Some(form) = FORMS.iter().find(|form| **form == word) {
+                forms.push(*form);
+                forms.extend(synonyms(form));
+            } else if !is_size(word) && !(BESIDE.contains(&word) && word != "pro") {
+                model.push_str(word);
+            }
+        }
+        let also = gpu.also.split(';').map(str::trim).filter(|name| !name.is_empty());
+        let models = std::iter::once(model).chain(also.map(str::to_owned)).collect();
+        Self { gpu, models, forms }
+    }
+
+    /// Returns `true` if a name with these `forms` can mean the variant.
+    fn has(&self, forms: &[&str]) -> bool {
+        let is_meant = |form: &&&str| STATED_FORMS.contains(*form) && !forms.contains(*form);
+        // A part that is sold in one form is not always named by it.
+        let is_open = |form: &&str| self.forms.is_empty() && !STATED_FORMS.contains(form);
+        forms.iter().all(|form| self.forms.contains(form) || is_open(form))
+            && !self.forms.iter().any(|form| is_meant(&form))
+    }
+}
+
+/// Returns other words for a form.
+fn synonyms(form: &str) -> &'static [&'static str] {
+    // Names of forms come from the table.
+    match form {
+        "maxq" => &["workstation"],
+        "sxm2" | "sxm4" | "sxm5" => &["sxm", "nvlink"],
+        "sxm" => &["sxm5", "sxm6", "nvlink"],
+        _ => &[],
+    }
+}
+
+/// Returns `true` if `word` is a size of memory, such as `80gb`.
+fn is_size(word: &str) -> bool {
+    word.strip_suffix("gb")
+        .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_digit()))
+}
+
+static PARTS: LazyLock<Vec<PartName>> = LazyLock::new(|| gpus().iter().map(PartName::of).collect());
+
+/// Returns all words that name a model, the longest first.
+pub fn models() -> Vec<&'static str> {
+    let mut models: Vec<&str> =
+        PARTS.iter().flat_map(|part| part.models.iter().map(String::as_str)).collect();
+    models.sort_by_key(|word| std::cmp::Reverse(word.len()));
+    models.dedup();
+    models
 }
 
 /// Splits a name from `at` on into tokens with exactly one GPU; sets `far` to the furthest character read.
 fn pieces(
     letters: &NormalizedName,
-    parts: &[&str],
+    models: &[&str],
     at: usize,
     has_part: bool,
     far: &mut usize,
@@ -175,17 +264,19 @@ fn pieces(
     let fits = |word: &&str| rest.starts_with(*word) && letters.is_whole(at, word.len());
     if !has_part {
         found.extend(
-            (0..parts.len()).filter(|n| fits(&parts[*n])).map(|n| (NameToken::Part(n), parts[n].len())),
+            (0..models.len()).filter(|n| fits(&models[*n])).map(|n| (NameToken::Part(n), models[n].len())),
         );
     }
-    let beside = (0..BESIDE.len()).filter(|n| fits(&BESIDE[*n]));
-    found.extend(beside.map(|n| (NameToken::Word(n), BESIDE[n].len())));
+    let beside = BESIDE.iter().filter(|word| fits(word));
+    found.extend(beside.map(|word| (NameToken::Word, word.len())));
+    let forms = (0..FORMS.len()).filter(|n| fits(&FORMS[*n]));
+    found.extend(forms.map(|n| (NameToken::Form(n), FORMS[n].len())));
     found.extend(numbers(rest).into_iter().filter(|(_, length)| letters.is_whole(at, *length)));
     // Tries `sxm5` before `sxm` and a number.
     found.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
     found.into_iter().find_map(|(piece, length)| {
         let is_part = has_part || matches!(piece, NameToken::Part(_));
-        let after = pieces(letters, parts, at + length, is_part, far)?;
+        let after = pieces(letters, models, at + length, is_part, far)?;
         Some(std::iter::once(piece).chain(after).collect())
     })
 }
@@ -207,43 +298,50 @@ fn numbers(text: &str) -> Vec<(NameToken, usize)> {
     found
 }
 
-/// Parses the name of a GPU, with the memory and the power limit that it states.
+/// Parses the name of a GPU, with the form, the memory and the power limit that it states. Of several variants
+/// that remain, the first of the table is meant.
 pub fn parse_gpu_name(name: &str) -> Result<ParsedGpuName, GpuNameError> {
-    let (letters, parts, mut far) = (NormalizedName::of(name), parts(), 0);
-    let pieces = (name.len() <= LONGEST).then(|| pieces(&letters, &parts, 0, false, &mut far)).flatten();
+    let (letters, models, mut far) = (NormalizedName::of(name), models(), 0);
+    let pieces = (name.len() <= LONGEST).then(|| pieces(&letters, &models, 0, false, &mut far)).flatten();
     let Some(pieces) = pieces else {
-        let is_known = parts.iter().any(|part| letters.text.contains(part));
+        let is_known = models.iter().any(|model| letters.text.contains(model));
         let odd = (is_known && name.len() <= LONGEST).then(|| letters.word_at(name, far).to_owned());
         return Err(GpuNameError::Unknown(odd.filter(|odd| !odd.is_empty() && *odd != name.trim())));
     };
-    let words: String = pieces
-        .iter()
-        .map(|piece| match piece {
-            NameToken::Part(number) => parts[*number],
-            NameToken::Word(number) => BESIDE[*number],
-            NameToken::Gigabytes(_) | NameToken::Watts(_) => "",
-        })
-        .collect();
-    let sizes: Vec<u32> = pieces
-        .iter()
-        .filter_map(|piece| match piece {
-            NameToken::Gigabytes(size) => Some(*size),
-            _ => None,
-        })
-        .collect();
-    let has = |word: &String| {
-        words.contains(word.as_str()) || word.parse().is_ok_and(|size: u32| sizes.contains(&size))
-    };
-    let gpu = gpus().iter().find(|gpu| gpu.words.iter().all(has) && !gpu.unless.iter().any(has));
-    let gpu = gpu.ok_or(GpuNameError::Unknown(None))?;
-    let limits: Vec<f64> = pieces
-        .iter()
-        .filter_map(|piece| match piece {
-            NameToken::Watts(watts) => Some(f64::from(*watts)),
-            _ => None,
-        })
-        .collect();
-    Ok(ParsedGpuName { gpu, watts: watts(gpu, &limits)?, memory: memory(gpu, &sizes)? })
+    let (mut model, mut forms, mut sizes, mut limits) = ("", Vec::new(), Vec::new(), Vec::new());
+    for piece in &pieces {
+        match piece {
+            NameToken::Part(number) => model = models[*number],
+            NameToken::Form(number) => {
+                forms.push(if FORMS[*number] == "mobile" { "laptop" } else { FORMS[*number] });
+            }
+            NameToken::Gigabytes(size) => sizes.push(*size),
+            NameToken::Watts(watts) => limits.push(f64::from(*watts)),
+            NameToken::Word => {}
+        }
+    }
+    let gpu = variant(model, &forms, &sizes)?;
+    Ok(ParsedGpuName { gpu, watts: watts(gpu, &limits)? })
+}
+
+/// Returns the first variant of `model` that has the stated forms and sizes of memory.
+fn variant(model: &str, forms: &[&str], sizes: &[u32]) -> Result<&'static GpuSpec, GpuNameError> {
+    let all: Vec<&PartName> =
+        PARTS.iter().filter(|part| part.models.iter().any(|name| name == model)).collect();
+    let formed: Vec<&&PartName> = all.iter().filter(|part| part.has(forms)).collect();
+    if formed.is_empty() {
+        let known = all.iter().map(|part| part.gpu.name.as_str()).collect();
+        return Err(GpuNameError::Form(forms.join(" "), known));
+    }
+    let has_sizes = |part: &&&&PartName| sizes.iter().all(|size| part.gpu.is_sold_with(*size));
+    if let Some(part) = formed.iter().find(has_sizes) {
+        return Ok(part.gpu);
+    }
+    let mut sold: Vec<u32> = formed.iter().map(|part| part.gpu.sold_gb).collect();
+    sold.sort_unstable();
+    sold.dedup();
+    let odd = sizes.iter().find(|size| !sold.contains(size)).or(sizes.last()).copied().unwrap_or_default();
+    Err(GpuNameError::Memory(odd, sold))
 }
 
 /// Returns the first power limit in a name, checked against the range of `gpu`; `None` if there is none.
@@ -254,20 +352,6 @@ fn watts(gpu: &GpuSpec, limits: &[f64]) -> Result<Option<f64>, GpuNameError> {
     match limits.iter().find(|limit| !(low..=high).contains(*limit)) {
         Some(odd) => Err(GpuNameError::Power(*odd, low, high)),
         None => Ok(Some(*limit)),
-    }
-}
-
-/// Returns the bytes of memory of the variant of `gpu` that the `sizes` in its name select.
-fn memory(gpu: &GpuSpec, sizes: &[u32]) -> Result<f64, GpuNameError> {
-    let usual = gpu.gibibytes * 1024f64.powi(3);
-    let sizes: Vec<u32> = sizes.iter().copied().filter(|size| !gpu.beside.contains(size)).collect();
-    match (sizes.as_slice(), sizes.iter().find(|size| !gpu.sold.contains(size))) {
-        ([], _) => Ok(usual),
-        (_, Some(odd)) => Err(GpuNameError::Memory(*odd, gpu.sold.clone())),
-        ([first, others @ ..], None) => match others.iter().find(|size| *size != first) {
-            Some(other) => Err(GpuNameError::Memory(*other, vec![*first])),
-            None => Ok(usual * f64::from(*first) / f64::from(gpu.sold[0])),
-        },
     }
 }
 

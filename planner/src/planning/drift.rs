@@ -144,7 +144,7 @@ fn gpu_changes(was: &HostFacts, is: &HostFacts) -> Vec<String> {
 /// listed.
 fn is_same_part(a: &str, b: &str) -> bool {
     match (gpu(a), gpu(b)) {
-        (Some(a), Some(b)) => a.words == b.words,
+        (Some(a), Some(b)) => a.name == b.name,
         (None, None) => normalized_gpu_name(a) == normalized_gpu_name(b),
         _ => false,
     }

@@ -1,6 +1,7 @@
 //! Time of an all-reduce and of other collectives: from a measured all-reduce curve, or from latency and
 //! bandwidth.
 
+use crate::hardware::Link;
 use crate::rates::speeds::RankSpeeds;
 use crate::step::traffic::{CollectiveKind, CommunicationOp};
 
@@ -20,7 +21,7 @@ pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 
     if let Some(one_way) = interpolated(&speeds.all_reduce, bytes) {
         return one_way * speeds.all_reduce_scale * ways;
     }
-    let (bandwidth, latency) = (speeds.link.link_bandwidth, speeds.link.link_latency);
+    let Link { bandwidth, latency, .. } = speeds.link;
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
     let size = bytes as f64;
     let level = [Level { members: transfer.ranks, bandwidth, latency }];

@@ -1,8 +1,8 @@
 //! Compute time of one micro-batch on one rank: from the measured profile, or from a roofline model of the
 //! data sheet.
 
+use crate::hardware::device_peak::DevicePeak;
 use crate::rates::custom_model;
-use crate::rates::datasheet::Datasheet;
 use crate::rates::forward_work::ForwardWork;
 use dtrain_protocol::ProfilePoint;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
@@ -87,7 +87,7 @@ pub fn interpolated(
 
 /// Returns the roofline cost of a micro-batch of `micro` samples: the slower of arithmetic and memory
 /// traffic, plus the launch of each operation.
-pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: u32) -> MicroBatchCost {
+pub fn roofline(model: &Model, device: &DevicePeak, precision: Precision, micro: u32) -> MicroBatchCost {
     let work = forward_work(model);
     let samples = f64::from(micro);
     let seconds = |flops: f64, weights: f64, values: f64, operations: f64| {
@@ -237,8 +237,6 @@ fn cnn(c: &Cnn) -> ForwardWork {
 mod tests {
     use super::*;
     use crate::fixtures;
-    use crate::rates::datasheet::datasheet;
-    use dtrain_protocol::DeviceKind;
     use dtrain_recipes::MlpActivation;
 
     /// Returns a cost proportional to the samples.
@@ -291,7 +289,7 @@ mod tests {
     #[test]
     fn from_one_point_the_cost_goes_on_as_reading_weights_and_then_their_products_do() {
         let mlp = Mlp { inputs: 64, hidden: vec![2048; 4], classes: 10, activation: MlpActivation::Relu };
-        let (model, sheet) = (Model::Mlp(mlp), datasheet(DeviceKind::Cpu, "", 1));
+        let (model, sheet) = (Model::Mlp(mlp), DevicePeak::of_cores(1));
         let profile = [point(1, 0.01)];
         let guess = |micro| roofline(&model, &sheet, Precision::F32, micro);
         let forward = |micro| interpolated(&profile, micro, guess).expect("not empty").block_forward;

@@ -5,7 +5,7 @@ pub mod calibrate;
 pub mod compute;
 pub mod cost_inputs;
 pub(crate) mod custom_model;
-pub mod datasheet;
+
 pub mod forward_work;
 pub mod measured_precision;
 pub mod speeds;

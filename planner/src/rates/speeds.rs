@@ -1,10 +1,11 @@
 //! Speeds of one rank in a pool of equal ranks: measured, extrapolated from the nearest measurement, or from
-//! the data sheet.
+//! the data peak.
 
+use crate::hardware::Link;
+use crate::hardware::device_peak::DevicePeak;
 use crate::layout::space::RankPool;
 use crate::rates::compute::{self, MicroBatchCost};
 use crate::rates::cost_inputs::CostInputs;
-use crate::rates::datasheet::{Datasheet, datasheet};
 use dtrain_protocol::{DeviceKind, RankRates};
 use dtrain_recipes::Precision;
 
@@ -15,7 +16,7 @@ pub enum SpeedSource {
     Measured,
     /// Extrapolated from a measurement with this many ranks.
     Nearby(u32),
-    /// Taken from the data sheet.
+    /// Taken from the data peak.
     Datasheet,
 }
 
@@ -30,8 +31,8 @@ pub struct RankSpeeds {
     pub all_reduce: Vec<(u64, f64)>,
     /// Factor by which to multiply times of the all-reduce curve to get those of sending its bytes one way.
     pub all_reduce_scale: f64,
-    /// Data sheet of the device, from which the speed of links is taken where no all-reduce was measured.
-    pub link: Datasheet,
+    /// Link between the ranks, from the data sheet, for where no all-reduce was measured.
+    pub link: Link,
     /// Bytes resident in a rank before the model is built.
     pub baseline: u64,
     /// Origin of these speeds.
@@ -67,7 +68,7 @@ fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
 }
 
 /// Returns the speeds of a rank in `pool`: measured, extrapolated from the nearest measurement, or from the
-/// data sheet.
+/// data peak.
 pub fn rank_speeds(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> RankSpeeds {
     match nearest_measurement(case, pool) {
         Some(rates) => extrapolated(case, pool, micros, rates, distance(rates, pool)),
@@ -105,8 +106,8 @@ fn extrapolated(
     let crowd =
         crowd(case, pool) / crowd(case, RankPool { ranks: rates.ranks, threads: rates.threads, ..pool });
     let slower = (f64::from(rates.threads.max(1)) / f64::from(pool.threads)).powf(0.8) * crowd;
-    let sheet = link(case, pool);
-    let guess = |micro| compute::roofline(case.model, &sheet, rates.precision, micro);
+    let peak = peak(case, pool);
+    let guess = |micro| compute::roofline(case.model, &peak, rates.precision, micro);
     let cost = |as_long: f64| {
         let at = |micro: &u32| {
             compute::interpolated(&rates.profile, *micro, guess)
@@ -126,7 +127,7 @@ fn extrapolated(
         optimizer_per_parameter: rates.optimizer_seconds_per_parameter * slower,
         all_reduce: curve,
         all_reduce_scale: if rates.ranks > 1 { crowd / ways } else { 1.0 },
-        link: sheet,
+        link: peak.link,
         baseline: baseline(pool.device, Some(rates.baseline_bytes)),
         source: if exact { SpeedSource::Measured } else { SpeedSource::Nearby(rates.ranks) },
         spread: rates.spread.clamp(0.0, 0.5),
@@ -149,15 +150,15 @@ fn crowd(case: &CostInputs<'_>, pool: RankPool) -> f64 {
 }
 
 fn from_datasheet(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> RankSpeeds {
-    let sheet = link(case, pool);
+    let peak = peak(case, pool);
     let cost = |precision| {
-        let at = |m: &u32| compute::roofline(case.model, &sheet, precision, *m).scaled(case.factors.compute);
+        let at = |m: &u32| compute::roofline(case.model, &peak, precision, *m).scaled(case.factors.compute);
         micros.iter().map(at).collect::<Vec<_>>()
     };
     RankSpeeds {
         micro: [cost(Precision::F32), cost(Precision::Bf16)],
         // Reads weights, gradients and two moments; writes three of them.
-        optimizer_per_parameter: 28.0 / sheet.memory_bandwidth,
+        optimizer_per_parameter: 28.0 / peak.memory_bandwidth,
         all_reduce: Vec::new(),
         all_reduce_scale: 1.0,
         baseline: baseline(pool.device, None),
@@ -165,14 +166,13 @@ fn from_datasheet(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> Rank
         spread: 0.02,
         crowd: crowd(case, pool),
         whole: 1.0,
-        doubt: sheet.doubt - 1.0,
+        doubt: peak.doubt - 1.0,
         resolution: 0.05,
         first_step: None,
-        link: sheet,
+        link: peak.link,
     }
 }
 
-fn link(case: &CostInputs<'_>, pool: RankPool) -> Datasheet {
-    let name = case.host.gpus.first().map_or("", |gpu| gpu.name.as_str());
-    datasheet(pool.device, name, pool.threads)
+fn peak(case: &CostInputs<'_>, pool: RankPool) -> DevicePeak {
+    DevicePeak::of_rank(case.host, pool.device, pool.threads)
 }

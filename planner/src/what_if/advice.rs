@@ -3,9 +3,10 @@
 use super::DatasheetPlanRequest;
 use super::describe_layout::describe_layout;
 use super::ranking::RankedLayouts;
-use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, fastest_beside};
+use crate::analytic::search::{PricedLayout, SearchProblem, fastest_beside};
 use crate::analytic::{Constants, Software};
 use crate::engine::{self, EngineSupport};
+use crate::hardware::HostGroup;
 use crate::layout::batch_split::divisors;
 use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::number_format::thousands;
@@ -37,24 +38,23 @@ pub(super) fn advice(
 ) -> Vec<Advice> {
     let seconds = known.seconds;
     let cluster = problem.cluster;
-    let HomogeneousCluster { devices, per_host, .. } = request.cluster;
-    let on = |cluster: HomogeneousCluster| SearchProblem { cluster, ..problem.clone() };
+    let HostGroup { devices, per_host, .. } = request.cluster;
+    let on = |cluster: HostGroup| SearchProblem { cluster, ..problem.clone() };
     let of = |batch: u32| SearchProblem { batch, ..problem.clone() };
     let hosts = devices / per_host;
-    let with =
-        |hosts: u32| on(HomogeneousCluster { devices: hosts.saturating_mul(per_host), ..request.cluster });
+    let with = |hosts: u32| on(HostGroup { devices: hosts.saturating_mul(per_host), ..request.cluster });
     let mut changes = vec![
         (
             "twice the memory of each GPU".to_owned(),
-            on(HomogeneousCluster { memory: 2.0 * cluster.memory, ..cluster }),
+            on(HostGroup { memory: 2.0 * cluster.memory, ..cluster }),
         ),
-        (
-            "a network twice as fast".to_owned(),
-            on(HomogeneousCluster { network: 2.0 * cluster.network, ..cluster }),
-        ),
+        ("a network twice as fast".to_owned(), on(cluster.with_network(2.0 * cluster.network.bandwidth))),
         (
             "links in each host twice as fast".to_owned(),
-            on(HomogeneousCluster { link: 2.0 * cluster.link, ..cluster }),
+            on(cluster.with_link(
+                cluster.pair.unwrap_or(cluster.link).class,
+                Some(2.0 * cluster.pair.unwrap_or(cluster.link).bandwidth),
+            )),
         ),
         ("one more host".to_owned(), with(hosts + 1)),
         ("two more hosts".to_owned(), with(hosts + 2)),
@@ -81,7 +81,7 @@ pub(super) fn advice(
         let precision = problem.products.precision();
         let software = Software::of_engine(engine, &training, precision, Constants::shipped());
         let runs_on = Some(EngineSupport { engine, training });
-        let kernel = engine.style().kernel();
+        let kernel = engine.style().kernel_on(cluster.gpu.generation().has_flash);
         let changed = SearchProblem { engine: software, runs_on, kernel, ..problem.clone() };
         Some((format!("the engine {}", engine.name()), changed))
     }));

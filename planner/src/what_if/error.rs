@@ -38,6 +38,32 @@ pub enum DatasheetPlanError {
         /// Engines that support the device, in words.
         instead: String,
     },
+    /// A part lacks the precision of the products.
+    #[error("{part} has no products in {precision}: set {instead}")]
+    Precision {
+        /// Precision that the recipe asks for.
+        precision: &'static str,
+        /// Name of the device.
+        part: String,
+        /// Settings that work instead, in words.
+        instead: String,
+    },
+    /// The devices do not divide the batch.
+    #[error(
+        "{devices} GPUs do not divide a batch of {batch} samples, and {engine} has no other layout of them: set \
+        train.batch = {}",
+        batches.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ")
+    )]
+    Batch {
+        /// Name of the engine.
+        engine: &'static str,
+        /// Number of devices of the cluster.
+        devices: u32,
+        /// Number of samples per step.
+        batch: u32,
+        /// Nearest batches that the devices divide and that have a layout.
+        batches: Vec<u32>,
+    },
     /// No layout divides the batch, the heads and the pinned axes.
     #[error(
         "no layout of {devices} devices is left: a batch of {batch} samples, {heads} heads and the pinned axes must divide"

@@ -8,17 +8,19 @@ mod tests;
 pub use explain::explain_mixed_cluster;
 
 use super::describe_layout::describe_layout;
-use super::{DatasheetPlanError, DatasheetPlanRequest, TIE, no_layout, problem, rate, refuse_part};
+use super::world_size::no_layout;
+use super::{Asked, DatasheetPlanError, DatasheetPlanRequest, TIE, fitting, problem_on, rate, refuse_part};
 use crate::analytic::MissingInputs;
 use crate::analytic::heterogeneous::{
     GroupStages, GroupedLayout, GroupedProblem, GroupedSearchResult, PricedGroupedLayout, Pricer, search,
 };
-use crate::analytic::search::{self as equal, HomogeneousCluster};
+use crate::analytic::search as equal;
 use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
 use crate::choice::tie_break::TieBreak;
+use crate::hardware::{Assumption, HostGroup};
 use crate::training::batch_size;
 use crate::training::decision::Decision;
-use dtrain_recipes::Recipe;
+use dtrain_recipes::{Precision, Recipe};
 use serde::Serialize;
 
 /// Number of layouts that the search keeps.
@@ -39,6 +41,10 @@ pub struct MixedClusterPlan {
     pub parameters: u64,
     /// Each group as if it trained alone, in the given order.
     pub groups: Vec<StandaloneGroup>,
+    /// Precision of matrix products, and the reason for it.
+    pub precision: Decision<Precision>,
+    /// Facts about the groups that were assumed.
+    pub assumptions: Vec<Assumption>,
     /// Name of the engine.
     pub engine: &'static str,
     /// Number of samples per step, and the reason for it.
@@ -115,13 +121,21 @@ pub struct GroupEstimate {
 /// Plans a recipe on `groups` of equal hosts from data sheets.
 pub fn plan_mixed_cluster(
     recipe: &Recipe,
-    groups: &[HomogeneousCluster],
+    groups: &[HostGroup],
     engine: &'static dyn crate::engine::Engine,
 ) -> Result<MixedClusterPlan, DatasheetPlanError> {
     groups.iter().try_for_each(|group| refuse_part(engine, group))?;
-    let (asked, batch) = problem(&DatasheetPlanRequest { recipe, cluster: groups[0], engine, next: 0 })?;
-    let grouped = GroupedProblem::of(&asked, groups);
-    let found = search(&grouped, 0, KEEP);
+    let request = DatasheetPlanRequest { recipe, cluster: groups[0], engine, next: 0 };
+    let Asked { problem: asked, batch, precision } = problem_on(&request, groups)?;
+    let margin = fitting::memory_margin(&asked);
+    let safe: Vec<HostGroup> =
+        groups.iter().map(|group| HostGroup { memory: group.memory / margin, ..*group }).collect();
+    let mut grouped = GroupedProblem::of(&asked, &safe);
+    let mut found = search(&grouped, 0, KEEP);
+    if found.best.is_empty() && found.nearest.is_some() {
+        grouped = GroupedProblem::of(&asked, groups);
+        found = search(&grouped, 0, KEEP);
+    }
     let pricer = Pricer::new(&grouped);
     let mut ties = preferred(&found).ok_or_else(|| refusal(&grouped, &pricer, &found))?;
     let choice = layout_estimate(&grouped, &pricer, &ties.remove(0).layout);
@@ -135,6 +149,8 @@ pub fn plan_mixed_cluster(
         engine: engine.name(),
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
+        precision,
+        assumptions: groups.iter().flat_map(HostGroup::assumptions).collect(),
         ties: ties.iter().take(TIES).map(|tie| layout_estimate(&grouped, &pricer, &tie.layout)).collect(),
         steps,
         total_seconds,
@@ -146,9 +162,9 @@ pub fn plan_mixed_cluster(
 
 /// Returns a group as if it trained alone, with the best step time.
 fn alone(problem: &equal::SearchProblem) -> StandaloneGroup {
-    let HomogeneousCluster { gpu, devices, per_host, .. } = problem.cluster;
+    let HostGroup { gpu, devices, per_host, .. } = problem.cluster;
     StandaloneGroup {
-        gpu: (problem.cluster.part(), &gpu.source),
+        gpu: (problem.cluster.part(), gpu.source()),
         devices,
         per_host,
         step_seconds: equal::fastest(problem, f64::INFINITY).map(|choice| choice.seconds),

@@ -1,6 +1,7 @@
 //! Chooses the number of hosts: fewer hosts whose number divides well can be faster than all hosts.
 
-use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest, fastest_beside};
+use crate::analytic::search::{SearchProblem, fastest, fastest_beside};
+use crate::hardware::HostGroup;
 use crate::layout::batch_split::divisors;
 
 /// Share of the step time that fewer hosts must save to be chosen.
@@ -10,7 +11,7 @@ const WORTH: f64 = 0.01;
 const TRIED: usize = 8;
 
 /// Returns the hosts to use: all, unless fewer are faster or only fewer have a valid layout.
-pub(super) fn cluster_to_use(problem: &SearchProblem) -> HomogeneousCluster {
+pub(super) fn cluster_to_use(problem: &SearchProblem) -> HostGroup {
     let fewer = smaller_clusters(problem.cluster);
     if fewer.is_empty() {
         return problem.cluster;
@@ -30,8 +31,8 @@ pub(super) fn cluster_to_use(problem: &SearchProblem) -> HomogeneousCluster {
 }
 
 /// Returns clusters of fewer hosts, at least half of them; numbers with the most divisors come first.
-fn smaller_clusters(cluster: HomogeneousCluster) -> Vec<HomogeneousCluster> {
-    let HomogeneousCluster { devices, per_host, .. } = cluster;
+fn smaller_clusters(cluster: HostGroup) -> Vec<HostGroup> {
+    let HostGroup { devices, per_host, .. } = cluster;
     let hosts = devices / per_host;
     // A power of two divides as well as any.
     if hosts.is_power_of_two() {
@@ -41,8 +42,5 @@ fn smaller_clusters(cluster: HomogeneousCluster) -> Vec<HomogeneousCluster> {
     let count = |hosts: &u32| divisors(u64::from(*hosts) * u64::from(per_host)).len();
     let mut all: Vec<u32> = (least.max(1)..hosts).collect();
     all.sort_by(|a, b| count(b).cmp(&count(a)).then(b.cmp(a)));
-    all.into_iter()
-        .take(TRIED)
-        .map(|hosts| HomogeneousCluster { devices: hosts * per_host, ..cluster })
-        .collect()
+    all.into_iter().take(TRIED).map(|hosts| HostGroup { devices: hosts * per_host, ..cluster }).collect()
 }

@@ -1,11 +1,12 @@
 mod own;
 
 use super::*;
+use crate::analytic::MatmulPrecision;
 use crate::analytic::search::SearchAxis;
 use crate::benchmarks::{self, TableRow};
 use crate::engine::{Engine, HF_TRAINER, MEGATRON, TORCHTITAN};
 use crate::fixtures;
-use crate::hardware::gpu;
+use crate::hardware::{HostGroup, gpu};
 use crate::planning::explain::DetailLevel;
 use crate::price::candidate_cost::CandidateCost;
 use crate::text::{WIDTH, wrapped};
@@ -33,14 +34,14 @@ fn recipe() -> Recipe {
     recipe
 }
 
-fn on(part: &str, devices: u32) -> HomogeneousCluster {
+fn on(part: &str, devices: u32) -> HostGroup {
     let gpu = gpu(part).expect("it is in the table");
-    HomogeneousCluster { devices, ..HomogeneousCluster::of(gpu, 1, 8.min(devices)) }
+    HostGroup { devices, ..HostGroup::of(gpu, 1, 8.min(devices)) }
 }
 
 fn of(
     recipe: &Recipe,
-    cluster: HomogeneousCluster,
+    cluster: HostGroup,
     engine: &'static dyn Engine,
 ) -> Result<DatasheetPlan, DatasheetPlanError> {
     plan_from_datasheets(&DatasheetPlanRequest { recipe, cluster, engine, next: NEXT })
@@ -95,13 +96,9 @@ fn what_newer_models_have_is_priced() {
         transformer(&sliding).window.map(|window| (window.tokens, window.share))
     };
     assert_eq!([window(None), window(Some(4))], [Some((128.0, 1.0)), Some((128.0, 0.75))]);
-    let mut recipe = recipe();
-    let mut products = |fp8| {
-        (recipe.train.precision, recipe.train.fp8_recipe) = (Tunable::Pinned(Precision::Fp8), fp8);
-        products(&recipe)
-    };
+    let products = |fp8| precision::products(Precision::Fp8, fp8);
     assert_eq!(products(None), MatmulPrecision::Bits8);
-    assert_eq!(products(Some(Fp8Recipe::Blockwise)), MatmulPrecision::Blocks8);
+    assert_eq!(products(Some(dtrain_recipes::Fp8Recipe::Blockwise)), MatmulPrecision::Blocks8);
 }
 
 #[test]
@@ -214,14 +211,14 @@ fn hosts_that_only_slow_a_step_stay_idle() {
 fn advice_is_what_a_search_with_the_change_finds() {
     let cluster = on("A100-40GB", 32);
     let mut slow = cluster;
-    slow.network /= 64.0;
+    slow.network.bandwidth /= 64.0;
     let found = of(&recipe(), slow, &MEGATRON).expect("it fits");
     let fastest = |cluster| {
         let request = DatasheetPlanRequest { recipe: &recipe(), cluster, engine: &MEGATRON, next: NEXT };
-        let (problem, _) = problem(&request).expect("it can be asked");
+        let Asked { problem, .. } = problem(&request).expect("it can be asked");
         crate::analytic::search::fastest(&problem, f64::INFINITY).expect("it fits").seconds
     };
-    let speed = fastest(slow) / fastest(HomogeneousCluster { network: 2.0 * slow.network, ..slow }) - 1.0;
+    let speed = fastest(slow) / fastest(slow.with_network(2.0 * slow.network.bandwidth)) - 1.0;
     let advice = found.advice.iter().find(|advice| advice.change.contains("network")).expect("it is asked");
     assert!((advice.speed - speed).abs() < 1e-9, "{advice:?} {speed}");
     assert!(advice.speed > 0.05, "a slow network is worth a change: {advice:?}");
@@ -235,7 +232,7 @@ fn fewer_devices_take_longer_for_less_money_and_nothing_named_betters_the_choice
     recipe.cluster.price = Some(2.0);
     recipe.objective.stop = dtrain_recipes::StopConditions { steps: Some(1000), ..Default::default() };
     let usual = on("H100", 64);
-    let cluster = HomogeneousCluster { network: usual.network / 64.0, ..usual };
+    let cluster = usual.with_network(usual.network.bandwidth / 64.0);
     let found = of(&recipe, cluster, &MEGATRON).expect("it fits");
     let Tradeoffs { choice, pareto_front: front, distinct: named } = &found.tradeoffs;
     assert!((choice.cost.step_seconds / found.choice.step_seconds - 1.0).abs() < 1e-12);
@@ -385,10 +382,10 @@ fn the_first_twenty_candidates_take_as_long_as_their_actions() {
     let mut recipe = recipe();
     recipe.layout.pipeline = Some(4);
     let cluster = on("H100", 64);
-    let (problem, _) =
+    let Asked { problem, .. } =
         problem(&DatasheetPlanRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: NEXT })
             .expect("it can be asked");
-    let found = search_front(&problem, 20);
+    let found = crate::analytic::search::search_front(&problem, 20);
     assert_eq!(found.best.len(), 20);
     for choice in &found.best {
         let walked = stage_timeline::timeline(&problem, &choice.config).expect("it ends").step_seconds;

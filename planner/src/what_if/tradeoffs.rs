@@ -2,11 +2,10 @@
 
 use super::TIE;
 use crate::analytic::StepConfig;
-use crate::analytic::search::{
-    HomogeneousCluster, LayoutSearchResult, PricedLayout, SearchProblem, fastest_beside, to_count,
-};
+use crate::analytic::search::{LayoutSearchResult, PricedLayout, SearchProblem, fastest_beside, to_count};
 use crate::choice::pareto_front::ParetoFront;
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
+use crate::hardware::HostGroup;
 use crate::price::candidate_cost::CandidateCost;
 use dtrain_recipes::Bytes;
 
@@ -50,15 +49,15 @@ fn priced_point(
 
 /// Returns the cluster with half its hosts, a quarter and so on, then with half the devices of the last host
 /// and so on.
-fn halves(cluster: HomogeneousCluster) -> impl Iterator<Item = HomogeneousCluster> {
+fn halves(cluster: HostGroup) -> impl Iterator<Item = HostGroup> {
     std::iter::successors(Some(cluster), |cluster| {
-        let HomogeneousCluster { devices, per_host, .. } = *cluster;
+        let HostGroup { devices, per_host, .. } = *cluster;
         match devices / per_host {
             0 | 1 if devices > 1 => {
-                Some(HomogeneousCluster { devices: devices / 2, per_host: devices / 2, ..*cluster })
+                Some(HostGroup { devices: devices / 2, per_host: devices / 2, ..*cluster })
             }
             0 | 1 => None,
-            hosts => Some(HomogeneousCluster { devices: hosts / 2 * per_host, ..*cluster }),
+            hosts => Some(HostGroup { devices: hosts / 2 * per_host, ..*cluster }),
         }
     })
     .skip(1)
@@ -73,7 +72,7 @@ mod tests {
     fn fewer_devices_are_whole_hosts_and_then_parts_of_one() {
         let part = gpu("H100").expect("it is in the table");
         let found: Vec<(u32, u32)> =
-            halves(HomogeneousCluster::of(part, 5, 8)).map(|fewer| (fewer.devices, fewer.per_host)).collect();
+            halves(HostGroup::of(part, 5, 8)).map(|fewer| (fewer.devices, fewer.per_host)).collect();
         assert_eq!(found, [(16, 8), (8, 8), (4, 4), (2, 2), (1, 1)]);
     }
 }

@@ -7,6 +7,7 @@ use super::parsed::{DeclaredParam, ParsedValue};
 use super::values::ParsedValues;
 use crate::cluster::{Cluster, LauncherKind, Slurm};
 use crate::data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, ValidationSource};
+use crate::gpu_facts::GpuFacts;
 use crate::keys::Kind;
 use crate::objective::{Metric, Objective, StopConditions};
 use crate::params::{ParamRange, ParamValue, resolve_params};
@@ -267,7 +268,23 @@ fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
         network: values.text("cluster.network").and_then(|text| text.parse().ok()),
         unreachable_timeout: values.real("cluster.unreachable_timeout").map(Seconds),
         workdir: if values.flag("cluster.workdir.send")? { Some(workdir(values)?) } else { None },
+        gpu: gpu_facts(values),
     })
+}
+
+fn gpu_facts(values: &ParsedValues) -> GpuFacts {
+    let memory = match values.get("cluster.gpu.memory") {
+        Some(ParsedValue::Size(bytes)) => Some(Bytes(*bytes)),
+        Some(_) | None => None,
+    };
+    GpuFacts {
+        memory,
+        tflops: values.real("cluster.gpu.tflops"),
+        memory_bandwidth: values.real("cluster.gpu.memory_bandwidth"),
+        link: values.one_of("cluster.gpu.link"),
+        link_bandwidth: values.real("cluster.gpu.link_bandwidth"),
+        network: values.real("cluster.gpu.network"),
+    }
 }
 
 fn workdir(values: &ParsedValues) -> Option<Workdir> {

@@ -1,7 +1,6 @@
 //! `dtrain plan`: plans a recipe and explains the choice.
 
 mod emit;
-mod host_groups;
 mod plan_output;
 mod what_if;
 

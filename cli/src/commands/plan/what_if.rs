@@ -1,6 +1,5 @@
 //! `dtrain plan --on`: estimates the cost of a recipe on GPUs that are not there.
 
-use super::host_groups::parse_host_groups;
 use super::plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
 use crate::args::{EngineName, PlanArgs};
 use crate::command_error::{CommandError, CommandResult};
@@ -11,10 +10,10 @@ use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::html::{page, what_if_page};
 use crate::this_host;
 use dtrain_planner::Plan;
-use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::emit::ConfigFormat;
 use dtrain_planner::engine::{self, Engine};
-use dtrain_planner::hardware::AcceleratorKind;
+use dtrain_planner::hardware::on::MachineError;
+use dtrain_planner::hardware::{AcceleratorKind, HostGroup, Machine};
 use dtrain_planner::text::wrapped;
 use dtrain_planner::what_if::{
     DatasheetPlanError, DatasheetPlanRequest, NEXT, explain, explain_mixed_cluster, plan_from_datasheets,
@@ -26,11 +25,13 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
     let loaded = load_without_running(&args.recipe.recipe, &args.recipe.layers, &[])?;
     loaded.print_notes(context.out);
     let recipe = &loaded.checked.recipe;
-    let groups = parse_host_groups(on, args.network)?;
-    let engine = engine(args, &groups)?;
+    let machine =
+        Machine::parse(on, args.network, &recipe.cluster.gpu).map_err(|error| unknown_machine(&error))?;
+    let groups = &machine.groups;
+    let engine = engine(args, groups)?;
     let [cluster] = groups[..] else {
         refuse_what_is_for_equal_hosts(args)?;
-        let found = plan_mixed_cluster(recipe, &groups, engine).map_err(|error| refusal(&error))?;
+        let found = plan_mixed_cluster(recipe, groups, engine).map_err(|error| refusal(&error))?;
         if context.out.json {
             context.out.json("mixed_outlook", &found)?;
         } else {
@@ -59,6 +60,15 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
     output_plan(context, args, &made)
 }
 
+fn unknown_machine(error: &MachineError) -> CommandError {
+    let failure = CommandError::new(ExitReason::Usage, error.to_string());
+    let failure = match &error.cause {
+        Some(cause) => failure.cause(cause.clone()),
+        None => failure,
+    };
+    failure.hint(error.hint.clone())
+}
+
 fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
     let said = [
         ("--explain", args.explain),
@@ -77,7 +87,7 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
 }
 
 /// Returns the engine that the user named, else that of `--emit`, else one that supports the GPUs.
-fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn Engine, CommandError> {
+fn engine(args: &PlanArgs, groups: &[HostGroup]) -> Result<&'static dyn Engine, CommandError> {
     let of_format = match args.emit {
         Some(ConfigFormat::Torchtitan) => Some(EngineName::Torchtitan),
         Some(ConfigFormat::Deepspeed) => Some(EngineName::Deepspeed),
@@ -122,10 +132,12 @@ fn refusal(error: &DatasheetPlanError) -> CommandError {
     match error {
         DatasheetPlanError::NothingFits { .. }
         | DatasheetPlanError::NoLayout { .. }
+        | DatasheetPlanError::Batch { .. }
         | DatasheetPlanError::Engine { .. } => CommandError::of(ExitReason::NothingFits, error),
         DatasheetPlanError::NoDecoder { .. }
         | DatasheetPlanError::Adapters
         | DatasheetPlanError::NoBatch
+        | DatasheetPlanError::Precision { .. }
         | DatasheetPlanError::Part { .. }
         | DatasheetPlanError::Pin { .. } => CommandError::of(ExitReason::Usage, error),
     }

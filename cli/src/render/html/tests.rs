@@ -1,8 +1,7 @@
 use super::svg::AxisScale;
 use super::{page, plan_page, step_timeline, what_if_page};
-use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::engine::MEGATRON;
-use dtrain_planner::hardware::gpu;
+use dtrain_planner::hardware::{HostGroup, gpu};
 use dtrain_planner::step::timeline::{Activity, Span, Timeline};
 use dtrain_planner::what_if::{DatasheetPlanRequest, NEXT, plan_from_datasheets};
 use dtrain_planner::{Plan, PlanRequest, StepProfile, plan, step_profile};
@@ -180,7 +179,7 @@ fn a_page_of_an_outlook_is_well_formed_and_draws_every_stage() {
     let part = gpu("H100").expect("it is in the table");
     let request = DatasheetPlanRequest {
         recipe: &recipe,
-        cluster: HomogeneousCluster::of(part, 2, 8),
+        cluster: HostGroup::of(part, 2, 8),
         engine: &MEGATRON,
         next: NEXT,
     };

@@ -10,8 +10,8 @@ pub fn all_to_all(bytes: f64, once: Option<f64>, group: GroupTopology, links: &I
     if size <= 1.0 {
         return 0.0;
     }
-    let GroupTopology { inside, outside } = group;
-    let within = bytes * (inside - 1.0) / size / (links.link * links.all_to_all);
+    let GroupTopology { inside, outside, link } = group;
+    let within = bytes * (inside - 1.0) / size / (link * links.all_to_all);
     let all = bytes * (size - inside) / size;
     let sent = once.map_or(all, |chosen| {
         let hosts = (outside - 1.0) * (1.0 - (1.0 - 1.0 / outside).powf(chosen));

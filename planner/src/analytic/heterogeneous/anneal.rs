@@ -7,7 +7,8 @@ use super::moves::LayoutMove;
 use super::price::Pricer;
 use super::space::{GroupedProblem, SharedDegree};
 use crate::analytic::StepConfig;
-use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest};
+use crate::analytic::search::{SearchProblem, fastest};
+use crate::hardware::{HostGroup, Link};
 use crate::rng::SearchRng;
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
@@ -254,18 +255,18 @@ fn best(problem: &SearchProblem) -> Option<GroupedLayout> {
 }
 
 /// Returns all devices as one cluster that has the worst value of each property in any group.
-fn weakest(grouped: &GroupedProblem) -> HomogeneousCluster {
+fn weakest(grouped: &GroupedProblem) -> HostGroup {
     let clusters = || grouped.problems().iter().map(|problem| problem.cluster);
-    let rate =
-        |one: &HomogeneousCluster| one.gpu.dense_16 * one.watts.map_or(1.0, |watts| one.gpu.clock_at(watts));
+    let rate = |one: &HostGroup| one.gpu.dense_16 * one.watts.map_or(1.0, |watts| one.gpu.clock_at(watts));
     let slowest = clusters().min_by(|a, b| rate(a).total_cmp(&rate(b)));
-    clusters().fold(slowest.expect("a cluster has groups"), |weakest, other| HomogeneousCluster {
-        gpu: weakest.gpu,
+    let slower = |a: Link, b: Link| if b.bandwidth < a.bandwidth { b } else { a };
+    clusters().fold(slowest.expect("a cluster has groups"), |weakest, other| HostGroup {
         devices: grouped.devices(),
         per_host: weakest.per_host.min(other.per_host),
-        link: weakest.link.min(other.link),
-        network: weakest.network.min(other.network),
+        pair: weakest.pair.zip(other.pair).map(|(a, b)| slower(a, b)),
+        link: slower(weakest.link, other.link),
+        network: slower(weakest.network, other.network),
         memory: weakest.memory.min(other.memory),
-        watts: weakest.watts,
+        ..weakest
     })
 }

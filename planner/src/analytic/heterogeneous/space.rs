@@ -3,7 +3,8 @@
 
 use super::grouped_layout::{GroupStages, GroupedLayout};
 use crate::analytic::Degrees;
-use crate::analytic::search::{HomogeneousCluster, SearchProblem, divisors_of, to_count};
+use crate::analytic::search::{SearchProblem, divisors_of, to_count};
+use crate::hardware::HostGroup;
 use dtrain_recipes::{PipelineSchedule, Recompute};
 
 /// Degrees of a single rank, which callers replace.
@@ -31,9 +32,9 @@ impl GroupedProblem {
     ///
     /// # Panics
     /// If there is no group.
-    pub fn of(problem: &SearchProblem, groups: &[HomogeneousCluster]) -> Self {
+    pub fn of(problem: &SearchProblem, groups: &[HostGroup]) -> Self {
         assert!(!groups.is_empty(), "a cluster has devices");
-        let on = |cluster: &HomogeneousCluster| SearchProblem { cluster: *cluster, ..problem.clone() };
+        let on = |cluster: &HostGroup| SearchProblem { cluster: *cluster, ..problem.clone() };
         Self { problems: groups.iter().map(on).collect() }
     }
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, search as search_equal};
+use crate::analytic::search::{PricedLayout, SearchProblem, search as search_equal};
 use crate::analytic::{Constants, MatmulPrecision, PeakMemory, Software, StepTimes, Transformer};
 use crate::engine::{AttentionKernel, SoftwareStyle};
-use crate::hardware::gpu;
+use crate::hardware::{HostGroup, gpu};
 use crate::rng::SearchRng;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
@@ -27,11 +27,11 @@ fn decoder(layers: u32, hidden: u32, heads: u32) -> Transformer {
     }
 }
 
-fn on(part: &str, hosts: u32, per_host: u32) -> HomogeneousCluster {
-    HomogeneousCluster::of(gpu(part).expect("it is in the table"), hosts, per_host)
+fn on(part: &str, hosts: u32, per_host: u32) -> HostGroup {
+    HostGroup::of(gpu(part).expect("it is in the table"), hosts, per_host)
 }
 
-fn grouped(model: Transformer, groups: &[HomogeneousCluster], batch: u32) -> GroupedProblem {
+fn grouped(model: Transformer, groups: &[HostGroup], batch: u32) -> GroupedProblem {
     let problem = SearchProblem {
         model,
         cluster: groups[0],
@@ -41,6 +41,7 @@ fn grouped(model: Transformer, groups: &[HomogeneousCluster], batch: u32) -> Gro
         products: MatmulPrecision::Bits16,
         batch,
         pins: LayoutPins::default(),
+        sync: dtrain_recipes::Synchronisation::EXACT,
         constants: Constants::shipped(),
     };
     GroupedProblem::of(&problem, groups)
@@ -67,8 +68,7 @@ fn layout() -> GroupedLayout {
 fn equal_groups_with_even_layers_cost_what_one_cluster_costs() {
     let group = on("H100", 2, 8);
     let two = grouped(decoder(24, 2048, 16), &[group, group], 64);
-    let whole =
-        SearchProblem { cluster: HomogeneousCluster { devices: 32, ..group }, ..two.problems()[0].clone() };
+    let whole = SearchProblem { cluster: HostGroup { devices: 32, ..group }, ..two.problems()[0].clone() };
     let orders = [
         (PipelineSchedule::OneForwardOneBackward, 1),
         (PipelineSchedule::ZeroBubble, 1),
@@ -121,8 +121,8 @@ fn a_faster_group_has_more_layers_and_every_stage_fits() {
 
 #[test]
 fn a_group_that_only_slows_the_others_stays_idle() {
-    let mut weak = on("V100", 1, 1);
-    (weak.network, weak.link) = (1e8, 1e8);
+    let weak = on("V100", 1, 1);
+    let weak = weak.with_network(1e8).with_link(weak.link.class, Some(1e8));
     let two = grouped(decoder(8, 2048, 16), &[on("H100", 1, 8), weak], 32);
     let found = search(&two, 1, 3);
     assert_eq!(found.best[0].layout.runs.len(), 1, "{:?}", found.best[0]);
@@ -147,13 +147,13 @@ fn small(random: &mut SearchRng) -> GroupedProblem {
     let heads = [2, 4, 6, 8][random.pick(4)];
     let model = decoder([2, 3, 5, 6, 8, 12][random.pick(6)], heads * 128 * [1, 2, 4][random.pick(3)], heads);
     let count = [1, 1, 2, 2, 2, 3][random.pick(6)];
-    let groups: Vec<HomogeneousCluster> = (0..count)
+    let groups: Vec<HostGroup> = (0..count)
         .map(|_| {
             let devices = [1, 2, 3, 4, 6, 8][random.pick(if count == 3 { 4 } else { 6 })];
             let mut group = on(parts[random.pick(5)], 1, devices);
             group.per_host = [1, 2, devices][random.pick(3)].min(devices);
             group.memory *= [1.0, 0.5, 0.15, 0.05][random.pick(4)];
-            group.network *= [1.0, 0.1][random.pick(2)];
+            group.network.bandwidth *= [1.0, 0.1][random.pick(2)];
             group
         })
         .collect();

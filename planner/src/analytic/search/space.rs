@@ -5,29 +5,10 @@ use crate::analytic::{
     Transformer,
 };
 use crate::engine::{AttentionKernel, EngineSupport, UnsupportedLayout};
-use crate::hardware::GpuSpec;
+use crate::hardware::HostGroup;
 use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
-use dtrain_recipes::{LayoutPins, Recompute, ZeroStage};
-
-/// A cluster of equal devices, spread evenly over hosts.
-#[derive(Clone, Copy, Debug)]
-pub struct HomogeneousCluster {
-    /// Data sheet of each device.
-    pub gpu: &'static GpuSpec,
-    /// Number of devices in the cluster.
-    pub devices: u32,
-    /// Number of devices per host.
-    pub per_host: u32,
-    /// Bytes/s in the data sheet, one way, between a device and the other devices of its host.
-    pub link: f64,
-    /// Bytes/s of network per device in the data sheet.
-    pub network: f64,
-    /// Usable bytes of memory per device.
-    pub memory: f64,
-    /// Power limit of each device in watts; `None` for that of the data sheet.
-    pub watts: Option<f64>,
-}
+use dtrain_recipes::{LayoutPins, Recompute, Synchronisation, ZeroStage};
 
 /// A training whose layout is to be found: model, cluster, engine and pins.
 #[derive(Clone, Debug)]
@@ -35,7 +16,7 @@ pub struct SearchProblem {
     /// Dimensions of the model.
     pub model: Transformer,
     /// Devices to train on.
-    pub cluster: HomogeneousCluster,
+    pub cluster: HostGroup,
     /// Cost profile of the engine.
     pub engine: Software,
     /// The engine, whose restrictions layouts must meet; `None` if any layout is allowed.
@@ -48,6 +29,8 @@ pub struct SearchProblem {
     pub batch: u32,
     /// Values that the user fixed on some axes.
     pub pins: LayoutPins,
+    /// Synchronization of the replicas.
+    pub sync: Synchronisation,
     /// Constants of the cost model.
     pub constants: &'static Constants,
 }
@@ -63,28 +46,6 @@ pub(crate) fn to_count(dimension: f64) -> u32 {
 
 pub(in crate::analytic) fn divisors_of(n: u32) -> impl Iterator<Item = u32> {
     divisors(n.into()).into_iter().filter_map(|d| u32::try_from(d).ok())
-}
-
-impl HomogeneousCluster {
-    /// Creates a cluster of `hosts` hosts with `per_host` devices each, with the GPU's usual memory and
-    /// links.
-    pub fn of(gpu: &'static GpuSpec, hosts: u32, per_host: u32) -> Self {
-        Self {
-            gpu,
-            devices: hosts * per_host,
-            per_host,
-            link: gpu.link * 1e9,
-            network: gpu.network / 8.0 * 1e9,
-            memory: gpu.gibibytes * 1024f64.powi(3),
-            watts: None,
-        }
-    }
-
-    /// Returns the name of the devices, with their power limit if they have one.
-    pub fn part(&self) -> String {
-        let words = self.gpu.words.join(" ").to_uppercase();
-        self.watts.map_or_else(|| words.clone(), |watts| format!("{words} {watts}W"))
-    }
 }
 
 impl SearchProblem {
@@ -143,7 +104,7 @@ impl SearchProblem {
         let can_fold = shape.expert > 1 && shape.tensor * shape.context > 1;
         let folds: &[bool] = if can_fold { &[false, true] } else { &[false] };
         let neighbours = shape.tensor * shape.context;
-        let HomogeneousCluster { devices, per_host, .. } = self.cluster;
+        let HostGroup { devices, per_host, .. } = self.cluster;
         let has_orders = shape.pipeline > 1 && shape.data > 1 && neighbours < per_host && per_host < devices;
         let orders: &[RankOrder] = if has_orders { &ORDERS } else { &ORDERS[..1] };
         let mut all: Vec<StepConfig> = Vec::new();
@@ -179,7 +140,12 @@ impl SearchProblem {
 
     /// Returns the arrangement from which all layouts of the search are derived.
     fn arrangement(&self) -> Arrangement {
-        Arrangement { precision: self.products.precision(), device: DeviceKind::Cuda, ..Arrangement::SINGLE }
+        Arrangement {
+            precision: self.products.precision(),
+            device: DeviceKind::Cuda,
+            sync: self.sync,
+            ..Arrangement::SINGLE
+        }
     }
 
     /// Returns the recompute modes to try, each with its interval in layers.
@@ -230,9 +196,8 @@ impl SearchProblem {
 
     /// Returns the cost inputs of the layout `config`.
     pub fn at(&self, config: &StepConfig) -> StepInputs<'_> {
-        let HomogeneousCluster { gpu, per_host, watts, .. } = self.cluster;
+        let HostGroup { gpu, watts, .. } = self.cluster;
         let power = watts.map_or(1.0, |watts| gpu.clock_at(watts));
-        let [link, network] = [self.cluster.link, self.cluster.network].map(|rate| self.engine.reaches(rate));
         StepInputs {
             model: &self.model,
             config: *config,
@@ -245,7 +210,11 @@ impl SearchProblem {
                 power,
                 self.constants,
             ),
-            links: Interconnect::of(link, network, per_host.into(), &self.constants.general),
+            links: Interconnect::of(
+                &self.cluster,
+                |bandwidth| self.engine.reaches(bandwidth),
+                &self.constants.general,
+            ),
             kernel: self.kernel,
             products: self.products,
             constants: self.constants,

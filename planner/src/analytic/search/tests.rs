@@ -2,7 +2,7 @@ use super::*;
 use crate::analytic::{Constants, ExpertDims, MatmulPrecision, MicroBatchTimes, Software, Transformer};
 use crate::choice::pareto_front::pareto_front;
 use crate::engine::{AttentionKernel, EngineSupport, SoftwareStyle};
-use crate::hardware::gpu;
+use crate::hardware::{HostGroup, gpu};
 use crate::price::candidate_cost::CandidateCost;
 use crate::{engine, fixtures, what_if};
 use dtrain_recipes::{Decoder, LayoutPins, Model, PipelineSchedule, Recompute, ZeroStage};
@@ -32,13 +32,14 @@ fn problem(model: Transformer, devices: u32, batch: u32) -> SearchProblem {
     let part = gpu("H100").expect("it is in the table");
     SearchProblem {
         model,
-        cluster: HomogeneousCluster { devices, ..HomogeneousCluster::of(part, 1, 8.min(devices)) },
+        cluster: HostGroup { devices, ..HostGroup::of(part, 1, 8.min(devices)) },
         engine: Software::of(SoftwareStyle::Modern, Constants::shipped()),
         runs_on: None,
         kernel: AttentionKernel::Fused,
         products: MatmulPrecision::Bits16,
         batch,
         pins: LayoutPins::default(),
+        sync: dtrain_recipes::Synchronisation::EXACT,
         constants: Constants::shipped(),
     }
 }
@@ -58,7 +59,7 @@ proptest! {
         }
         let mut problem = problem(model, devices, batch);
         problem.cluster.memory = memory * 1e9;
-        problem.cluster.network = network;
+        problem.cluster = problem.cluster.with_network(network);
         let (bounded, all) = (search(&problem, 5), search_all(&problem, 5));
         prop_assert_eq!(all.bounded, 0);
         prop_assert_eq!(bounded.layouts, all.layouts);

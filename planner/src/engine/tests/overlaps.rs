@@ -3,13 +3,13 @@
 use super::written::planned;
 use super::*;
 use crate::BatchSplit;
-use crate::analytic::search::{HomogeneousCluster, SearchProblem};
+use crate::analytic::search::SearchProblem;
 use crate::analytic::software_profile::SoftwareProfile;
 use crate::analytic::step::StepTimes;
 use crate::analytic::{Constants, MatmulPrecision, Software, StepConfig};
 use crate::emit::emit;
 use crate::fixtures;
-use crate::hardware::gpu;
+use crate::hardware::{HostGroup, gpu};
 use crate::what_if::transformer;
 use dtrain_recipes::LayoutPins;
 use proptest::prelude::*;
@@ -86,13 +86,14 @@ fn overlap_that_is_priced_for_megatron_is_asked_for() {
         let hosts = plan.host.hosts.get();
         let problem = SearchProblem {
             model: transformer(&model),
-            cluster: HomogeneousCluster::of(gpu("H100").expect("it is in the table"), hosts, world / hosts),
+            cluster: HostGroup::of(gpu("H100").expect("it is in the table"), hosts, world / hosts),
             engine: Software::of_engine(&MEGATRON, &training, products.precision(), Constants::shipped()),
             runs_on: None,
             kernel: AttentionKernel::Fused,
             products,
             batch: arrangement.layout.readers() * MICRO_BATCHES,
             pins: LayoutPins::default(),
+            sync: dtrain_recipes::Synchronisation::EXACT,
             constants: Constants::shipped(),
         };
         let case = problem.at(&StepConfig { arrangement, micro_batch: 1, batch: problem.batch });

@@ -283,7 +283,7 @@ fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
 /// Returns the number of extra values per parameter that approximately equal replicas keep: the part not sent
 /// yet; the last common weights with their momentum, and the summed change; gradients in flight for some
 /// steps.
-fn kept_apart(arrangement: &Arrangement) -> u64 {
+pub(crate) fn kept_apart(arrangement: &Arrangement) -> u64 {
     let sync = &arrangement.sync;
     let residual = match sync.compress {
         Compression::None | Compression::F16 | Compression::Bf16 => 0,

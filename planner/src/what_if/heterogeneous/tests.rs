@@ -27,11 +27,11 @@ fn recipe() -> Recipe {
     recipe
 }
 
-fn on(part: &str, hosts: u32) -> HomogeneousCluster {
-    HomogeneousCluster::of(gpu(part).expect("it is in the table"), hosts, 8)
+fn on(part: &str, hosts: u32) -> HostGroup {
+    HostGroup::of(gpu(part).expect("it is in the table"), hosts, 8)
 }
 
-fn of(recipe: &Recipe, groups: &[HomogeneousCluster]) -> Result<MixedClusterPlan, DatasheetPlanError> {
+fn of(recipe: &Recipe, groups: &[HostGroup]) -> Result<MixedClusterPlan, DatasheetPlanError> {
     plan_mixed_cluster(recipe, groups, &crate::engine::MEGATRON)
 }
 

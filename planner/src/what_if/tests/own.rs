@@ -76,7 +76,11 @@ fn what_is_chosen_for_the_worker_is_within_its_abilities() {
     for priced in found.ties.iter().chain(&found.next).chain([&found.choice]) {
         let arrangement = &priced.config.arrangement;
         assert_eq!(
-            DTRAIN.unsupported_layout(&training, arrangement, to_count(priced.config.micro_batches())),
+            DTRAIN.unsupported_layout(
+                &training,
+                arrangement,
+                crate::analytic::search::to_count(priced.config.micro_batches())
+            ),
             None
         );
         assert_eq!(
@@ -96,10 +100,12 @@ fn what_is_chosen_for_the_worker_is_within_its_abilities() {
 #[test]
 fn faster_links_do_not_help_the_worker() {
     let usual = on("H100", 64);
-    let fast = HomogeneousCluster { link: 4.0 * usual.link, network: 4.0 * usual.network, ..usual };
+    let fast = usual
+        .with_link(usual.link.class, Some(4.0 * usual.link.bandwidth))
+        .with_network(4.0 * usual.network.bandwidth);
     let seconds = |cluster| of(&recipe(), cluster, &DTRAIN).expect("it fits").choice.step_seconds;
     assert!((seconds(fast) / seconds(usual) - 1.0).abs() < 1e-12);
-    let slow = HomogeneousCluster { network: 1e8, ..usual };
+    let slow = usual.with_network(1e8);
     assert!(seconds(slow) > 1.2 * seconds(usual));
 }
 
@@ -150,7 +156,7 @@ fn stage(recipe: &Recipe) -> dtrain_recipes::ZeroStage {
 
 #[test]
 fn a_power_limit_slows_and_is_told() {
-    let clipped = HomogeneousCluster { watts: Some(500.0), ..on("H100", 64) };
+    let clipped = HostGroup { watts: Some(500.0), ..on("H100", 64) };
     let (usual, slow) = (of(&recipe(), on("H100", 64), &MEGATRON), of(&recipe(), clipped, &MEGATRON));
     let (usual, slow) = (usual.expect("it fits"), slow.expect("it fits"));
     let ratio = slow.choice.step_seconds / usual.choice.step_seconds;

@@ -1,0 +1,165 @@
+//! Description of the machines that train: groups of equal hosts, their parts, and the links on each level.
+
+use super::{GpuSpec, Link, LinkClass, gpu, unknown};
+use dtrain_protocol::HostFacts;
+use serde::Serialize;
+
+/// Seconds of latency of a message between two devices of a host.
+const HOST_LATENCY: f64 = 10e-6;
+
+/// Seconds of latency of a message between hosts.
+const NETWORK_LATENCY: f64 = 25e-6;
+
+/// A group of hosts with equal devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostGroup {
+    /// Data sheet of each device.
+    pub gpu: &'static GpuSpec,
+    /// Number of devices in the group.
+    pub devices: u32,
+    /// Number of devices per host.
+    pub per_host: u32,
+    /// Link between pairs of devices that a bridge joins; `None` without bridges.
+    pub pair: Option<Link>,
+    /// Link of a device to all others of its host.
+    pub link: Link,
+    /// Network of a device to devices of other hosts.
+    pub network: Link,
+    /// Bytes of memory per device, as the driver reports them.
+    pub memory: f64,
+    /// Power limit of each device in watts; `None` for that of the data sheet.
+    pub watts: Option<f64>,
+    /// Facts about the group that were assumed.
+    pub assumed: Assumed,
+}
+
+/// Facts about a group of hosts that are assumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Assumed {
+    /// True if the speed of the network is the usual one of the part.
+    pub network: bool,
+    /// True if class and speed of the links within a host are the usual ones of the part.
+    pub link: bool,
+}
+
+/// An assumption about a machine, and the way to correct it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Assumption {
+    /// The assumption, in words.
+    pub what: String,
+    /// The flag or key that corrects it.
+    pub correct: String,
+}
+
+/// The machines of a training: groups of equal hosts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// The groups, at least one.
+    pub groups: Vec<HostGroup>,
+}
+
+impl Machine {
+    /// Describes the GPUs of `host` from their data sheets; `None` without GPUs. A GPU that the table lacks is
+    /// described by a mid-range one.
+    pub fn of_host(host: &HostFacts) -> Option<Self> {
+        let first = host.gpus.first()?;
+        let count = u32::try_from(host.gpus.len()).unwrap_or(u32::MAX);
+        let part = gpu(&first.name).unwrap_or_else(unknown);
+        #[expect(clippy::cast_precision_loss, reason = "bytes of memory are far below 2^52")]
+        let memory = first.memory_bytes as f64;
+        let group = HostGroup { memory, ..HostGroup::of(part, host.hosts.get(), count) };
+        Some(Self { groups: vec![group] })
+    }
+
+    /// Returns the number of devices in all groups.
+    pub fn devices(&self) -> u32 {
+        self.groups.iter().map(|group| group.devices).sum()
+    }
+}
+
+impl HostGroup {
+    /// Creates a group of `hosts` hosts with `per_host` devices each, with the memory and the links that are
+    /// usual for `gpu`.
+    pub fn of(gpu: &'static GpuSpec, hosts: u32, per_host: u32) -> Self {
+        let network = gpu.network_gbits / 8.0 * 1e9;
+        Self {
+            gpu,
+            devices: hosts * per_host,
+            per_host,
+            pair: None,
+            link: Link { class: gpu.link_class, bandwidth: 0.0, latency: HOST_LATENCY },
+            network: Link { class: LinkClass::Network, bandwidth: network, latency: NETWORK_LATENCY },
+            memory: gpu.memory_bytes(),
+            watts: None,
+            assumed: Assumed { network: true, link: true },
+        }
+        .with_link(gpu.link_class, None)
+    }
+
+    /// Returns the group with links of `class` within a host, of `bandwidth` bytes/s where that is stated.
+    #[must_use]
+    pub fn with_link(self, class: LinkClass, bandwidth: Option<f64>) -> Self {
+        let gpu = self.gpu;
+        let link =
+            |class, usual: f64| Link { class, bandwidth: bandwidth.unwrap_or(usual), latency: HOST_LATENCY };
+        let nvlink = gpu.link_gbs * 1e9;
+        let pcie = |class: LinkClass| gpu.pcie_gbs * 1e9 * class.pcie_share();
+        match class {
+            LinkClass::NvSwitch => Self { pair: None, link: link(class, nvlink), ..self },
+            LinkClass::Bridge => Self {
+                pair: Some(link(class, nvlink)),
+                link: Link {
+                    class: LinkClass::PeerPcie,
+                    bandwidth: pcie(LinkClass::PeerPcie),
+                    latency: HOST_LATENCY,
+                },
+                ..self
+            },
+            LinkClass::PeerPcie | LinkClass::ThroughHost | LinkClass::Network => {
+                Self { pair: None, link: link(class, pcie(class)), ..self }
+            }
+        }
+    }
+
+    /// Returns the group with a network of `bandwidth` bytes/s per device.
+    #[must_use]
+    pub fn with_network(self, bandwidth: f64) -> Self {
+        let network = Link { bandwidth, ..self.network };
+        Self { network, assumed: Assumed { network: false, ..self.assumed }, ..self }
+    }
+
+    /// Returns the number of hosts; a last one may have fewer devices.
+    pub fn hosts(&self) -> u32 {
+        self.devices.div_ceil(self.per_host)
+    }
+
+    /// Returns the name of the devices, with their power limit if they have one.
+    pub fn part(&self) -> String {
+        let name = self.gpu.name.clone();
+        self.watts.map_or_else(|| name.clone(), |watts| format!("{name} {watts}W"))
+    }
+
+    /// Returns what was assumed about links that the group uses, with the ways to correct it.
+    pub fn assumptions(&self) -> Vec<Assumption> {
+        let mut all = Vec::new();
+        if self.assumed.link && self.per_host > 1 {
+            let Link { class, bandwidth, .. } = self.pair.unwrap_or(self.link);
+            all.push(Assumption {
+                what: format!("{} at {} GB/s one way", class.words(), figure(bandwidth / 1e9)),
+                correct: "cluster.gpu.link".into(),
+            });
+        }
+        if self.assumed.network && self.devices > self.per_host {
+            all.push(Assumption {
+                what: format!("network of {} Gbit/s per GPU", figure(self.network.bandwidth * 8.0 / 1e9)),
+                correct: "--network".into(),
+            });
+        }
+        all
+    }
+}
+
+/// Formats a figure without decimals that mean nothing.
+fn figure(value: f64) -> String {
+    if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}

@@ -1,0 +1,52 @@
+//! Searches within the memory that an estimate leaves with certainty, then within all memory of the devices.
+
+use super::host_count;
+use crate::analytic::search::{LayoutSearchResult, SearchProblem, search_front};
+use crate::analytic::uncertainty::{Z_80_PERCENT, model_memory_uncertainty};
+use crate::hardware::HostGroup;
+
+/// Returns the factor by which the estimated memory of a layout must stay below that of a device, so that the
+/// upper end of its 80 % interval fits: nine in ten such layouts do.
+pub(super) fn memory_margin(problem: &SearchProblem) -> f64 {
+    (Z_80_PERCENT * model_memory_uncertainty(&problem.model, problem.constants)).exp()
+}
+
+/// Returns the problem with `share` of the memory of its devices.
+pub(super) fn with_memory(problem: &SearchProblem, share: f64) -> SearchProblem {
+    let cluster = HostGroup { memory: share * problem.cluster.memory, ..problem.cluster };
+    SearchProblem { cluster, ..problem.clone() }
+}
+
+/// Searches the layouts of `asked` that fit with a probability of 90 %; if there are none, those whose
+/// estimate fits. Returns the problem, with the hosts and the memory in use, and what was found.
+pub(super) fn search_that_fits(asked: &SearchProblem, keep: usize) -> (SearchProblem, LayoutSearchResult) {
+    let within = |share: f64| {
+        let problem = with_memory(asked, share);
+        let problem = SearchProblem { cluster: host_count::cluster_to_use(&problem), ..problem };
+        let found = search_front(&problem, keep);
+        (problem, found)
+    };
+    let (problem, found) = within(1.0 / memory_margin(asked));
+    // What an engine or divisibility refuses does not depend on memory.
+    if found.best.is_empty() && found.nearest.is_some() { within(1.0) } else { (problem, found) }
+}
+
+/// Returns the probability that a layout with the estimate `peak` exceeds `memory` bytes, given the standard
+/// deviation of the logarithm of the estimate.
+pub(super) fn chance_of_exceeding(peak: f64, memory: f64, deviation: f64) -> f64 {
+    let z = (memory / peak).ln() / deviation;
+    // Logistic approximation of the normal distribution, within 0.01 (Bowling et al. 2009).
+    1.0 / (1.0 + (0.07056 * z.powi(3) + 1.5976 * z).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chance_of_exceeding;
+
+    #[test]
+    fn the_upper_end_of_the_interval_is_exceeded_once_in_ten() {
+        let at = |z: f64| chance_of_exceeding(1.0, (z * 0.06).exp(), 0.06);
+        assert!((at(0.0) - 0.5).abs() < 1e-9 && (at(1.2816) - 0.1).abs() < 0.01, "{}", at(1.2816));
+        assert!(at(-1.0) > 0.8 && at(4.0) < 0.001);
+    }
+}
