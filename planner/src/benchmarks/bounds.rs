@@ -1,10 +1,9 @@
 //! Validates rows of a table: rejects values that no real training can have, and names the column.
 
-use super::sharding::stage;
 use super::table::TableRow;
 
 /// Upper limit of the values in each column, far above any real training.
-const LARGEST: [(&str, f64); 23] = [
+const LARGEST: [(&str, f64); 35] = [
     ("num_gpus", 1e7),
     ("gpus_per_node", 1e5),
     ("gpu_mem_gib", 1e5),
@@ -28,16 +27,28 @@ const LARGEST: [(&str, f64); 23] = [
     ("ep", 1e7),
     ("dp", 1e7),
     ("params_b", 1e9),
+    ("head_width", 1e6),
+    ("value_width", 1e6),
+    ("latent_query", 1e7),
+    ("latent_key_value", 1e7),
+    ("latent_rotary", 1e6),
+    ("window", 1e9),
+    ("window_share", 1.0),
+    ("shared_ffn", 1e8),
+    ("dense_layers", 1e4),
+    ("mtp_layers", 1e3),
+    ("shard_ranks", 1e7),
+    ("link_domain", 1e7),
 ];
 
 /// Columns of `LARGEST` that allow fractions; all others are counts.
-const FRACTIONS: [&str; 3] = ["gpu_mem_gib", "internode_gbps_per_gpu", "params_b"];
+const FRACTIONS: [&str; 4] = ["gpu_mem_gib", "internode_gbps_per_gpu", "params_b", "window_share"];
 
 /// Columns that must be 0 or 1.
 const SWITCHES: [&str; 2] = ["gated_mlp", "seq_parallel"];
 
 /// Pairs of columns of which the first may not exceed the second, with the reason.
-const AT_MOST: [(&str, &str, &str); 10] = [
+const AT_MOST: [(&str, &str, &str); 14] = [
     ("pp", "layers", "every stage has a layer"),
     ("kv_heads", "heads", "heads share those of keys and values"),
     ("heads", "hidden", "every head has a channel"),
@@ -48,6 +59,10 @@ const AT_MOST: [(&str, &str, &str); 10] = [
     ("dp", "num_gpus", "every replica has a GPU"),
     ("ep", "num_gpus", "every rank has a GPU"),
     ("micro_batch", "global_batch", "a micro-batch is a part of it"),
+    ("shard_ranks", "num_gpus", "every replica has a GPU"),
+    ("dense_layers", "layers", "they are among all layers"),
+    ("latent_rotary", "head_width", "rotary channels are a part of a head"),
+    ("mtp_layers", "layers", "they are fewer than those of the model"),
 ];
 
 /// Returns an error that names the column and the reason if `row` cannot describe a training.
@@ -60,9 +75,6 @@ pub(super) fn check(row: &TableRow) -> Result<(), String> {
             "" | "0" | "1" => {}
             text => return Err(format!("`{column}` is `{text}`: 0 or 1 is wanted")),
         }
-    }
-    if let Some(stage) = stage(row).filter(|stage| ![0.0, 1.0, 2.0, 3.0].contains(stage)) {
-        return Err(format!("`zero` is {stage}: the stages of ZeRO are 0, 1, 2 and 3"));
     }
     for (column, other, why) in AT_MOST {
         if let (Some(value), Some(most)) = (row.positive(column), row.positive(other))

@@ -77,6 +77,10 @@ pub struct ComparisonGroup {
     pub has_experts: bool,
 }
 
+/// Standard deviation of ln(measured / estimated seconds) from a vocabulary or a gate that is assumed: a gate
+/// is a third of the products of a feed-forward block.
+const UNKNOWN_MODEL: f64 = 0.1;
+
 /// Estimate for a row before any measurement is used.
 struct UncorrectedEstimate<'a> {
     training: ResolvedTraining<'a>,
@@ -131,7 +135,9 @@ fn uncorrected<'a>(row: &TableRow, constants: &'a Constants) -> Result<Uncorrect
     let step = StepTimes::of(&case);
     Ok(UncorrectedEstimate {
         seconds: step.total(),
-        doubt: step_time_uncertainty(&case, training.gpu, training.unknown).deviation(),
+        doubt: step_time_uncertainty(&case, training.gpu, training.unknown)
+            .deviation()
+            .hypot(if training.is_model_assumed { UNKNOWN_MODEL } else { 0.0 }),
         bytes: PeakMemory::of(&case).total(),
         counted: PeakMemory::state_and_activations(&case),
         training,
@@ -141,7 +147,16 @@ fn uncorrected<'a>(row: &TableRow, constants: &'a Constants) -> Result<Uncorrect
 /// Returns the result for a row that could not be priced.
 fn without_estimate(row: &TableRow) -> RowEstimate {
     let name = |column| row.text(column).to_owned();
-    let work = ["global_batch", "seq", "precision", "framework"].map(|column| row.text(column)).join(" | ");
+    let first = |columns: [&'static str; 2]| {
+        columns.map(|column| row.text(column)).into_iter().find(|cell| !cell.is_empty())
+    };
+    let work = [
+        row.text("global_batch"),
+        row.text("seq"),
+        first(["precision", "products"]).unwrap_or_default(),
+        first(["framework", "style"]).unwrap_or_default(),
+    ]
+    .join(" | ");
     RowEstimate {
         id: row.id.clone(),
         source: name("source"),

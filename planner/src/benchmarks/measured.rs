@@ -30,8 +30,7 @@ fn operations(row: &TableRow) -> Option<f64> {
         ["layers", "hidden", "seq", "global_batch"].map(|column| row.positive(column));
     let (layers, hidden, s, batch) = (layers?, hidden?, s?, batch?);
     let by_paper = |factor: f64, head: f64| {
-        let vocabulary =
-            row.positive("vocab").unwrap_or_else(|| super::families::vocabulary(row.text("model")));
+        let vocabulary = super::cells::vocabulary(row);
         factor
             * batch
             * s

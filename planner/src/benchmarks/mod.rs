@@ -6,17 +6,18 @@
 //! is priced.
 
 mod bounds;
+mod cells;
+mod columns;
 pub mod estimate;
-pub mod families;
 mod gpu_cell;
 pub mod measured;
 pub mod read;
 mod row_degrees;
 pub mod score;
 mod sharding;
-pub mod software;
 pub mod table;
 pub mod training;
+mod words;
 
 pub use estimate::{RowEstimate, estimate_rows};
 pub use score::{AccuracyScores, scores};

@@ -1,20 +1,19 @@
 //! Converts the cells of a row into a training, with a default for each blank cell.
 
 use super::bounds;
-use super::families::{FamilyTraits, family, is_gated, vocabulary};
+use super::cells::{GPT_2_VOCABULARY, TypedCells, shard_ranks, typed_cells};
 use super::gpu_cell::gpu_of;
 use super::row_degrees::{RowDegrees, shape};
-use super::sharding::{shard, stage, zero};
-use super::software::style;
-use super::table::{TableRow, has_any, has_word};
+use super::sharding::{shard, usual_stage};
+use super::table::TableRow;
 use super::training::ResolvedTraining;
 use crate::analytic::search::to_count;
 use crate::analytic::{
-    Constants, Degrees, ExpertDims, Interconnect, LatentDims, MatmulPrecision, MissingInputs, Software,
-    StepConfig, Transformer, WindowDims,
+    Constants, Degrees, ExpertDims, Interconnect, MatmulPrecision, MissingInputs, Software, StepConfig,
+    Transformer,
 };
 use crate::engine::{AttentionKernel, SoftwareStyle};
-use crate::hardware::{AcceleratorKind, GpuSpec, HostGroup, normalized_gpu_name, unknown};
+use crate::hardware::{AcceleratorKind, GpuSpec, HostGroup, unknown};
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 
@@ -33,41 +32,42 @@ pub fn resolve_training<'a>(
     }
     let named = gpu_of(row)?;
     let part = named.map(|named| named.gpu);
-    let model = model(row);
+    let cells = typed_cells(row)?;
+    let model = model(row, &cells)?;
     let shape = shape(row);
-    let known = style(row.text("framework"), row.text("notes"));
-    refuse_part(row, known, part)?;
-    let engine = engine(row, known.unwrap_or_else(|| likely_style(shape, part)), constants);
-    let config = config(row, &model, engine.style, shape);
+    refuse_part(row, cells.style, part)?;
+    let engine = engine(&cells, cells.style.unwrap_or_else(|| likely_style(shape, part)), constants);
+    let config = config(row, &cells, &model, engine.style, shape)?;
     let gpu = part.unwrap_or_else(unknown);
     let network = row.positive("internode_gbps_per_gpu");
-    let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
+    let products = products(&cells, gpu);
     let mut training = ResolvedTraining {
         power: named.and_then(|named| named.watts).map_or(1.0, |watts| gpu.clock_at(watts)),
         links: links(gpu, network, shape, constants),
         memory: memory(row, gpu),
         unknown: MissingInputs {
             hardware: part.is_none(),
-            software: known.is_none(),
+            software: cells.style.is_none(),
             micro_batch: row.positive("micro_batch").is_none(),
-            chunks: chunks_are_unknown(row, engine.style, config.pipeline()),
-            recompute: recompute(row).is_none(),
-            attention: row.text("attention").is_empty(),
+            chunks: chunks_are_unknown(row, &cells, engine.style, config.pipeline()),
+            recompute: cells.recompute.is_none(),
+            attention: cells.kernel.is_none(),
             network: network.is_none() && shape.ranks > shape.per_host,
-            precision: precision_is_doubtful(row),
-            zero: stage(row).is_none(),
+            precision: products_are_doubtful(&cells, products),
+            zero: cells.zero.is_none(),
         },
         model,
         config,
         engine,
         gpu,
-        kernel,
+        kernel: cells.kernel.unwrap_or_else(|| usual_kernel(engine.style)),
         products,
         constants,
+        is_model_assumed: cells.model.vocabulary.is_none() || cells.model.is_gated.is_none(),
         assumptions: Vec::new(),
     };
     training.assume_recompute();
-    describe(&mut training, row, shape);
+    describe(&mut training, row, &cells, shape);
     if training.unknown.micro_batch && tunes_micro_batch(engine.style) {
         training.assume_micro_batch();
     }
@@ -111,9 +111,11 @@ fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSp
         | None => false,
     };
     if is_refused {
-        let (framework, hardware) = (row.text("framework"), row.text("hardware"));
+        let column = if row.text("style").is_empty() { "framework" } else { "style" };
         return Err(format!(
-            "`framework` is `{framework}`, which does not run on `hardware`, which is `{hardware}`"
+            "`{column}` is `{}`, which does not run on `hardware`, which is `{}`",
+            row.text(column),
+            row.text("hardware")
         ));
     }
     Ok(())
@@ -131,81 +133,79 @@ fn likely_style(shape: RowDegrees, part: Option<&GpuSpec>) -> SoftwareStyle {
     }
 }
 
-fn model(row: &TableRow) -> Transformer {
-    let name = row.text("model");
+fn model(row: &TableRow, cells: &TypedCells) -> Result<Transformer, String> {
     let number = |column: &str| row.positive(column);
     let [layers, hidden, heads, sequence] =
         ["layers", "hidden", "heads", "seq"].map(|column| number(column).unwrap_or(1.0));
-    let family = family(name);
-    let is_gated = row.number("gated_mlp").map_or_else(|| is_gated(name), |gated| gated > 0.0);
+    let named = &cells.model;
+    let is_gated = named.is_gated.unwrap_or(false);
     let count = number("moe_experts");
     let usual = if is_gated { 8.0 * hidden / 3.0 } else { 4.0 * hidden };
     let ffn = number("ffn").or(count.and(number("moe_ffn"))).unwrap_or(usual);
-    let head = family.head.unwrap_or(hidden / heads);
-    Transformer {
+    let head = named.head.unwrap_or(hidden / heads);
+    if let Some(latent) = named.latent.filter(|latent| latent.rotary > head) {
+        return Err(format!(
+            "`latent_rotary` is {}, more than the {head} channels of a head: set `head_width`",
+            latent.rotary
+        ));
+    }
+    let experts = count.map(|count| ExpertDims {
+        count,
+        chosen: number("moe_topk").unwrap_or(1.0),
+        ffn: number("moe_ffn").unwrap_or(ffn),
+        shared: named.shared,
+        dense_layers: named.dense_layers,
+        drop: named.drops_tokens,
+    });
+    Ok(Transformer {
         layers,
         hidden,
         heads,
         kv_heads: number("kv_heads").unwrap_or(heads),
         head,
-        head_value: family.head_value.unwrap_or(head),
-        latent: family.latent.map(|(query, key_value, rotary)| LatentDims { query, key_value, rotary }),
-        // Every second layer has a window.
-        window: family.window.map(|tokens| WindowDims { tokens, share: 0.5 }),
+        head_value: named.head_value.unwrap_or(head),
+        latent: named.latent,
+        window: named.window,
         ffn,
         is_gated,
-        experts: count.map(|count| experts(row, &family, count, ffn)),
-        vocabulary: number("vocab").unwrap_or_else(|| vocabulary(name)),
+        experts,
+        vocabulary: named.vocabulary.unwrap_or(GPT_2_VOCABULARY),
         sequence,
-        mtp_layers: if name.to_lowercase().contains("mtp") { 1.0 } else { 0.0 },
-    }
+        mtp_layers: named.mtp_layers,
+    })
 }
 
-fn experts(row: &TableRow, family: &FamilyTraits, count: f64, ffn: f64) -> ExpertDims {
-    ExpertDims {
-        count,
-        chosen: row.positive("moe_topk").unwrap_or(1.0),
-        ffn: row.positive("moe_ffn").unwrap_or(ffn),
-        shared: family.shared,
-        dense_layers: family.dense_layers,
-        drop: row.lower("model").contains("tokendrop"),
-    }
-}
-
-fn engine(row: &TableRow, style: SoftwareStyle, constants: &Constants) -> Software {
-    let name = row.lower("framework");
+fn engine(cells: &TypedCells, style: SoftwareStyle, constants: &Constants) -> Software {
     let mut engine = Software::of(style, constants);
     let profile = &mut engine.profile;
-    if has_any(&name, &["nemo", "bridge"]) {
-        // These engines reduce gradients in 16 bits.
-        profile.gradient_bytes = 2.0;
-    }
-    if is_composer(row) {
-        // Its loss is fused with the head.
+    profile.gradient_bytes = cells.gradient_bytes.unwrap_or(profile.gradient_bytes);
+    if cells.is_loss_fused {
         profile.logit_bytes = 4.0;
     }
-    if has_any(&normalized_gpu_name(&format!("{name} {}", row.text("notes"))), &["asynctp"]) {
+    if cells.is_tensor_async {
         profile.hidden_tensor = profile.hidden_tensor.max(0.5);
     }
     engine
 }
 
-fn is_composer(row: &TableRow) -> bool {
-    has_any(&row.lower("framework"), &["foundry", "composer"])
-}
-
-fn config(row: &TableRow, model: &Transformer, style: SoftwareStyle, shape: RowDegrees) -> StepConfig {
+fn config(
+    row: &TableRow,
+    cells: &TypedCells,
+    model: &Transformer,
+    style: SoftwareStyle,
+    shape: RowDegrees,
+) -> Result<StepConfig, String> {
     let RowDegrees { tensor, pipeline, context, data, .. } = shape;
     let batch = row.positive("global_batch").unwrap_or(1.0);
     let sequence = row.number("seq_parallel").map(|value| value > 0.0);
-    let chunks = chunks(row, model, style, pipeline);
-    let zero = zero(row, style);
+    let chunks = chunks(row, cells, model, style, pipeline);
+    let zero = cells.zero.unwrap_or_else(|| usual_stage(style));
     let arrangement = Arrangement {
         zero,
         sequence: sequence
             .unwrap_or(tensor > 1.0 && matches!(style, SoftwareStyle::Modern | SoftwareStyle::Compiled)),
-        recompute: recompute(row).unwrap_or(Recompute::None),
-        schedule: schedule(row, chunks),
+        recompute: cells.recompute.unwrap_or(Recompute::None),
+        schedule: schedule(cells, chunks),
         chunks: to_count(chunks),
         ends: ends(model, pipeline * chunks),
         precision: Precision::Bf16,
@@ -230,9 +230,17 @@ fn config(row: &TableRow, model: &Transformer, style: SoftwareStyle, shape: RowD
     if zero != ZeroStage::Zero0 {
         let replicas = config.arrangement.replicas();
         let on_a_host = to_count((shape.per_host / (tensor * context)).floor().max(1.0));
-        config.arrangement.shard = shard(row, on_a_host, replicas).unwrap_or(replicas);
+        let group = cells.shard.and_then(|group| shard(group, on_a_host, replicas));
+        config.arrangement.shard = group.unwrap_or(replicas);
     }
-    config
+    match shard_ranks(row) {
+        Some(ranks) if ranks != config.arrangement.shard => Err(format!(
+            "`shard_ranks` is {ranks}: state is sharded among replicas, of which there are {}, from stage 1 of \
+             ZeRO on",
+            config.arrangement.replicas()
+        )),
+        _ => Ok(config),
+    }
 }
 
 /// Returns the numbers of layers that embedding and head count as for the layers to divide into `runs`; zero
@@ -265,14 +273,20 @@ fn tunes_micro_batch(style: SoftwareStyle) -> bool {
     matches!(style, SoftwareStyle::Research | SoftwareStyle::Megatron | SoftwareStyle::Modern)
 }
 
-fn chunks(row: &TableRow, model: &Transformer, style: SoftwareStyle, pipeline: f64) -> f64 {
+fn chunks(
+    row: &TableRow,
+    cells: &TypedCells,
+    model: &Transformer,
+    style: SoftwareStyle,
+    pipeline: f64,
+) -> f64 {
     if let Some(chunks) = row.positive("vp") {
         return chunks;
     }
-    let (layers, interleaved) = (model.layers, row.lower("schedule").contains("interleaved"));
+    let (layers, interleaved) = (model.layers, is_interleaved(cells));
     let divides = |chunks: &f64| layers % (chunks * pipeline) == 0.0;
     match () {
-        () if pipeline <= 1.0 => 1.0,
+        () if pipeline <= 1.0 || (cells.schedule.is_some() && !interleaved) => 1.0,
         // Their recipes interleave dense models with up to five chunks.
         () if style == SoftwareStyle::Modern && model.experts.is_none() => {
             if layers % pipeline == 0.0 {
@@ -289,64 +303,48 @@ fn chunks(row: &TableRow, model: &Transformer, style: SoftwareStyle, pipeline: f
     }
 }
 
-/// Returns the pipeline schedule of a row; several chunks mean interleaving, whatever its name.
-fn schedule(row: &TableRow, chunks: f64) -> PipelineSchedule {
-    let name = normalized_gpu_name(row.text("schedule"));
-    match () {
-        () if chunks > 1.0 => PipelineSchedule::Interleaved,
-        () if has_any(&name, &["zerobubble", "zbh", "zbv", "dualpipe"]) => PipelineSchedule::ZeroBubble,
-        () if name.contains("gpipe") => PipelineSchedule::Gpipe,
-        () => PipelineSchedule::OneForwardOneBackward,
+/// Returns the pipeline schedule of a layout with this many chunks per stage.
+fn schedule(cells: &TypedCells, chunks: f64) -> PipelineSchedule {
+    match cells.schedule {
+        _ if chunks > 1.0 => PipelineSchedule::Interleaved,
+        Some(schedule @ (PipelineSchedule::ZeroBubble | PipelineSchedule::Gpipe)) => schedule,
+        // With one chunk, interleaving is 1F1B.
+        Some(PipelineSchedule::Interleaved | PipelineSchedule::OneForwardOneBackward) | None => {
+            PipelineSchedule::OneForwardOneBackward
+        }
     }
 }
 
-fn chunks_are_unknown(row: &TableRow, style: SoftwareStyle, pipeline: f64) -> bool {
-    let may = row.lower("schedule").contains("interleaved") || style == SoftwareStyle::Modern;
+/// Returns `true` if the number of chunks per stage follows from the style of the engine alone.
+fn chunks_are_unknown(row: &TableRow, cells: &TypedCells, style: SoftwareStyle, pipeline: f64) -> bool {
+    let may = is_interleaved(cells) || (style == SoftwareStyle::Modern && cells.schedule.is_none());
     row.positive("vp").is_none() && pipeline > 1.0 && may
 }
 
-fn recompute(row: &TableRow) -> Option<Recompute> {
-    match row.lower("recompute").as_str() {
-        "full" => Some(Recompute::Full),
-        "none" => Some(Recompute::None),
-        "selective" | "selective-op" => Some(Recompute::Selective),
-        _ => None,
+fn is_interleaved(cells: &TypedCells) -> bool {
+    cells.schedule == Some(PipelineSchedule::Interleaved)
+}
+
+/// Returns the format of the products: as stated, but of 16 bits on a device without 8.
+fn products(cells: &TypedCells, gpu: &GpuSpec) -> MatmulPrecision {
+    match cells.products {
+        None => MatmulPrecision::Bits16,
+        Some(MatmulPrecision::Bits32) => MatmulPrecision::Bits32,
+        Some(_) if gpu.dense_8 <= 0.0 => MatmulPrecision::Bits16,
+        Some(products) => products,
     }
 }
 
-fn products(row: &TableRow, gpu: &GpuSpec) -> MatmulPrecision {
-    let precision = row.lower("precision");
-    let by_tensor = has_any(&precision, &["tensor", "delayed", "current"]) || has_word(&precision, "cs");
-    let by_block = has_any(&precision, &["mx", "block", "nv"]);
-    match () {
-        () if has_any(&precision, &["fp32", "tf32", "float32"]) => MatmulPrecision::Bits32,
-        () if gpu.dense_8 <= 0.0 => MatmulPrecision::Bits16,
-        () if precision.contains("fp4") => MatmulPrecision::Blocks4,
-        () if !has_any(&precision, &["fp8", "float8"]) => MatmulPrecision::Bits16,
-        // If a cell names both, per-tensor scales win: they are older and more common.
-        () if by_block && !by_tensor => MatmulPrecision::Blocks8,
-        () => MatmulPrecision::Bits8,
-    }
+/// Returns `true` if the format of the products is open, not that which the row states, or one that no
+/// published run had.
+fn products_are_doubtful(cells: &TypedCells, products: MatmulPrecision) -> bool {
+    cells.products != Some(products) || matches!(products, MatmulPrecision::Bits32 | MatmulPrecision::Blocks4)
 }
 
-fn precision_is_doubtful(row: &TableRow) -> bool {
-    let precision = row.lower("precision");
-    precision.is_empty() || has_any(&precision, &["not stated", "fp4", "fp32", "tf32", "float32"])
-}
-
-fn kernel(row: &TableRow, style: SoftwareStyle) -> AttentionKernel {
-    let (attention, precision) = (row.lower("attention"), row.lower("precision"));
-    let is_flash = !attention.contains("sdpa")
-        && (has_any(&attention, &["cudnn", "fused", "fa3", "transformer engine"])
-            || has_word(&attention, "te"));
-    match style {
-        _ if attention.contains("unfused") => AttentionKernel::Unfused,
-        _ if is_flash => AttentionKernel::Fused,
-        _ if !attention.is_empty() && is_composer(row) => AttentionKernel::Flash1,
-        _ if !attention.is_empty() => AttentionKernel::Flash2,
-        SoftwareStyle::Xla if !has_word(&precision, "te") => AttentionKernel::Unfused,
-        _ => style.kernel(),
-    }
+/// Returns the attention kernel of an engine whose row does not state it. Programs in JAX fuse none without
+/// Transformer Engine.
+fn usual_kernel(style: SoftwareStyle) -> AttentionKernel {
+    if style == SoftwareStyle::Xla { AttentionKernel::Unfused } else { style.kernel() }
 }
 
 fn recomputed(recompute: Recompute) -> &'static str {
@@ -358,10 +356,10 @@ fn recomputed(recompute: Recompute) -> &'static str {
 }
 
 /// Adds an assumption in words for each setting that the row leaves open.
-fn describe(training: &mut ResolvedTraining<'_>, row: &TableRow, degrees: RowDegrees) {
+fn describe(training: &mut ResolvedTraining<'_>, row: &TableRow, cells: &TypedCells, degrees: RowDegrees) {
     let MissingInputs { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
         training.unknown;
-    let ResolvedTraining { config, engine, kernel, .. } = training;
+    let ResolvedTraining { config, engine, kernel, products, .. } = training;
     let Arrangement { chunks: runs, recompute: again, zero: stage, .. } = config.arrangement;
     let said = [
         (hardware, "unknown GPU type: a mid-range one is assumed".to_owned()),
@@ -377,7 +375,13 @@ fn describe(training: &mut ResolvedTraining<'_>, row: &TableRow, degrees: RowDeg
         (recompute, recomputed(again).to_owned()),
         (attention, format!("{kernel:?} attention").to_lowercase()),
         (network, "network typical for the GPU type".to_owned()),
-        (precision && row.text("precision").is_empty(), "products of 16 bits".to_owned()),
+        (precision && cells.products.is_none(), "products of 16 bits".to_owned()),
+        (
+            cells.products.is_some_and(|stated| stated != *products),
+            "products of 16 bits: the device has none of 8".to_owned(),
+        ),
+        (cells.model.vocabulary.is_none(), format!("vocabulary of {GPT_2_VOCABULARY} tokens")),
+        (cells.model.is_gated.is_none(), "feed-forward block without a gate".to_owned()),
         (
             row.positive("dp").is_some_and(|data| data != degrees.data),
             format!("{} replicas: `dp` does not agree with `num_gpus`", degrees.data),

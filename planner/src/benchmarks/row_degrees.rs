@@ -1,7 +1,7 @@
 //! Degrees of parallelism that a row of a table states.
 
-use super::table::{TableRow, has_any};
-use crate::hardware::normalized_gpu_name;
+use super::table::TableRow;
+use super::words;
 
 /// Number of devices per host if a row does not state it.
 const PER_HOST: f64 = 8.0;
@@ -26,13 +26,9 @@ pub(super) fn shape(row: &TableRow) -> RowDegrees {
     let rest = (ranks / others).max(1.0);
     // The number of devices wins: some tables count replicas differently.
     let data = row.positive("dp").filter(|data| (others * data - ranks).abs() < 0.5).unwrap_or(rest);
-    let name = normalized_gpu_name(row.text("hardware"));
     let said = row.positive("gpus_per_node").unwrap_or(PER_HOST);
-    let domain = match () {
-        // One NVLink domain spans a rack.
-        () if has_any(&name, &["gb200", "gb300", "nvl72"]) => said.max(72.0),
-        () if name.contains("tpu") => said.max(256.0),
-        () => said,
-    };
+    let domain = row.positive("link_domain").unwrap_or_else(|| {
+        words::link_domain(row.text("hardware")).map_or(said, |smallest| said.max(smallest))
+    });
     RowDegrees { ranks, per_host: domain.min(ranks), tensor, pipeline, context, data }
 }

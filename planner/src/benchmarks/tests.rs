@@ -183,6 +183,35 @@ fn more_work_takes_longer_and_faster_parts_less() {
 }
 
 #[test]
+fn the_first_format_in_the_cell_is_that_of_the_products() {
+    for cell in [
+        "bf16 (fp32 grad accum)",
+        "bf16 (fp32 grad RS)",
+        "BF16, fp32 master weights",
+        "bf16; tf32 elsewhere",
+        "fp16 + fp32 reduction",
+        "amp_bf16",
+        "bf16-PURE",
+        "TE bf16",
+        "(fp32 grads) bf16",
+    ] {
+        assert_eq!(seconds(&[("precision", cell)]), seconds(&[("precision", "bf16")]), "{cell}");
+        assert_eq!(doubt(&[("precision", cell)]), doubt(&[("precision", "bf16")]), "{cell}");
+    }
+    for cell in ["FP8-CS", "FP8", "amp_fp8", "FP8 (25.09 table: primary=per-tensor CS, parenthesis=block/MX)"]
+    {
+        assert_eq!(seconds(&[("precision", cell)]), seconds(&[("precision", "fp8")]), "{cell}");
+    }
+    for cell in ["FP8-MX", "fp8 (block scales, bf16 grads)"] {
+        assert_eq!(seconds(&[("precision", cell)]), seconds(&[("precision", "MXFP8")]), "{cell}");
+    }
+    let open = one(&[("precision", "not stated")]);
+    assert!(open.assumptions.iter().any(|words| words.contains("16 bits")), "{open:?}");
+    let reason = one(&[("precision", "int7")]).reason.unwrap_or_default();
+    assert!(reason.starts_with("`precision` is `int7`: wanted one of fp32, tf32, bf16"), "{reason}");
+}
+
+#[test]
 fn memory_says_whether_a_row_fits_unless_it_cannot_know() {
     assert_eq!(one(&[("recompute", "full")]).fits, Some(true));
     let large = [("micro_batch", "16"), ("recompute", "none")];

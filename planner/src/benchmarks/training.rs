@@ -33,6 +33,8 @@ pub struct ResolvedTraining<'a> {
     pub constants: &'a Constants,
     /// Inputs that were assumed, which widen the prediction interval.
     pub unknown: MissingInputs,
+    /// True if the vocabulary or the gate of the model is assumed, which widens the prediction interval too.
+    pub is_model_assumed: bool,
     /// Assumptions about open settings, in words.
     pub assumptions: Vec<String>,
 }

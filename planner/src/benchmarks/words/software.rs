@@ -1,6 +1,6 @@
 //! Recognizes the software style of an engine by its name.
 
-use super::table::{has_any, has_word};
+use crate::benchmarks::table::{has_any, has_word};
 use crate::engine::SoftwareStyle;
 use crate::hardware::normalized_gpu_name;
 
@@ -41,7 +41,7 @@ const FSDP: &[&str] = &[
 
 /// Returns the software style of the engine `framework`, in a row with the given `notes`; `None` if the name
 /// is unknown.
-pub fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
+pub(in crate::benchmarks) fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
     let name = normalized_gpu_name(framework);
     let is_megatron = name.contains("megatron");
     match () {
