@@ -166,7 +166,9 @@ fn latent(row: &TableRow, usual: Option<LatentDims>) -> Result<Option<LatentDims
     match cells {
         [Some(query), Some(key_value), Some(rotary)] => Ok(Some(LatentDims { query, key_value, rotary })),
         [None, None, None] => Ok(None),
-        _ => Err(format!("of {}, one is missing or 0: latent attention has them all", columns.join(", "))),
+        _ => Err("of `latent_query`, `latent_key_value`, `latent_rotary`, one is missing or 0: latent attention has \
+                  them all"
+            .to_owned()),
     }
 }
 

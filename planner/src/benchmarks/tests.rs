@@ -1,6 +1,7 @@
 //! Tests of benchmark estimates on rows with known answers.
 
 mod by_hand;
+mod columns;
 
 use super::*;
 use crate::analytic::Constants;
