@@ -36,6 +36,9 @@ const TYPED: [&str; 20] = [
     "link_domain",
 ];
 
+/// Cells by column.
+type Cells<'a> = &'a [(&'a str, &'a str)];
+
 /// Returns a row of the table of measured layouts without the cells in `columns`.
 fn without(cells: &BTreeMap<String, String>, columns: &[&str]) -> TableRow {
     let left = cells.iter().filter(|(name, _)| !columns.contains(&name.as_str()));
@@ -81,7 +84,7 @@ fn measured_rows_read_alike_by_columns_and_by_words() {
 fn a_typed_column_decides_whatever_the_words_say() {
     let experts = [("moe_experts", "8"), ("moe_ffn", "14336"), ("moe_topk", "2")];
     let pipeline = [("pp", "4"), ("vp", ""), ("global_batch", "64")];
-    let cases: &[(&[(&str, &str)], (&str, &str), &[(&str, &str)])] = &[
+    let cases: &[(Cells<'_>, (&str, &str), Cells<'_>)] = &[
         (&[], ("products", "fp8"), &[("precision", "fp8")]),
         (&[("precision", "MXFP8")], ("products", "bf16"), &[]),
         (&[("precision", "an unknown word")], ("products", "fp4-block"), &[("precision", "nvfp4")]),
