@@ -115,8 +115,8 @@ fn schedule(row: &TableRow) -> Result<Option<PipelineSchedule>, String> {
     };
     match row.positive("vp") {
         Some(chunks) if chunks > 1.0 && schedule != PipelineSchedule::Interleaved => Err(format!(
-            "`vp` is {chunks}: of the schedules, only `interleaved` is priced with several chunks a stage, and \
-             `pipeline_schedule` is `{}`",
+            "`vp` is {chunks}: of the schedules, only `interleaved` is priced with several chunks a \
+             stage, and `pipeline_schedule` is `{}`",
             row.text("pipeline_schedule")
         )),
         _ => Ok(Some(schedule)),
@@ -166,8 +166,8 @@ fn latent(row: &TableRow, usual: Option<LatentDims>) -> Result<Option<LatentDims
     match cells {
         [Some(query), Some(key_value), Some(rotary)] => Ok(Some(LatentDims { query, key_value, rotary })),
         [None, None, None] => Ok(None),
-        _ => Err("of `latent_query`, `latent_key_value`, `latent_rotary`, one is missing or 0: latent attention has \
-                  them all"
+        _ => Err("of `latent_query`, `latent_key_value`, `latent_rotary`, one is missing or 0: latent \
+                  attention has them all"
             .to_owned()),
     }
 }

@@ -235,7 +235,8 @@ fn config(
     }
     match shard_ranks(row) {
         Some(ranks) if ranks != config.arrangement.shard => Err(format!(
-            "`shard_ranks` is {ranks}: it must divide the {} replicas, which share state from stage 1 of ZeRO on",
+            "`shard_ranks` is {ranks}: it must divide the {} replicas, which share state from \
+             stage 1 of ZeRO on",
             config.arrangement.replicas()
         )),
         _ => Ok(config),

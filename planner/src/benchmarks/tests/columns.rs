@@ -63,8 +63,8 @@ fn resolved(row: &TableRow) -> String {
         assumptions,
     } = resolve_training(row, Constants::shipped()).expect("every row can be priced");
     format!(
-        "{model:?} {config:?} {engine:?} {gpu:?} {power} {kernel:?} {products:?} {links:?} {memory} {unknown:?} \
-         {is_model_assumed} {assumptions:?}"
+        "{model:?} {config:?} {engine:?} {gpu:?} {power} {kernel:?} {products:?} {links:?} {memory} \
+         {unknown:?} {is_model_assumed} {assumptions:?}"
     )
 }
 
@@ -266,7 +266,8 @@ fn cell() -> impl Strategy<Value = String> {
         "full",
         "selective",
     ]);
-    prop_oneof![4 => known.prop_map(str::to_owned), 2 => (0_u32..70).prop_map(|n| n.to_string()), 1 => ".{0,12}"]
+    let number = (0_u32..70).prop_map(|number| number.to_string());
+    prop_oneof![4 => known.prop_map(str::to_owned), 2 => number, 1 => ".{0,12}"]
 }
 
 proptest! {
