@@ -80,8 +80,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         return Err(PlanError::NothingFits { rejected });
     };
     let tokens = tokens(request, batch.value, &cost_model.time(first));
-    let recommended =
-        learning_rate::recommended_peak(&recipe.model, &recipe.train.optimizer, batch.value, tokens);
+    let recommended = learning_rate::recommended_peak(&recipe.model, &recipe.train, batch.value, tokens);
     let recommended =
         learning_rate_correction::apply_corrections(recommended, batch.value, request.corrections);
     let sync = space.options[first.option as usize].arrangement.sync;

@@ -306,7 +306,7 @@ fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
     );
     #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let tokens = pace.schedule_steps as f64 * (batch * recipe.model.sample_tokens()) as f64;
-    let recommended = learning_rate::recommended_peak(&recipe.model, &recipe.train.optimizer, batch, tokens);
+    let recommended = learning_rate::recommended_peak(&recipe.model, &recipe.train, batch, tokens);
     learning_rate::clamp_to_choice(&recipe.train.learning_rate, recommended)
 }
 

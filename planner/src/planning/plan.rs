@@ -10,6 +10,7 @@ use crate::rates::calibrate::{Factors, StepObservation};
 use crate::rates::measured_precision::precision_to_measure;
 use crate::training::batch_size::EPOCHS_MOST;
 use crate::training::decision::Decision;
+use crate::training::learning_rate::RULE_VERSION;
 use crate::training::learning_rate_correction::Correction;
 use crate::training::training_schedule::TrainingSchedule;
 use dtrain_protocol::{HostFacts, Rates, old_names};
@@ -268,9 +269,10 @@ pub fn observation_key(recipe: &Recipe) -> String {
 }
 
 /// Returns the blake3 digest, in hex, of the inputs of a learning rate besides batch and tokens: model,
-/// optimizer and data.
+/// optimizer, data and rule, and whether training starts from weights.
 pub fn training_digest(recipe: &Recipe) -> String {
-    digest(&(&recipe.model, &recipe.train.optimizer, &recipe.data))
+    let train = &recipe.train;
+    digest(&(RULE_VERSION, &recipe.model, &train.optimizer, &recipe.data, train.from.is_some()))
 }
 
 /// Returns the blake3 digest of measured rates in canonical JSON, in hex.

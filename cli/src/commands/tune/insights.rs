@@ -121,7 +121,7 @@ fn rates(kept: &StudyConfig, search: &StudySolver, batch: u64) -> Vec<BatchLearn
     let rule = |batch: u64| {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let tokens = (samples(batch) * recipe.model.sample_tokens()) as f64;
-        let rule = learning_rate::recommended_peak(&recipe.model, &recipe.train.optimizer, batch, tokens);
+        let rule = learning_rate::recommended_peak(&recipe.model, &recipe.train, batch, tokens);
         learning_rate::for_stale_gradients(rule, recipe.sync.staleness).value
     };
     let found = optima(&kept.study.space, search.study_state(), batch, &rule);
