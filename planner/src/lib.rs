@@ -15,6 +15,7 @@
 #![warn(clippy::disallowed_types)]
 
 pub mod analytic;
+pub mod answer;
 pub mod benchmarks;
 pub mod choice;
 pub mod emit;

@@ -1,6 +1,6 @@
 //! Text of plans for the terminal: wrapped rows of a key and a value, and amounts.
 
-use dtrain_recipes::number_format::thousands;
+use dtrain_recipes::number_format::{count, thousands};
 
 /// Largest width of a line in columns: longer ones are hard to read.
 pub const WIDTH: usize = 100;
@@ -49,11 +49,25 @@ pub(crate) fn whole(n: u64) -> f64 {
     n as f64
 }
 
-/// Formats an amount of money or of hours: `1,234`, `12.34`, `0.0123`.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 1,000 and 1e15")]
+/// Formats a slowdown: as `12 % slower`, or as `2.5 times as long` from twice the time on.
+pub(crate) fn slower(share: f64) -> String {
+    if share >= 0.995 {
+        format!("{:.1} times as long", 1.0 + share)
+    } else {
+        format!("{:.0} % slower", 100.0 * share)
+    }
+}
+
+/// Formats an amount of money or of hours: `25.1 M`, `1,234`, `12.34`, `1.230e-2`.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is between 1,000 and 100,000"
+)]
 pub fn amount(value: f64) -> String {
     match value {
-        many if (1e3..1e15).contains(&many) => thousands(many.round() as u64),
+        many if many >= 1e5 => count(many),
+        many if many >= 1e3 => thousands(many.round() as u64),
         some if (0.1..1e3).contains(&some) => format!("{some:.2}"),
         other => format!("{other:.3e}"),
     }

@@ -12,6 +12,7 @@ mod failures;
 mod fitting;
 mod heterogeneous;
 mod host_count;
+mod memory_limits;
 mod precision;
 mod ranking;
 mod stage_timeline;
@@ -33,6 +34,7 @@ pub use heterogeneous::{
     GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup, explain_mixed_cluster,
     plan_mixed_cluster,
 };
+pub use memory_limits::MemoryLimit;
 pub use to_plan::to_plan;
 pub use transformer::transformer;
 
@@ -107,6 +109,8 @@ pub struct DatasheetPlan {
     pub next: Vec<LayoutEstimate>,
     /// Best layout for every axis value that was not chosen.
     pub alternatives: Vec<AxisAlternative>,
+    /// Changes of the choice that would be faster but do not fit into memory, fastest first.
+    pub memory_limits: Vec<MemoryLimit>,
     /// The choice and the Pareto front of time, memory and cost, on all devices or fewer.
     pub tradeoffs: Tradeoffs<StepConfig>,
     /// Usable bytes of memory per device.
@@ -190,6 +194,7 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
         next: preferred.others.iter().take(request.next).map(price).collect(),
         measurement: advice::measurement(&preferred, devices),
         alternatives: alternatives::axis_alternatives(&problem, &found, &chosen),
+        memory_limits: memory_limits::memory_limits(&problem, &chosen.config, choice.step_seconds),
         advice: advice::advice(request, &problem, &found.best[0]),
         failures: failures::failure_forecast(
             recipe,

@@ -13,6 +13,7 @@ use crate::render::number::{counted, whole};
 use crate::{precheck, rates};
 use dtrain_recipes::Model;
 use dtrain_recipes::name::is_plain_name;
+use dtrain_recipes::number_format;
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -89,7 +90,7 @@ fn overfit_warning(samples: u64, model: &Model) -> Option<String> {
                 format!(
                     "the data has {} tokens, and the model {} parameters: it will overfit; use more data",
                     whole(tokens),
-                    whole(parameters)
+                    number_format::parameters(parameters)
                 )
             })
         }

@@ -6,6 +6,7 @@ use super::progress_bar::TrainingBar;
 use crate::limits;
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, TrialId};
+use dtrain_recipes::number_format;
 use dtrain_runner::machine::Blame;
 use dtrain_runner::strikes::ExcludedHost;
 use dtrain_runner::{ControllerStatus, Fact, Observer, TrialEvent};
@@ -100,7 +101,7 @@ impl ProgressDisplay {
                 let from = if step.0 == 0 { String::new() } else { format!(", from step {step}") };
                 self.say(&format!(
                     "training {} parameters on {device}; {} samples, {} held out for validation{from}",
-                    whole(*parameters),
+                    number_format::parameters(*parameters),
                     whole(*train_samples),
                     whole(*valid_samples)
                 ));

@@ -110,7 +110,7 @@ fn it_is_planned_with_what_its_parts_are_made_of() {
     // Embedding 256 × 24; each block has a norm and a convolution; a norm and 24 × 256 at the end.
     let parameters = 256 * 24 + 4 * (2 * 24 + 48 * 24 * 3 + 48) + 2 * 24 + 24 * 256 + 256;
     assert_eq!(parameters, 26_800);
-    assert!(told.contains("a network `gated-convolution` of 26.8 k parameters"), "{told}");
+    assert!(told.contains("a network `gated-convolution` of 26.8 K parameters"), "{told}");
     assert!(told.contains("estimated"), "{told}");
     let cut = example.output(3, &["plan"], &["cluster.ranks=2", "layout.tensor=2"]);
     let said = String::from_utf8_lossy(&cut.stderr).into_owned();

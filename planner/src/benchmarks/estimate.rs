@@ -5,7 +5,7 @@ use super::training::ResolvedTraining;
 use super::{measured, read};
 use crate::analytic::site_calibration::SiteCalibration;
 use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
-use crate::analytic::{Constants, PeakMemory, StepTimes};
+use crate::analytic::{Constants, PeakMemory, StepConfig, StepTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -54,6 +54,12 @@ pub struct RowEstimate {
     /// True if the measurement of the row calibrated its site; such a row is not scored.
     #[serde(skip)]
     pub is_known: bool,
+    /// Layout and batch of the row; `None` if it could not be priced.
+    #[serde(skip)]
+    pub config: Option<StepConfig>,
+    /// Bytes of memory per device; `None` if the row could not be priced.
+    #[serde(skip)]
+    pub memory_bytes: Option<f64>,
     /// Tensor-parallel degree of the row, which breaks ties.
     #[serde(skip)]
     pub tensor: f64,
@@ -201,6 +207,8 @@ fn row_estimate(row: &TableRow, estimate: &UncorrectedEstimate<'_>, site: SiteCa
         style: Some(training.engine.style.name()),
         assumptions,
         tensor: case.config.tensor(),
+        config: Some(case.config),
+        memory_bytes: Some(training.memory),
         ..without_estimate(row)
     }
 }

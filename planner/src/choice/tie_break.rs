@@ -25,6 +25,23 @@ impl TieBreak {
     pub const RULE: &'static str = "it leaves more memory free, or has fewer axes, fewer tensor-parallel ranks, a \
                                     simpler schedule or less to recompute, in this order";
 
+    /// Returns the property in which this layout is simpler than `other`, in words; `None` if it is not.
+    pub fn advantage_over(&self, other: &Self) -> Option<&'static str> {
+        if self >= other {
+            return None;
+        }
+        let steps = [
+            (self.is_tight != other.is_tight, "leaves more memory free"),
+            (self.ranks != other.ranks, "needs fewer devices"),
+            (self.axes != other.axes, "has fewer kinds of parallelism"),
+            (self.tensor != other.tensor, "has fewer tensor-parallel ranks"),
+            (self.schedule != other.schedule, "has the simpler pipeline schedule"),
+            (self.recompute != other.recompute, "recomputes less"),
+            (self.zero != other.zero, "shards less"),
+        ];
+        steps.into_iter().find(|(differs, _)| *differs).map(|(_, words)| words)
+    }
+
     /// Returns the sort key of a layout whose heaviest rank uses the fraction `full` of its memory.
     pub fn of(arrangement: &Arrangement, full: f64) -> Self {
         let layout = &arrangement.layout;

@@ -7,14 +7,14 @@ mod checkpoints;
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::planning::foreign::command_with_values;
 use crate::planning::plan::{Plan, RankedCandidate};
-use crate::text::{amount, row, whole};
+use crate::text::{amount, row};
 use crate::training::training_schedule::TrainingSchedule;
 use crate::training::validation::Validation;
 pub use alternatives::{causes, memory, slowdown};
 use arrangement::sentences;
 pub(crate) use checkpoints::failure_count;
 use dtrain_protocol::DeviceKind;
-use dtrain_recipes::number_format::{count, thousands};
+use dtrain_recipes::number_format::{count, parameters, thousands};
 use dtrain_recipes::sanitize::on_one_line;
 use dtrain_recipes::{Bytes, ForeignCommand, Model, Recipe, Seconds};
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ fn foreign(plan: &Plan, command: &ForeignCommand) -> String {
 }
 
 /// Formats each param of a recipe with its value and its range, if any; inactive params are included.
-fn params(recipe: &Recipe) -> Vec<String> {
+pub(crate) fn params(recipe: &Recipe) -> Vec<String> {
     let names: BTreeSet<&String> = recipe.params.keys().chain(recipe.ranges.keys()).collect();
     let words = |name: &String| {
         let value = recipe.params.get(name).map_or("does not apply".to_owned(), ToString::to_string);
@@ -120,7 +120,7 @@ fn headline(text: &mut String, plan: &Plan) {
 
 /// Returns the subject of the plan in words: model, data and hosts.
 pub fn subject(plan: &Plan) -> String {
-    let parameters = count(whole(plan.recipe.model.parameters()));
+    let number = parameters(plan.recipe.model.parameters());
     let kind = match &plan.recipe.model {
         Model::Decoder(_) => "decoder",
         Model::Mlp(_) => "perceptron",
@@ -129,11 +129,11 @@ pub fn subject(plan: &Plan) -> String {
         Model::Command(_) => "command",
     };
     let adapters = if plan.recipe.model.has_frozen_weights() {
-        format!(" with {} in adapters", count(whole(plan.recipe.model.trained_parameters())))
+        format!(" with {} in adapters", parameters(plan.recipe.model.trained_parameters()))
     } else {
         String::new()
     };
-    format!("a {kind} of {parameters} parameters{adapters} on {}", host(plan))
+    format!("a {kind} of {number} parameters{adapters} on {}", host(plan))
 }
 
 /// Describes the choice of a plan: a line for the candidate, and a sentence for each axis and each way of

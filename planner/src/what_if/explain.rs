@@ -6,8 +6,8 @@ use super::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, Measurement}
 use crate::choice::tie_break::TieBreak;
 use crate::engine::{DTRAIN, Engine as _, engine_by_name};
 use crate::planning::explain::{DetailLevel, causes, failure_count, memory, slowdown};
-use crate::text::{amount, row, whole};
-use dtrain_recipes::number_format::{count, thousands};
+use crate::text::{amount, row, slower};
+use dtrain_recipes::number_format::{count, parameters, thousands};
 use dtrain_recipes::{Bytes, Seconds};
 
 /// Number of alternatives that are shown per axis.
@@ -82,9 +82,9 @@ pub(super) fn unmeasured(text: &mut String, engine: &str) {
 
 /// Describes the model and the cluster of a plan in words.
 pub fn subject(plan: &DatasheetPlan) -> String {
-    let DatasheetPlan { parameters, devices, per_host, gpu, .. } = plan;
+    let DatasheetPlan { devices, per_host, gpu, .. } = plan;
     let devices = thousands((*devices).into());
-    format!("{} parameters on {devices} {} ({per_host} a host)", count(whole(*parameters)), gpu.0)
+    format!("{} parameters on {devices} {} ({per_host} a host)", parameters(plan.parameters), gpu.0)
 }
 
 /// Returns the source of the figures of a plan, in words.
@@ -226,15 +226,6 @@ fn reason(loser: &AxisAlternative) -> String {
         format!("{slower}, {name} takes {} longer", Seconds(seconds))
     } else {
         format!("{slower}, no single cause")
-    }
-}
-
-/// Formats a slowdown: as `12 % slower`, or as `2.5 times as long` from twice the time on.
-pub(super) fn slower(share: f64) -> String {
-    if share >= 0.995 {
-        format!("{:.1} times as long", 1.0 + share)
-    } else {
-        format!("{:.0} % slower", 100.0 * share)
     }
 }
 

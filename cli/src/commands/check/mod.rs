@@ -8,8 +8,9 @@ use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::{problem_text, shell_quoted};
-use crate::render::number::{counted, whole};
+use crate::render::number::counted;
 use crate::{precheck, workdir};
+use dtrain_recipes::number_format;
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
@@ -66,9 +67,9 @@ pub(crate) fn summary(recipe: &Recipe) -> String {
         }
         Model::Command(command) => return format!("command {}", command.argv.join(" ")),
     };
-    let parameters = whole(recipe.model.parameters());
+    let parameters = number_format::parameters(recipe.model.parameters());
     if recipe.model.has_frozen_weights() {
-        let trained = whole(recipe.model.trained_parameters());
+        let trained = number_format::parameters(recipe.model.trained_parameters());
         return format!("{kind}, {parameters} parameters, {trained} in adapters that are trained");
     }
     format!("{kind}, {parameters} parameters")

@@ -2,10 +2,10 @@
 
 use super::super::describe_layout::describe_layout;
 use super::{GIB, GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
-use crate::text::{amount, row, whole};
-use crate::what_if::explain::{slower, unmeasured};
+use crate::text::{amount, row, slower};
+use crate::what_if::explain::unmeasured;
 use dtrain_recipes::Seconds;
-use dtrain_recipes::number_format::{count, thousands};
+use dtrain_recipes::number_format::{count, parameters, thousands};
 
 /// Explains the choice of a plan, the load of each group, the cost, and the step time of each group alone.
 pub fn explain_mixed_cluster(plan: &MixedClusterPlan) -> String {
@@ -23,8 +23,8 @@ fn headline(text: &mut String, plan: &MixedClusterPlan) {
         format!("{hosts}x{} {}", group.per_host, group.gpu.0)
     };
     let groups: Vec<String> = plan.groups.iter().map(each).collect();
-    let parameters = count(whole(plan.parameters));
-    row(text, "outlook", &format!("{}: {parameters} parameters on {}", plan.recipe, groups.join(" + ")));
+    let number = parameters(plan.parameters);
+    row(text, "outlook", &format!("{}: {number} parameters on {}", plan.recipe, groups.join(" + ")));
     row(text, "choice", &layout(plan, &plan.choice));
     let mut sources: Vec<&str> = plan.groups.iter().map(|group| group.gpu.1).collect();
     sources.dedup();

@@ -3,10 +3,11 @@
 use super::columns::{left, right};
 use super::series;
 use crate::output::PageStyle;
-use crate::render::number::{count, counted, seconds, whole};
+use crate::render::number::{count, counted, seconds};
 use crate::render::table::{StyledText, TableColumn, TextRole, table};
 use dtrain_protocol::DeviceFindings;
 use dtrain_protocol::device_check::{AttentionSpeed, KernelTuning, Parity, ProductSpeed, TrainingSpeed};
+use dtrain_recipes::number_format;
 use dtrain_recipes::{Bytes, Precision};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -129,7 +130,7 @@ fn decoder(all: &[TrainingSpeed]) -> String {
         "training of a llama: {} × {}, {} parameters, {} of {} tokens a step",
         counted(decoder.layers.into(), "layer"),
         decoder.hidden,
-        whole(*parameters),
+        number_format::parameters(*parameters),
         counted((*batch).into(), "sequence"),
         decoder.context
     )

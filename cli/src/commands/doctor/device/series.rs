@@ -6,13 +6,14 @@ use crate::render::number::{count, counted, loss, seconds, whole};
 use crate::render::table::{StyledText, TextRole, table};
 use dtrain_protocol::device_check::{MeasuredStep, NcclCall, StepSeries};
 use dtrain_recipes::Bytes;
+use dtrain_recipes::number_format;
 
 /// Formats the title of the steps table: size of the model, and tokens per second.
 pub(super) fn title(steps: &StepSeries) -> String {
     let StepSeries { decoder, parameters, batch, precision, tokens_per_second, .. } = steps;
     format!(
         "steps of {} parameters in {}, {} of {} tokens each: {} tokens/s",
-        whole(*parameters),
+        number_format::parameters(*parameters),
         precision.name(),
         counted((*batch).into(), "sequence"),
         decoder.context,

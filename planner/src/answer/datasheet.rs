@@ -1,0 +1,278 @@
+//! The answer of a plan from data sheets, for equal hosts.
+
+use super::layout_words::{abbreviated, clauses};
+use super::numbers::{learning_rate, step_time};
+use super::reason::{REASONS, Reason, SlowerLayout, slowest};
+use super::{Answer, AnswerCandidate, Assumption, MemoryAnswer, StepAnswer, TrainingValue};
+use crate::analytic::search::{HomogeneousCluster, SearchAxis};
+use crate::choice::tie_break::TieBreak;
+use crate::engine::engine_by_name;
+use crate::hardware::generations;
+use crate::text::amount;
+use crate::training::decision::Decision;
+use crate::what_if::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate};
+use dtrain_recipes::Seconds;
+use dtrain_recipes::number_format::{parameters, thousands};
+
+/// Relative gain in tokens per second from which on a change helps.
+const HELPS: f64 = 0.01;
+
+impl Answer {
+    /// Returns the answer of a plan for `cluster`.
+    pub fn of_datasheet_plan(plan: &DatasheetPlan, cluster: &HomogeneousCluster) -> Self {
+        let choice = &plan.choice;
+        let all = std::iter::once(choice).chain(&plan.ties).chain(&plan.next);
+        Self {
+            subject: format!(
+                "{}: {} parameters on {}, engine {}",
+                plan.recipe,
+                parameters(plan.parameters),
+                hosts(plan.devices, plan.per_host, &plan.gpu.0),
+                plan.engine
+            ),
+            runs: runs(plan),
+            step: Some(StepAnswer {
+                seconds: choice.step_seconds,
+                interval: Some((choice.step_seconds_low, choice.step_seconds_high)),
+                throughput: Some((choice.tokens_per_second_per_device, "tokens/s per GPU")),
+                utilization: Some(choice.model_flops_utilization),
+                measured: None,
+            }),
+            total: total(plan),
+            memory: Some(MemoryAnswer {
+                peak: choice.peak_bytes,
+                available: Some(plan.memory_bytes),
+                high: Some(choice.peak_bytes_high),
+                holder: "on the fullest GPU".into(),
+                measured: None,
+            }),
+            training: training(&plan.batch, &plan.learning_rate),
+            assumptions: assumptions(plan, cluster),
+            confidence: confidence(plan.engine, &[(plan.gpu.1, cluster)]),
+            candidates: all.map(candidate).collect(),
+            reasons: reasons(plan),
+            improvements: improvements(plan),
+            ..Self::empty("plan")
+        }
+    }
+}
+
+/// Describes equal hosts: `64 H100 (8 hosts × 8)`.
+pub(super) fn hosts(devices: u32, per_host: u32, part: &str) -> String {
+    match devices / per_host.max(1) {
+        0 | 1 if devices == 1 => format!("1 {part}"),
+        0 | 1 => format!("{devices} {part} (1 host)"),
+        hosts => {
+            format!("{} {part} ({} hosts × {per_host})", thousands(devices.into()), thousands(hosts.into()))
+        }
+    }
+}
+
+fn runs(plan: &DatasheetPlan) -> Vec<String> {
+    let config = &plan.choice.config;
+    let mut runs = clauses(&config.arrangement, config.micro_batch);
+    if plan.idle > 0 {
+        let (idle, hosts) = (plan.idle / plan.per_host, plan.devices / plan.per_host);
+        runs.push(format!("{idle} of {hosts} hosts idle, as more are no faster"));
+    }
+    runs
+}
+
+fn total(plan: &DatasheetPlan) -> Vec<String> {
+    let (Some(steps), Some(seconds), Some(hours)) = (plan.steps, plan.total_seconds, plan.device_hours)
+    else {
+        return Vec::new();
+    };
+    let mut total = length_and_cost(steps, seconds, hours);
+    if let Some(price) = plan.price {
+        total.push(format!("{} in money at {price} an hour", amount(hours * price)));
+    }
+    total.push(match plan.failures.total_seconds {
+        Some(seconds) => format!("{} with failures and checkpoints", Seconds(seconds)),
+        None => "with its failures it never ends".into(),
+    });
+    total
+}
+
+/// Returns the length of a training and its GPU hours in words.
+pub(super) fn length_and_cost(steps: u64, seconds: f64, hours: f64) -> Vec<String> {
+    let s = if steps == 1 { "" } else { "s" };
+    vec![
+        format!("{} step{s}", thousands(steps)),
+        Seconds(seconds).to_string(),
+        format!("{} GPU hours", amount(hours)),
+    ]
+}
+
+/// Returns batch and learning rate with their rules.
+pub(super) fn training(batch: &Decision<u64>, rate: &Decision<f64>) -> Vec<TrainingValue> {
+    vec![
+        TrainingValue::of(format!("batch {}", thousands(batch.value)), &batch.reason),
+        TrainingValue::of(format!("learning rate {}", learning_rate(rate.value)), &rate.reason),
+    ]
+}
+
+fn assumptions(plan: &DatasheetPlan, cluster: &HomogeneousCluster) -> Vec<Assumption> {
+    let mut all = link_assumptions(cluster);
+    if plan.total_seconds.is_some() && !plan.failures.is_mtbf_given {
+        all.push(Assumption {
+            what: format!("one failure of a host in {}", Seconds(plan.failures.host_mtbf_seconds)),
+            correction: Some("cluster.mtbf".into()),
+        });
+    }
+    all
+}
+
+/// Returns the speeds of network and links that are those of the part's table, not the user's.
+pub(super) fn link_assumptions(cluster: &HomogeneousCluster) -> Vec<Assumption> {
+    let usual = HomogeneousCluster::of(cluster.gpu, 1, 1);
+    let is_usual = |rate: f64, usual: f64| (rate - usual).abs() <= 1e-9 * usual;
+    let mut all = Vec::new();
+    if cluster.devices > cluster.per_host && is_usual(cluster.network, usual.network) {
+        all.push(Assumption {
+            what: format!("network of {:.0} Gbit/s per GPU", 8.0 * cluster.network / 1e9),
+            correction: Some("--network".into()),
+        });
+    }
+    if cluster.per_host > 1 && is_usual(cluster.link, usual.link) {
+        let what = format!("links of {:.0} GB/s in each host", cluster.link / 1e9);
+        all.push(Assumption { what, correction: None });
+    }
+    all
+}
+
+/// Returns the sources of the figures of `parts`, each with its cluster, and of the engine's profile.
+pub(super) fn confidence(engine: &str, parts: &[(&str, &HomogeneousCluster)]) -> Vec<String> {
+    let mut sources: Vec<&str> = parts.iter().map(|(source, _)| *source).collect();
+    sources.dedup();
+    let mut words = vec![format!("not measured: {}", sources.join(", "))];
+    let is_measured = engine_by_name(engine).is_none_or(|engine| engine.style().is_measured());
+    words.push(if is_measured {
+        "engine profile fitted to published runs".into()
+    } else {
+        "no run of this engine on a GPU is known, so the interval is wide".into()
+    });
+    let is_known = |part: &HomogeneousCluster| {
+        generations().get(&part.gpu.generation).is_some_and(|known| known.is_measured)
+    };
+    if !parts.iter().all(|(_, part)| is_known(part)) {
+        words.push("no published run on this generation of GPUs is known".into());
+    }
+    words
+}
+
+fn candidate(priced: &LayoutEstimate) -> AnswerCandidate {
+    AnswerCandidate {
+        seconds: priced.step_seconds,
+        bytes: priced.peak_bytes,
+        devices: priced.config.arrangement.layout.world(),
+        layout: abbreviated(&priced.config.arrangement, priced.config.micro_batch),
+    }
+}
+
+fn reasons(plan: &DatasheetPlan) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    reasons.extend(faster(plan));
+    let limits = plan.memory_limits.iter().map(|limit| Reason::Memory {
+        change: limit.change.clone(),
+        needed: limit.peak_bytes,
+        available: plan.memory_bytes,
+    });
+    reasons.extend(limits.take(2));
+    // The first of each axis is its fastest.
+    let fastest = plan.alternatives.chunk_by(|a, b| a.axis == b.axis).filter_map(<[AxisAlternative]>::first);
+    let layouts = fastest.filter(|one| is_of_choice(plan, one)).map(|one| SlowerLayout {
+        change: words(one),
+        slowdown: one.slowdown,
+        cause: (one.cause.0.to_owned(), one.cause.1),
+        layout: one.layout.clone(),
+    });
+    let most = REASONS.saturating_sub(reasons.len());
+    reasons.extend(slowest(layouts.collect(), most));
+    reasons
+}
+
+/// Returns `true` if a value is a decision of its own, and does not follow from one on another axis.
+fn is_of_choice(plan: &DatasheetPlan, one: &AxisAlternative) -> bool {
+    let degrees = plan.choice.config.degrees();
+    match one.axis {
+        SearchAxis::Schedule | SearchAxis::Order => degrees.pipeline > 1,
+        SearchAxis::Sequence => degrees.tensor > 1,
+        SearchAxis::Exchange => degrees.context > 1,
+        // Fewer replicas are more ranks on another axis.
+        SearchAxis::Data | SearchAxis::Shard => false,
+        SearchAxis::Tensor
+        | SearchAxis::Context
+        | SearchAxis::Expert
+        | SearchAxis::Pipeline
+        | SearchAxis::MicroBatch
+        | SearchAxis::Recompute
+        | SearchAxis::Zero => true,
+    }
+}
+
+/// Returns an alternative value in the words of the field.
+fn words(one: &AxisAlternative) -> String {
+    let value = &one.value;
+    match one.axis {
+        SearchAxis::Tensor | SearchAxis::Context | SearchAxis::Expert | SearchAxis::Pipeline => {
+            value.replacen(' ', " parallel ", 1)
+        }
+        SearchAxis::Zero if value == "zero 0" => "no ZeRO".into(),
+        SearchAxis::Zero => value.replacen("zero ", "ZeRO-", 1),
+        _ => value.clone(),
+    }
+}
+
+/// Returns the reason why layouts of the table that are faster in the estimate were not chosen; `None` if the
+/// choice is the fastest.
+fn faster(plan: &DatasheetPlan) -> Option<Reason> {
+    let choice = &plan.choice;
+    let is_faster = |one: &&LayoutEstimate| one.step_seconds < choice.step_seconds;
+    let key =
+        |one: &LayoutEstimate| TieBreak::of(&one.config.arrangement, one.peak_bytes / plan.memory_bytes);
+    if let Some(tie) = plan.ties.iter().find(is_faster) {
+        let why = match key(choice).advantage_over(&key(tie)) {
+            Some(words) => format!("the choice {words}"),
+            None => "the choice is the more certain one".into(),
+        };
+        let faster = plan.ties.iter().map(|tie| 1.0 - tie.step_seconds / choice.step_seconds);
+        let most = 100.0 * faster.fold(0.0, f64::max);
+        return Some(Reason::Faster {
+            why: format!("by {most:.1} % at most, within the error of the estimate; {why}"),
+        });
+    }
+    let other = plan
+        .next
+        .iter()
+        .filter(is_faster)
+        .max_by(|a, b| a.step_seconds_high.total_cmp(&b.step_seconds_high))?;
+    Some(Reason::Faster {
+        why: format!(
+            "their estimates are less certain, and may be up to {}, beside {}",
+            step_time(other.step_seconds_high),
+            step_time(choice.step_seconds_high)
+        ),
+    })
+}
+
+/// Returns the two changes that help most, of different kinds.
+fn improvements(plan: &DatasheetPlan) -> Vec<String> {
+    let mut told: Vec<&Advice> = Vec::new();
+    for advice in plan.advice.iter().filter(|advice| advice.speed >= HELPS) {
+        let is_told = |known: &&Advice| kind(&known.change) == kind(&advice.change);
+        if told.len() < 2 && !told.iter().any(is_told) {
+            told.push(advice);
+        }
+    }
+    told.into_iter().map(|one| format!("{}: {:.0} % more tokens/s", one.change, 100.0 * one.speed)).collect()
+}
+
+/// Returns the kind of a change: the number of hosts, the batch, the engine, or the change itself. Advice is
+/// text, so its words tell.
+fn kind(change: &str) -> &str {
+    if change.ends_with("host") || change.ends_with("hosts") {
+        return "hosts";
+    }
+    ["batch", "engine"].into_iter().find(|word| change.contains(word)).unwrap_or(change)
+}
