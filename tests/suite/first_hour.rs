@@ -150,7 +150,7 @@ fn what_init_writes_is_a_sensible_run_and_its_learning_rate_ends_with_the_time()
     let output = house.expect(0, ["init", recipe, "--template", "decoder", "--data", "text.txt"]);
     assert!(words(&output).contains("note: the data has 38.9 k tokens, and the model"), "{}", words(&output));
 
-    let output = house.expect(0, ["plan", recipe]);
+    let output = house.expect(0, ["plan", recipe, "--explain"]);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     let epochs = shown.lines().find_map(|line| line.strip_prefix("data ")).expect("it tells its epochs");
     let passes = epochs.trim().split(' ').next().and_then(|passes| passes.parse::<f64>().ok());

@@ -40,7 +40,7 @@ fn a_time_limit_holds_with_validations_and_most_of_the_time_goes_into_steps() {
     const LIMIT: f64 = 8.0;
     let house = house(3);
     let limit = format!("objective.stop.time=\"{LIMIT} s\"");
-    let shown = house.expect(0, ["plan", "mine.toml", "--set", &limit]);
+    let shown = house.expect(0, ["plan", "mine.toml", "--set", &limit, "--explain"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     let row = shown.lines().find(|line| line.starts_with("validation ")).expect("a row");
     assert!(row.contains(" each: ") && row.contains(" % of the time"), "{row}");

@@ -97,11 +97,11 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Number of best candidates to show; with --on, of ties and of the next [default: 5]
+    /// Number of layouts in the table [default: 5]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
 
-    /// Show what every value that was not chosen would cost, by cause
+    /// Also show all figures, and what every value that was not chosen would cost
     #[arg(long, conflicts_with = "emit")]
     pub(crate) explain: bool,
 
@@ -172,7 +172,11 @@ pub(crate) struct EstimateArgs {
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) calibrate_on: Vec<String>,
 
-    /// Print only the summary of each source
+    /// Print all rows and the summary of every source
+    #[arg(long, conflicts_with_all = ["json", "summary"])]
+    pub(crate) explain: bool,
+
+    /// Print only the summary of every source
     #[arg(long, conflicts_with = "json")]
     pub(crate) summary: bool,
 }

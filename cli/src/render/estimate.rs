@@ -1,16 +1,22 @@
-//! Tables of `dtrain estimate`: estimated runs, and errors of the estimates by source.
+//! Text of `dtrain estimate`: the answer for one run, or tables of runs and of the errors by source.
 
+use super::answer;
 use super::number::{count, seconds};
 use super::table::{StyledText, TableColumn, TextRole, painted, table as drawn};
 use crate::output::PageStyle;
+use dtrain_planner::answer::{Answer, COLUMNS, LINES, ROWS};
 use dtrain_planner::benchmarks::{AccuracyScores, RowEstimate};
+use dtrain_planner::text::wrapped_with_indent;
 use std::borrow::Cow;
 
 const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
     TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
-const COLUMNS: [TableColumn; 10] = [
+/// Number of columns in the short table: all but the assumptions.
+const SHORT: usize = 9;
+
+const COLUMNS_OF_ROWS: [TableColumn; 10] = [
     column("ROW", false, 9, None),
     column("STEP", true, 9, None),
     column("8 IN 10", false, 6, None),
@@ -23,15 +29,69 @@ const COLUMNS: [TableColumn; 10] = [
     column("ASSUMED", false, 1, Some(8)),
 ];
 
+/// Smallest number of lines for the summary of sources.
+const SOURCES_LEAST: usize = 3;
+
+/// Formats the estimates so that they fit one screen together with the command `next`: the answer of a single
+/// run, or the first runs of a table, the first sources of `scores`, and the reason why runs have no estimate.
+pub(crate) fn short(
+    priced: &[RowEstimate],
+    scores: &[AccuracyScores],
+    next: Option<&str>,
+    style: PageStyle,
+) -> String {
+    if let [row] = priced
+        && let Some(answer) = Answer::of_row(row)
+    {
+        return answer::text(&answer, ROWS, next, 0, style);
+    }
+    let style = PageStyle { width: style.width.min(COLUMNS), ..style };
+    let shown: Vec<_> = priced.iter().take(ROWS).map(|row| line(row)[..SHORT].to_vec()).collect();
+    let mut columns = COLUMNS_OF_ROWS[..SHORT].to_vec();
+    columns[0].least = Some(20);
+    let mut text = drawn(&columns, &shown, style);
+    if priced.len() > ROWS {
+        text += &format!("… {} more rows: --explain\n", priced.len() - ROWS);
+    }
+    let refused: Vec<&RowEstimate> = priced.iter().filter(|row| row.reason.is_some()).collect();
+    let refusal = refused.first().map_or_else(String::new, |first| {
+        let reason = first.reason.as_deref().unwrap_or_default();
+        let told = format!(
+            "\n{} of {} rows have no estimate, such as {}: {reason}",
+            refused.len(),
+            priced.len(),
+            first.id
+        );
+        let told = wrapped_with_indent(&told, style.width, 2);
+        first_lines(&told, 4, "  …")
+    });
+    let below = next.map_or(0, |command| command.lines().count());
+    let used = text.lines().count() + 1 + refusal.lines().count() + below;
+    let room = LINES.saturating_sub(used).max(SOURCES_LEAST);
+    let sources = summary(scores, style);
+    let more = (sources.lines().count() + 1).saturating_sub(room);
+    let sources = first_lines(&sources, room, &format!("… {more} more lines: --summary"));
+    format!("{text}\n{sources}{refusal}")
+}
+
+/// Returns the first lines of a text, `most` in all; `rest` stands for those that are left out.
+fn first_lines(text: &str, most: usize, rest: &str) -> String {
+    if text.lines().count() <= most {
+        return text.to_owned();
+    }
+    let kept = text.lines().take(most.saturating_sub(1)).chain([rest]);
+    kept.map(|line| format!("{line}\n")).collect()
+}
+
 /// Formats the table of estimates: one line per row of the input, in the same order.
 pub(crate) fn table(priced: &[RowEstimate], style: PageStyle) -> String {
     let lines: Vec<_> = priced.iter().map(line).collect();
-    drawn(&COLUMNS, &lines, style)
+    drawn(&COLUMNS_OF_ROWS, &lines, style)
 }
 
 fn line(row: &RowEstimate) -> Vec<StyledText> {
     if !row.supported {
-        let mut line = vec![StyledText::default(); COLUMNS.len()];
+        let mut line = vec![StyledText::default(); COLUMNS_OF_ROWS.len()];
         line[0] = row.id.clone().into();
         line[1] = StyledText::new("–", TextRole::Bad);
         line[9] = StyledText::new(row.reason.clone().unwrap_or_default(), TextRole::Bad);

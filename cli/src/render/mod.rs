@@ -1,5 +1,6 @@
 //! Rendering as text and HTML. Makes no decisions.
 
+pub(crate) mod answer;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod data_preparation;

@@ -1,38 +1,26 @@
 //! Text of a plan for the terminal.
 
 use super::figures::PlannedTraining;
-use super::number::{count, counted, whole};
+use super::number::{count, whole};
 use crate::color::ColorMode;
 use crate::output::PageStyle;
-use dtrain_planner::planning::explain::{DetailLevel, explain, summary, validation};
+use dtrain_planner::answer::{Answer, COLUMNS, INDENT};
+use dtrain_planner::planning::explain::{explain, summary, validation};
 use dtrain_planner::text::{wrapped, wrapped_with_indent};
 use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 
-/// Summarizes the chosen layout and the reasons for it in a few lines.
+/// Formats the chosen layout and its cost in the words of an answer, for the start of a training.
 pub(crate) fn short(plan: &Plan, paint: ColorMode) -> String {
-    let best = plan.best();
-    // Messages to stderr are wrapped when they are printed.
-    let Some(estimate) = &best.estimate else { return explain(plan, DetailLevel::Short) };
-    let mut text = format!("{} {}\n", paint.bold("plan:"), best.candidate);
-    _ = writeln!(text, "  batch          {}: {}", samples(plan.batch.value), plan.batch.reason);
+    let mut text = format!("{}\n", paint.bold("plan:"));
+    text += &Answer::of_plan(plan).short_text(COLUMNS);
     if let Some(epochs) = plan.epochs() {
-        _ = writeln!(text, "  data           {epochs}");
+        text += &wrapped_with_indent(&format!("{:<INDENT$}{epochs}", "data"), COLUMNS, INDENT);
     }
-    _ = writeln!(text, "  learning rate  {}: {}", plan.learning_rate.value, plan.learning_rate.reason);
-    _ = writeln!(
-        text,
-        "  predicted      {}/step ({} to {}), {} {}/s, {} per rank, {} in total",
-        estimate.step,
-        estimate.step_low,
-        estimate.step_high,
-        count(estimate.tokens_per_second),
-        unit(plan),
-        estimate.memory_peak,
-        estimate.total,
-    );
-    _ = writeln!(text, "  validation     {}", validation(plan));
-    _ = writeln!(text, "  based on       {}", estimate.source);
+    if plan.best().estimate.is_some() {
+        text +=
+            &wrapped_with_indent(&format!("{:<INDENT$}{}", "validation", validation(plan)), COLUMNS, INDENT);
+    }
     text
 }
 
@@ -50,14 +38,10 @@ pub(crate) fn planned_training(plan: &Plan) -> PlannedTraining {
     }
 }
 
-fn samples(number: u64) -> String {
-    counted(number, "sample")
-}
-
-/// Formats a plan in detail, with its best candidates side by side. The choice comes last, where a terminal
+/// Explains a plan in full, with its best candidates side by side. The choice comes last, where a terminal
 /// shows it.
-pub(crate) fn long(plan: &Plan, depth: DetailLevel, top: usize, style: PageStyle) -> String {
-    let mut text = wrapped(&explain(plan, depth), style.width);
+pub(crate) fn full(plan: &Plan, top: usize, style: PageStyle) -> String {
+    let mut text = wrapped(&explain(plan), style.width);
     let priced = plan.choices.iter().filter_map(|ranked| Some((ranked, ranked.estimate.as_ref()?)));
     let shown = top.min(priced.clone().count());
     if shown > 0 {

@@ -10,7 +10,7 @@ use crate::engine::engine_by_name;
 use crate::hardware::generations;
 use crate::text::amount;
 use crate::training::decision::Decision;
-use crate::what_if::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate};
+use crate::what_if::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, MemoryLimit};
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::{parameters, thousands};
 
@@ -34,11 +34,12 @@ impl Answer {
             step: Some(StepAnswer {
                 seconds: choice.step_seconds,
                 interval: Some((choice.step_seconds_low, choice.step_seconds_high)),
-                throughput: Some((choice.tokens_per_second_per_device, "tokens/s per GPU")),
+                throughput: Some((choice.tokens_per_second_per_device, "tokens/s/GPU")),
                 utilization: Some(choice.model_flops_utilization),
                 measured: None,
             }),
             total: total(plan),
+            failures: with_failures(plan),
             memory: Some(MemoryAnswer {
                 peak: choice.peak_bytes,
                 available: Some(plan.memory_bytes),
@@ -48,11 +49,11 @@ impl Answer {
             }),
             training: training(&plan.batch, &plan.learning_rate),
             assumptions: assumptions(plan, cluster),
-            confidence: confidence(plan.engine, &[(plan.gpu.1, cluster)]),
-            candidates: all.map(candidate).collect(),
+            confidence: confidence(plan.engine, std::slice::from_ref(cluster)),
+            candidates: distinct(all.map(candidate)),
             reasons: reasons(plan),
             improvements: improvements(plan),
-            ..Self::empty("plan")
+            ..Self::empty()
         }
     }
 }
@@ -60,7 +61,7 @@ impl Answer {
 /// Describes equal hosts: `64 H100 (8 hosts × 8)`.
 pub(super) fn hosts(devices: u32, per_host: u32, part: &str) -> String {
     match devices / per_host.max(1) {
-        0 | 1 if devices == 1 => format!("1 {part}"),
+        0 | 1 if devices == 1 => format!("one {part}"),
         0 | 1 => format!("{devices} {part} (1 host)"),
         hosts => {
             format!("{} {part} ({} hosts × {per_host})", thousands(devices.into()), thousands(hosts.into()))
@@ -87,11 +88,15 @@ fn total(plan: &DatasheetPlan) -> Vec<String> {
     if let Some(price) = plan.price {
         total.push(format!("{} in money at {price} an hour", amount(hours * price)));
     }
-    total.push(match plan.failures.total_seconds {
-        Some(seconds) => format!("{} with failures and checkpoints", Seconds(seconds)),
-        None => "with its failures it never ends".into(),
-    });
     total
+}
+
+fn with_failures(plan: &DatasheetPlan) -> Option<String> {
+    plan.total_seconds?;
+    Some(match plan.failures.total_seconds {
+        Some(seconds) => format!("{} with failures and checkpoints", Seconds(seconds)),
+        None => "never done with its failures".into(),
+    })
 }
 
 /// Returns the length of a training and its GPU hours in words.
@@ -113,52 +118,84 @@ pub(super) fn training(batch: &Decision<u64>, rate: &Decision<f64>) -> Vec<Train
 }
 
 fn assumptions(plan: &DatasheetPlan, cluster: &HomogeneousCluster) -> Vec<Assumption> {
-    let mut all = link_assumptions(cluster);
+    let mut all = link_assumptions(std::slice::from_ref(cluster));
     if plan.total_seconds.is_some() && !plan.failures.is_mtbf_given {
         all.push(Assumption {
-            what: format!("one failure of a host in {}", Seconds(plan.failures.host_mtbf_seconds)),
+            what: format!("a host fails every {}", Seconds(plan.failures.host_mtbf_seconds)),
             correction: Some("cluster.mtbf".into()),
+            is_minor: true,
         });
     }
     all
 }
 
-/// Returns the speeds of network and links that are those of the part's table, not the user's.
-pub(super) fn link_assumptions(cluster: &HomogeneousCluster) -> Vec<Assumption> {
-    let usual = HomogeneousCluster::of(cluster.gpu, 1, 1);
+/// Returns the speeds of network and links that are those of the parts' table, not the user's.
+pub(super) fn link_assumptions(groups: &[HomogeneousCluster]) -> Vec<Assumption> {
     let is_usual = |rate: f64, usual: f64| (rate - usual).abs() <= 1e-9 * usual;
-    let mut all = Vec::new();
-    if cluster.devices > cluster.per_host && is_usual(cluster.network, usual.network) {
-        all.push(Assumption {
-            what: format!("network of {:.0} Gbit/s per GPU", 8.0 * cluster.network / 1e9),
-            correction: Some("--network".into()),
-        });
-    }
-    if cluster.per_host > 1 && is_usual(cluster.link, usual.link) {
-        let what = format!("links of {:.0} GB/s in each host", cluster.link / 1e9);
-        all.push(Assumption { what, correction: None });
-    }
-    all
+    let usual = |group: &HomogeneousCluster| HomogeneousCluster::of(group.gpu, 1, 1);
+    let hosts: u32 = groups.iter().map(|group| group.devices / group.per_host.max(1)).sum();
+    let networks: Vec<(String, String)> = groups
+        .iter()
+        .filter(|group| hosts > 1 && is_usual(group.network, usual(group).network))
+        .map(|group| (group.part(), format!("{:.0} Gbit/s per GPU", 8.0 * group.network / 1e9)))
+        .collect();
+    let links: Vec<(String, String)> = groups
+        .iter()
+        .filter(|group| group.per_host > 1 && is_usual(group.link, usual(group).link))
+        .map(|group| (group.part(), format!("{:.0} GB/s", group.link / 1e9)))
+        .collect();
+    let assumed = |name: &str, of_parts: Vec<(String, String)>, correction: Option<&str>| {
+        (!of_parts.is_empty()).then(|| Assumption {
+            what: format!("{name} {}", each_part(&of_parts)),
+            correction: correction.map(Into::into),
+            is_minor: false,
+        })
+    };
+    [assumed("network", networks, Some("--network")), assumed("links in a host", links, None)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
-/// Returns the sources of the figures of `parts`, each with its cluster, and of the engine's profile.
-pub(super) fn confidence(engine: &str, parts: &[(&str, &HomogeneousCluster)]) -> Vec<String> {
-    let mut sources: Vec<&str> = parts.iter().map(|(source, _)| *source).collect();
-    sources.dedup();
-    let mut words = vec![format!("not measured: {}", sources.join(", "))];
+/// Formats a value for each part: one value if all have the same.
+fn each_part(of_parts: &[(String, String)]) -> String {
+    let is_same = of_parts.iter().all(|(_, value)| *value == of_parts[0].1);
+    if is_same {
+        return of_parts[0].1.clone();
+    }
+    let each: Vec<String> = of_parts.iter().map(|(part, value)| format!("{value} ({part})")).collect();
+    each.join(" and ")
+}
+
+/// Returns the sources of the figures of `groups` and of the engine's profile.
+pub(super) fn confidence(engine: &str, groups: &[HomogeneousCluster]) -> Vec<String> {
     let is_measured = engine_by_name(engine).is_none_or(|engine| engine.style().is_measured());
+    let mut words = vec!["data sheets".to_owned()];
     words.push(if is_measured {
         "engine profile fitted to published runs".into()
     } else {
-        "no run of this engine on a GPU is known, so the interval is wide".into()
+        "no run of this engine on a GPU is known: wide interval".into()
     });
-    let is_known = |part: &HomogeneousCluster| {
-        generations().get(&part.gpu.generation).is_some_and(|known| known.is_measured)
+    let is_known = |group: &HomogeneousCluster| {
+        generations().get(&group.gpu.generation).is_some_and(|known| known.is_measured)
     };
-    if !parts.iter().all(|(_, part)| is_known(part)) {
-        words.push("no published run on this generation of GPUs is known".into());
+    let unknown: Vec<String> =
+        groups.iter().filter(|group| !is_known(group)).map(HomogeneousCluster::part).collect();
+    if !unknown.is_empty() {
+        words.push(format!("no published run on GPUs like {} is known", unknown.join(", ")));
     }
     words
+}
+
+/// Returns the candidates without those that read as an earlier one.
+pub(super) fn distinct(all: impl Iterator<Item = AnswerCandidate>) -> Vec<AnswerCandidate> {
+    let mut kept: Vec<AnswerCandidate> = Vec::new();
+    for one in all {
+        if !kept.iter().any(|known| known.layout == one.layout) {
+            kept.push(one);
+        }
+    }
+    kept
 }
 
 fn candidate(priced: &LayoutEstimate) -> AnswerCandidate {
@@ -173,15 +210,16 @@ fn candidate(priced: &LayoutEstimate) -> AnswerCandidate {
 fn reasons(plan: &DatasheetPlan) -> Vec<Reason> {
     let mut reasons = Vec::new();
     reasons.extend(faster(plan));
-    let limits = plan.memory_limits.iter().map(|limit| Reason::Memory {
+    let limits: Vec<&MemoryLimit> = plan.memory_limits.iter().take(2).collect();
+    reasons.extend(limits.iter().map(|limit| Reason::Memory {
         change: limit.change.clone(),
         needed: limit.peak_bytes,
         available: plan.memory_bytes,
-    });
-    reasons.extend(limits.take(2));
+    }));
     // The first of each axis is its fastest.
     let fastest = plan.alternatives.chunk_by(|a, b| a.axis == b.axis).filter_map(<[AxisAlternative]>::first);
-    let layouts = fastest.filter(|one| is_of_choice(plan, one)).map(|one| SlowerLayout {
+    let is_new = |one: &&AxisAlternative| limits.iter().all(|limit| limit.change != words(one));
+    let layouts = fastest.filter(|one| is_of_choice(plan, one)).filter(is_new).map(|one| SlowerLayout {
         change: words(one),
         slowdown: one.slowdown,
         cause: (one.cause.0.to_owned(), one.cause.1),
@@ -224,6 +262,11 @@ fn words(one: &AxisAlternative) -> String {
     }
 }
 
+/// Says that layouts up to `most` percent faster were not chosen, because of `why`.
+pub(super) fn within_error(most: f64, why: &str) -> String {
+    format!("layouts up to {most:.1} % faster are within the error of the estimate; {why}")
+}
+
 /// Returns the reason why layouts of the table that are faster in the estimate were not chosen; `None` if the
 /// choice is the fastest.
 fn faster(plan: &DatasheetPlan) -> Option<Reason> {
@@ -238,9 +281,7 @@ fn faster(plan: &DatasheetPlan) -> Option<Reason> {
         };
         let faster = plan.ties.iter().map(|tie| 1.0 - tie.step_seconds / choice.step_seconds);
         let most = 100.0 * faster.fold(0.0, f64::max);
-        return Some(Reason::Faster {
-            why: format!("by {most:.1} % at most, within the error of the estimate; {why}"),
-        });
+        return Some(Reason::Faster { why: within_error(most, &why) });
     }
     let other = plan
         .next
@@ -249,7 +290,7 @@ fn faster(plan: &DatasheetPlan) -> Option<Reason> {
         .max_by(|a, b| a.step_seconds_high.total_cmp(&b.step_seconds_high))?;
     Some(Reason::Faster {
         why: format!(
-            "their estimates are less certain, and may be up to {}, beside {}",
+            "layouts that may be faster are less certain: up to {}, the choice up to {}",
             step_time(other.step_seconds_high),
             step_time(choice.step_seconds_high)
         ),

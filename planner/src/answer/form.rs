@@ -35,39 +35,52 @@ const WARNING: f64 = 0.005;
 /// Space that does not break a line.
 const FIXED: char = '\u{a0}';
 
+/// Amount of detail in the rows about the cost, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Details {
+    /// Values alone.
+    Values,
+    /// Values with their rules.
+    Rules,
+    /// Values with their rules, and the effect of failures.
+    All,
+}
+
 /// Parts of an answer that are shown. Without room, fewer are.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     rows: usize,
     reasons: usize,
     improvements: usize,
-    /// True if clauses that are only useful are shown.
-    details: bool,
+    details: Details,
 }
 
 impl Shown {
     /// Returns what to show instead with less room; `None` if this is the least.
     fn less(self) -> Option<Self> {
         let Self { rows, reasons, improvements, details } = self;
-        if improvements > 1 {
-            Some(Self { improvements: 1, ..self })
+        let less = if improvements > 1 {
+            Self { improvements: 1, ..self }
         } else if rows == ROWS {
-            Some(Self { rows: 4, ..self })
-        } else if details {
-            Some(Self { details: false, ..self })
+            Self { rows: 4, ..self }
+        } else if details == Details::All {
+            Self { details: Details::Rules, ..self }
         } else if rows == 4 {
-            Some(Self { rows: 3, ..self })
+            Self { rows: 3, ..self }
+        } else if details == Details::Rules {
+            Self { details: Details::Values, ..self }
         } else if reasons > 2 {
-            Some(Self { reasons: 2, ..self })
-        } else if improvements > 0 {
-            Some(Self { improvements: 0, ..self })
+            Self { reasons: 2, ..self }
         } else if rows == 3 {
-            Some(Self { rows: 2, ..self })
+            Self { rows: 2, ..self }
+        } else if improvements > 0 {
+            Self { improvements: 0, ..self }
         } else if reasons > 1 {
-            Some(Self { reasons: 1, ..self })
+            Self { reasons: 1, ..self }
         } else {
-            None
-        }
+            return None;
+        };
+        Some(less)
     }
 }
 
@@ -79,7 +92,7 @@ impl Answer {
     pub fn text(&self, width: usize, rows: usize, below: usize) -> String {
         let width = width.clamp(NARROWEST, COLUMNS);
         let limit = (LINES + rows.saturating_sub(ROWS)).saturating_sub(below);
-        let mut shown = Shown { rows, reasons: REASONS, improvements: 2, details: true };
+        let mut shown = Shown { rows, reasons: REASONS, improvements: 2, details: Details::All };
         loop {
             let text = self.format(width, shown);
             match shown.less() {
@@ -93,32 +106,30 @@ impl Answer {
     /// begin of a training.
     pub fn short_text(&self, width: usize) -> String {
         let width = width.clamp(NARROWEST, COLUMNS);
-        self.cost_rows(false).into_iter().map(|(key, value)| row(key, &value, width)).collect()
+        self.cost_rows(Details::All).into_iter().map(|(key, value)| row(key, &value, width)).collect()
     }
 
     /// Returns the rows about the choice and its cost: keys and values.
-    fn cost_rows(&self, details: bool) -> Vec<(&'static str, String)> {
-        let clauses = |all: &[String]| all.join(", ");
+    fn cost_rows(&self, details: Details) -> Vec<(&'static str, String)> {
+        let is_shown = |is_minor: bool| !is_minor || details == Details::All;
+        let total = self.total.iter().chain(self.failures.iter().filter(|_| is_shown(true)));
+        let assumed = self.assumptions.iter().filter(|assumed| is_shown(assumed.is_minor));
+        let training = self.training.iter().map(|value| training(value, details >= Details::Rules));
+        let joined = |clauses: Vec<String>, joint| clauses.join(joint);
         let rows = [
-            ("runs", clauses(&self.runs)),
+            ("runs", self.runs.join(", ")),
             ("step", self.step.as_ref().map_or_else(String::new, step)),
-            (
-                "total",
-                clauses(&self.total[..if details { self.total.len() } else { self.total.len().min(3) }]),
-            ),
+            ("total", joined(total.map(|clause| fixed(clause)).collect(), ", ")),
             ("memory", self.memory.as_ref().map_or_else(String::new, memory)),
-            (
-                "training",
-                self.training.iter().map(|value| training(value, details)).collect::<Vec<_>>().join("; "),
-            ),
-            ("assumed", self.assumptions.iter().map(assumption).collect::<Vec<_>>().join("; ")),
+            ("training", joined(training.collect(), "; ")),
+            ("assumed", joined(assumed.map(assumption).collect(), "; ")),
             ("confidence", self.confidence.join("; ")),
         ];
         rows.into_iter().filter(|(_, value)| !value.is_empty()).collect()
     }
 
     fn format(&self, width: usize, shown: Shown) -> String {
-        let mut text = row(self.kind, &self.subject, width);
+        let mut text = wrapped_with_indent(&self.subject, width, 2);
         for (key, value) in self.cost_rows(shown.details) {
             text += &row(key, &value, width);
         }
@@ -197,7 +208,7 @@ fn row(key: &str, value: &str, width: usize) -> String {
     text
 }
 
-/// Keeps a quantity and its unit on one line.
+/// Keeps a quantity and its unit, or a short clause, on one line.
 fn fixed(text: &str) -> String {
     text.replace(' ', &FIXED.to_string())
 }
@@ -226,7 +237,7 @@ fn memory(memory: &MemoryAnswer) -> String {
     let size = available.map_or_else(|| bytes(*peak), |available| bytes_of(*peak, available));
     let mut text = format!("{} {holder}", fixed(&size));
     if let Some(high) = high {
-        _ = write!(text, "; {} chance to stay below {}", fixed("90 %"), fixed(&bytes(*high)));
+        _ = write!(text, ", {} chance of below {}", fixed("90 %"), fixed(&bytes(*high)));
     }
     if let Some((high, available)) = high.zip(*available) {
         let chance = chance_above(*peak, high, available);
@@ -260,7 +271,7 @@ fn training(value: &TrainingValue, details: bool) -> String {
 }
 
 fn assumption(assumption: &Assumption) -> String {
-    let Assumption { what, correction } = assumption;
+    let Assumption { what, correction, .. } = assumption;
     match correction {
         Some(correction) => format!("{what} ({correction})"),
         None => what.clone(),
@@ -284,7 +295,8 @@ mod tests {
         let long = vec!["words"; 100].join(" ");
         let text = row("key", &long, 40);
         assert_eq!(text.lines().count(), LINES_OF_ROW);
-        assert!(text.ends_with("words …\n") && text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(text.ends_with("words …\n"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         let text = row("key", &"x".repeat(100), 40);
         assert_eq!(text.trim_end().chars().count(), 40);
     }

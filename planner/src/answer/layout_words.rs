@@ -42,6 +42,9 @@ pub fn clauses(arrangement: &Arrangement, micro_batch: u32) -> Vec<String> {
         ContextExchange::AllGather => clauses.push("context parallel by all-gather".into()),
         ContextExchange::AllToAll => clauses.push("context parallel by all-to-all".into()),
     }
+    if arrangement.layout.pipeline.get() > 1 && arrangement.ends != EmbeddingHeadCost::FREE {
+        clauses.push(uneven_stages(arrangement.ends).into());
+    }
     if arrangement.expert_fold > 1 {
         clauses.push("experts on tensor- and context-parallel ranks".into());
     }
@@ -57,7 +60,8 @@ pub fn clauses(arrangement: &Arrangement, micro_batch: u32) -> Vec<String> {
     clauses
 }
 
-/// Describes a layout in the short notation that the glossary defines: `TP 8 PP 4 DP 16 ZeRO-1 MB 1`.
+/// Describes a layout, but for its precision, in the short notation that the glossary defines:
+/// `TP 8 PP 4 DP 16 ZeRO-1 MB 1`.
 pub fn abbreviated(arrangement: &Arrangement, micro_batch: u32) -> String {
     let used = degrees(arrangement).into_iter().filter(|(_, _, degree)| *degree > 1);
     let mut words: Vec<String> = used.map(|(_, short, degree)| format!("{short} {degree}")).collect();
@@ -92,9 +96,6 @@ pub fn abbreviated(arrangement: &Arrangement, micro_batch: u32) -> String {
     }
     words.extend((arrangement.expert_fold > 1).then(|| "folded".into()));
     words.extend((arrangement.order == RankOrder::DataOutermost).then(|| "PP in host".into()));
-    if arrangement.precision != Precision::F32 {
-        words.push(arrangement.precision.name().into());
-    }
     words.join(" ")
 }
 
@@ -106,7 +107,7 @@ fn one_device(device: DeviceKind) -> String {
 /// replicas; `None` without ZeRO.
 fn zero(arrangement: &Arrangement, joint: &str) -> Option<String> {
     let Arrangement { zero, shard, .. } = arrangement;
-    if *zero == ZeroStage::Zero0 {
+    if *zero == ZeroStage::Zero0 || arrangement.replicas() <= 1 {
         return None;
     }
     let name = format!("ZeRO-{}", zero_name(*zero));
@@ -115,21 +116,24 @@ fn zero(arrangement: &Arrangement, joint: &str) -> Option<String> {
 }
 
 fn schedule_words(arrangement: &Arrangement) -> String {
-    let schedule = match arrangement.schedule {
+    match arrangement.schedule {
         PipelineSchedule::Gpipe => "GPipe".into(),
         PipelineSchedule::OneForwardOneBackward => "1F1B".into(),
         PipelineSchedule::Interleaved => {
             format!("interleaved 1F1B, {} virtual stages", arrangement.chunks)
         }
-        PipelineSchedule::ZeroBubble => "zero bubble".to_owned(),
-    };
-    let ends = match arrangement.ends {
+        PipelineSchedule::ZeroBubble => "zero bubble".into(),
+    }
+}
+
+/// Describes the stages that have fewer layers for the work of embedding and head; empty if none has.
+fn uneven_stages(ends: EmbeddingHeadCost) -> &'static str {
+    match ends {
         EmbeddingHeadCost { embedding: 0, head: 0 } => "",
-        EmbeddingHeadCost { embedding: 0, .. } => ", fewer layers in the last stage",
-        EmbeddingHeadCost { head: 0, .. } => ", fewer layers in the first stage",
-        EmbeddingHeadCost { .. } => ", fewer layers in the first and last stage",
-    };
-    schedule + ends
+        EmbeddingHeadCost { embedding: 0, .. } => "fewer layers in the last stage",
+        EmbeddingHeadCost { head: 0, .. } => "fewer layers in the first stage",
+        EmbeddingHeadCost { .. } => "fewer layers in the first and last stage",
+    }
 }
 
 fn recompute_words(arrangement: &Arrangement) -> String {

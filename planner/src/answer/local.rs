@@ -1,14 +1,15 @@
 //! The answer of a plan for the hosts of a recipe.
 
-use super::datasheet::training;
+use super::datasheet::{distinct, training, within_error};
 use super::layout_words::{abbreviated, clauses};
+use super::numbers::step_time;
 use super::reason::{REASONS, Reason, SlowerLayout, slowest};
 use super::{Answer, AnswerCandidate, MemoryAnswer, StepAnswer};
 use crate::choice::alternative::Alternative;
 use crate::choice::tie_break::TieBreak;
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::layout::rejection::Rejection;
-use crate::planning::explain::{device, params, subject, unit};
+use crate::planning::explain::{device, host, params, subject, unit};
 use crate::planning::foreign::command_with_values;
 use crate::planning::plan::{Plan, RankedCandidate};
 use crate::price::estimate::Estimate;
@@ -34,7 +35,7 @@ impl Answer {
                 DeviceKind::Cpu => "rank",
                 DeviceKind::Cuda | DeviceKind::Wgpu => "GPU",
             },
-            ..Self::empty("plan")
+            ..Self::empty()
         };
         let Some(estimate) = &best.estimate else {
             let confidence = vec!["estimated from data sheets when it was planned; not measured".into()];
@@ -60,7 +61,7 @@ impl Answer {
                 measured: None,
             }),
             confidence: vec![estimate.source.clone()],
-            candidates: plan.choices.iter().filter_map(|ranked| table_row(ranked)).collect(),
+            candidates: distinct(plan.choices.iter().filter_map(|ranked| table_row(plan, ranked))),
             reasons: reasons(plan, estimate),
             improvements: improvements(plan),
             ..answer
@@ -73,11 +74,11 @@ fn of_command(plan: &Plan, command: &ForeignCommand) -> Answer {
     let Candidate { arrangement, threads, .. } = &plan.best().candidate;
     let layout = layout_with_devices(&arrangement.layout, arrangement.device, *threads);
     Answer {
-        subject: format!("{}: {} ({layout})", plan.recipe.name, subject(plan)),
+        subject: format!("{}: a command on {} ({layout})", plan.recipe.name, host(plan)),
         runs: vec![on_one_line(&command_with_values(plan, plan.best(), command).argv.join(" "))],
         params: params(&plan.recipe),
         confidence: vec!["no estimate: the work of a command is unknown".into()],
-        ..Answer::empty("plan")
+        ..Answer::empty()
     }
 }
 
@@ -123,12 +124,15 @@ fn total(plan: &Plan, best: &RankedCandidate, estimate: &Estimate) -> Vec<String
     total
 }
 
-fn table_row(ranked: &RankedCandidate) -> Option<AnswerCandidate> {
+fn table_row(plan: &Plan, ranked: &RankedCandidate) -> Option<AnswerCandidate> {
     let (candidate, estimate) = (&ranked.candidate, ranked.estimate.as_ref()?);
     let mut layout = abbreviated(&candidate.arrangement, candidate.split.micro());
     if candidate.arrangement.device == DeviceKind::Cpu {
         let s = if candidate.threads == 1 { "" } else { "s" };
         layout += &format!(", {} thread{s}", candidate.threads);
+    }
+    if candidate.arrangement.precision != plan.best().candidate.arrangement.precision {
+        layout += &format!(", {}", candidate.arrangement.precision.name());
     }
     Some(AnswerCandidate {
         seconds: estimate.step.0,
@@ -180,7 +184,9 @@ fn words(one: &Alternative) -> String {
         "zero" if value == "0" => "no ZeRO".into(),
         "zero" => format!("ZeRO-{value}"),
         "shard" => format!("state sharded over {value}"),
-        "recompute" => format!("{value} recompute"),
+        "recompute" => {
+            value.replacen("full", "full recompute", 1).replacen("selective", "selective recompute", 1)
+        }
         _ => format!("{axis} {value}"),
     }
 }
@@ -198,11 +204,15 @@ fn faster(plan: &Plan, ours: &Estimate) -> Option<Reason> {
     let why = match key(plan.best(), ours).advantage_over(&key(ranked, theirs)) {
         Some(words) => format!("the choice {words}"),
         None => {
-            format!("the choice is more certain, below {} instead of {}", ours.step_high, theirs.step_high)
+            format!(
+                "the choice is more certain, below {} instead of {}",
+                step_time(ours.step_high.0),
+                step_time(theirs.step_high.0)
+            )
         }
     };
     let most = 100.0 * (1.0 - theirs.step.0 / ours.step.0);
-    Some(Reason::Faster { why: format!("by {most:.1} % at most, within the error of the estimate; {why}") })
+    Some(Reason::Faster { why: within_error(most, &why) })
 }
 
 fn improvements(plan: &Plan) -> Vec<String> {
@@ -215,7 +225,8 @@ fn improvements(plan: &Plan) -> Vec<String> {
         let s = if ties == 1 { "" } else { "s" };
         let percent = 100.0 * plan.best().price().resolution;
         all.push(format!(
-            "`dtrain tune`: it measures {ties} more layout{s} within the error of the estimate ({percent:.1} %)"
+            "`dtrain tune`: it measures {ties} more layout{s}, as fast within the error of the estimate \
+             ({percent:.1} %)"
         ));
     }
     all

@@ -1,10 +1,10 @@
 //! The answer of a plan from data sheets, for groups of different hosts.
 
-use super::datasheet::{confidence, length_and_cost, link_assumptions, training};
+use super::datasheet::{confidence, distinct, length_and_cost, link_assumptions, training, within_error};
 use super::layout_words::{abbreviated, clauses};
 use super::numbers::step_time;
 use super::reason::Reason;
-use super::{Answer, AnswerCandidate, Assumption, MemoryAnswer, StepAnswer};
+use super::{Answer, AnswerCandidate, MemoryAnswer, StepAnswer};
 use crate::analytic::StepConfig;
 use crate::analytic::search::HomogeneousCluster;
 use crate::choice::tie_break::TieBreak;
@@ -16,9 +16,7 @@ impl Answer {
     pub fn of_mixed_plan(plan: &MixedClusterPlan, groups: &[HomogeneousCluster]) -> Self {
         let choice = &plan.choice;
         let all = std::iter::once(choice).chain(&plan.ties);
-        let parts: Vec<(&str, &HomogeneousCluster)> =
-            plan.groups.iter().map(|group| group.gpu.1).zip(groups).collect();
-        let mut confidence = confidence(plan.engine, &parts);
+        let mut confidence = confidence(plan.engine, groups);
         if choice.groups.len() > 1 {
             confidence.push("no published run mixes GPUs".into());
         }
@@ -35,11 +33,11 @@ impl Answer {
             total: total(plan),
             memory: Some(memory(plan, choice)),
             training: training(&plan.batch, &plan.learning_rate),
-            assumptions: assumptions(groups),
+            assumptions: link_assumptions(groups),
             confidence,
-            candidates: all.map(|priced| candidate(plan, priced)).collect(),
+            candidates: distinct(all.map(|priced| candidate(plan, priced))),
             reasons: reasons(plan),
-            ..Self::empty("plan")
+            ..Self::empty()
         }
     }
 }
@@ -108,17 +106,6 @@ fn memory(plan: &MixedClusterPlan, priced: &MixedLayoutEstimate) -> MemoryAnswer
     }
 }
 
-fn assumptions(groups: &[HomogeneousCluster]) -> Vec<Assumption> {
-    let mut all: Vec<Assumption> = Vec::new();
-    for group in groups {
-        for assumption in link_assumptions(group) {
-            let what = format!("{} of {}", assumption.what, group.part());
-            all.push(Assumption { what, ..assumption });
-        }
-    }
-    all
-}
-
 fn candidate(plan: &MixedClusterPlan, priced: &MixedLayoutEstimate) -> AnswerCandidate {
     let config = config(plan, priced);
     let stages: Vec<String> = priced
@@ -145,9 +132,7 @@ fn reasons(plan: &MixedClusterPlan) -> Vec<Reason> {
     if let Some(tie) = faster.min_by(|a, b| a.step_seconds.total_cmp(&b.step_seconds)) {
         let most = 100.0 * (1.0 - tie.step_seconds / choice.step_seconds);
         let why = key(choice).advantage_over(&key(tie)).unwrap_or("uses fewer groups");
-        reasons.push(Reason::Faster {
-            why: format!("by {most:.1} % at most, within the error of the estimate; the choice {why}"),
-        });
+        reasons.push(Reason::Faster { why: within_error(most, &format!("the choice {why}")) });
     }
     reasons.extend(plan.groups.iter().map(|group| alone(group, choice.step_seconds)));
     reasons

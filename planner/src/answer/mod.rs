@@ -13,14 +13,15 @@ pub mod numbers;
 mod reason;
 mod row;
 
+#[cfg(test)]
+mod tests;
+
 pub use form::{COLUMNS, INDENT, LINES, ROWS};
 pub use reason::Reason;
 
 /// The answer of a plan or an estimate. Texts are clauses, each list the most important first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Kind of the answer, the first word of its text: `plan` or `estimate`.
-    pub kind: &'static str,
     /// Model, devices and engine.
     pub subject: String,
     /// The layout that runs, or the command.
@@ -29,6 +30,8 @@ pub struct Answer {
     pub step: Option<StepAnswer>,
     /// Length and cost of the whole training; empty where it is unknown.
     pub total: Vec<String>,
+    /// Length of the training with failures and checkpoints; `None` where it is unknown.
+    pub failures: Option<String>,
     /// Memory of the fullest device; `None` where it is unknown.
     pub memory: Option<MemoryAnswer>,
     /// Batch and learning rate, each with the rule that it follows.
@@ -95,6 +98,8 @@ pub struct Assumption {
     pub what: String,
     /// The flag or key that corrects it; `None` if nothing does.
     pub correction: Option<String>,
+    /// True if only the time with failures depends on it.
+    pub is_minor: bool,
 }
 
 /// A row of the table of layouts.
@@ -111,14 +116,14 @@ pub struct AnswerCandidate {
 }
 
 impl Answer {
-    /// Returns an answer of this kind without content.
-    fn empty(kind: &'static str) -> Self {
+    /// Returns an answer without content.
+    fn empty() -> Self {
         Self {
-            kind,
             subject: String::new(),
             runs: Vec::new(),
             step: None,
             total: Vec::new(),
+            failures: None,
             memory: None,
             training: Vec::new(),
             params: Vec::new(),

@@ -44,7 +44,7 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Faster { why } => write!(f, "faster layouts: {why}"),
+            Self::Faster { why } => f.write_str(why),
             Self::Memory { change, needed, available } => {
                 write!(f, "{change} does not fit: {}", bytes_of(*needed, *available))
             }
@@ -99,7 +99,8 @@ pub(super) fn slowest(mut layouts: Vec<SlowerLayout>, most: usize) -> Vec<Reason
 /// by text; a name without a sentence of its own stands for itself.
 fn takes(part: &str) -> String {
     match part {
-        "computing" | "forward" | "backward" => return format!("{part} takes"),
+        "computing" => "computing takes",
+        "forward" | "backward" => return format!("the {part} takes"),
         "recompute" => "recomputing takes",
         "gradient sums" | "replicas" => "the all-reduce of gradients takes",
         "weight gathers" | "gathering weights" => "the all-gather of weights takes",

@@ -12,8 +12,7 @@ impl Answer {
         let model = if group.model.is_empty() { "model" } else { &group.model };
         let hardware = if group.hardware.is_empty() { "GPUs" } else { &group.hardware };
         let style = row.style.map_or_else(String::new, |style| format!(", engine style {style}"));
-        let mut confidence =
-            vec!["from the data sheet and the fitted profile of the engine style".to_owned()];
+        let mut confidence = vec!["data sheets; engine profile fitted to published runs".to_owned()];
         if row.is_known {
             confidence.push("corrected by this row's own measurement".into());
         }
@@ -26,7 +25,7 @@ impl Answer {
             step: Some(StepAnswer {
                 seconds,
                 interval: row.step_seconds_low.zip(row.step_seconds_high),
-                throughput: row.tokens_per_second_per_device.map(|rate| (rate, "tokens/s per GPU")),
+                throughput: row.tokens_per_second_per_device.map(|rate| (rate, "tokens/s/GPU")),
                 utilization: row.model_flops_utilization,
                 measured: row.measured_step_seconds,
             }),
@@ -41,10 +40,10 @@ impl Answer {
             assumptions: row
                 .assumptions
                 .iter()
-                .map(|what| Assumption { what: what.clone(), correction: None })
+                .map(|what| Assumption { what: what.clone(), correction: None, is_minor: false })
                 .collect(),
             confidence,
-            ..Self::empty("estimate")
+            ..Self::empty()
         })
     }
 }

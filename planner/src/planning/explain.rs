@@ -22,17 +22,9 @@ use std::collections::BTreeSet;
 /// Largest number of reasons to show for rejected candidates.
 const REASONS: usize = 10;
 
-/// Level of detail in the explanation of the alternatives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DetailLevel {
-    /// The best values of every axis, each with the largest cause of its difference from the choice.
-    Short,
-    /// Every value of every axis, with its memory and all causes that add or save time.
-    Full,
-}
-
-/// Explains the plan as text: the choice, its cost, the alternatives and the rejections.
-pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
+/// Explains the plan in full: the choice, its cost, every alternative with all that costs time or memory, and
+/// the rejections. [`Answer`](crate::answer::Answer) is the short form.
+pub fn explain(plan: &Plan) -> String {
     let mut text = String::new();
     let best = plan.best();
     if let Model::Command(command) = &plan.recipe.model {
@@ -55,7 +47,7 @@ pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
     if let Some(tradeoffs) = &plan.tradeoffs {
         tradeoffs.write_table(&mut text, device(best), ToString::to_string);
     }
-    alternatives::write_alternatives(&mut text, plan, depth);
+    alternatives::write_alternatives(&mut text, plan);
     left_out(&mut text, plan);
     text
 }
@@ -145,7 +137,8 @@ pub fn choice(plan: &Plan) -> Vec<String> {
     lines
 }
 
-fn host(plan: &Plan) -> String {
+/// Describes the hosts of a plan in words.
+pub(crate) fn host(plan: &Plan) -> String {
     let host = &plan.host;
     let cores = if host.cores == 1 { "1 core".into() } else { format!("{} cores", host.cores) };
     let memory = Bytes(host.memory_bytes);

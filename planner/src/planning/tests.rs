@@ -383,7 +383,7 @@ fn a_foreign_command_is_planned_without_a_price() {
     let planned = of(&recipe, &hosts(3)).expect("it is planned");
     assert_eq!((planned.best().candidate.arrangement.layout.world(), &planned.best().estimate), (3, &None));
     assert_eq!(read(&serde_json::to_string(&planned).expect("JSON")), planned);
-    let told = explain(&planned, crate::planning::explain::DetailLevel::Short);
+    let told = explain(&planned);
     assert!(told.contains("true") && told.contains("data 3"), "{told}");
     recipe.cluster.ranks = Some(4);
     assert_eq!(of(&recipe, &hosts(2)).expect("planned").best().candidate.arrangement.layout.world(), 4);

@@ -2,33 +2,27 @@
 
 use super::advice::ONE_HOST_FEWER;
 use super::describe_layout::describe_layout;
-use super::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, Measurement};
+use super::{Advice, DatasheetPlan, LayoutEstimate, Measurement};
 use crate::choice::tie_break::TieBreak;
 use crate::engine::{DTRAIN, Engine as _, engine_by_name};
-use crate::planning::explain::{DetailLevel, causes, failure_count, memory, slowdown};
-use crate::text::{amount, row, slower};
+use crate::planning::explain::{causes, failure_count, memory, slowdown};
+use crate::text::{amount, row};
 use dtrain_recipes::number_format::{count, parameters, thousands};
 use dtrain_recipes::{Bytes, Seconds};
-
-/// Number of alternatives that are shown per axis.
-const PER_AXIS: usize = 3;
 
 /// Number of bytes in a GiB.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// Explains the choice of a plan, its cost and the alternatives, with `top` of the ties and of the next
+/// Explains a plan in full: the choice, its cost and every alternative, with `top` of the ties and of the next
 /// layouts.
-pub fn explain(plan: &DatasheetPlan, depth: DetailLevel, top: usize) -> String {
+pub fn explain(plan: &DatasheetPlan, top: usize) -> String {
     let mut text = String::new();
     headline(&mut text, plan);
     costs(&mut text, plan);
     failures(&mut text, plan);
     training(&mut text, plan);
     ties(&mut text, plan, top);
-    match depth {
-        DetailLevel::Short => losers(&mut text, plan),
-        DetailLevel::Full => losers_fully(&mut text, plan),
-    }
+    losers(&mut text, plan);
     advice(&mut text, plan);
     row(&mut text, "searched", &format!("{} layouts", thousands(plan.layouts)));
     plan.tradeoffs.write_table(&mut text, "GPU", describe_layout);
@@ -200,37 +194,8 @@ fn ties(text: &mut String, plan: &DatasheetPlan, top: usize) {
     }
 }
 
-/// Appends the axis values that were not chosen, grouped by the reason why they are slower.
-fn losers(text: &mut String, plan: &DatasheetPlan) {
-    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
-    for of_axis in plan.alternatives.chunk_by(|a, b| a.axis == b.axis) {
-        for loser in of_axis.iter().filter(|loser| loser.slowdown >= 0.005).take(PER_AXIS) {
-            let reason = reason(loser);
-            match told.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, values)) => values.push(&loser.value),
-                None => told.push((reason, vec![&loser.value])),
-            }
-        }
-    }
-    for (place, (reason, values)) in told.into_iter().enumerate() {
-        let title = if place == 0 { "slower" } else { "" };
-        row(text, title, &format!("{}: {reason}", values.join(", ")));
-    }
-}
-
-/// Returns the cause of an alternative's slowdown that grows most, in words.
-fn reason(loser: &AxisAlternative) -> String {
-    let (name, seconds) = loser.cause;
-    let slower = slower(loser.slowdown);
-    if seconds > 0.0 {
-        format!("{slower}, {name} takes {} longer", Seconds(seconds))
-    } else {
-        format!("{slower}, no single cause")
-    }
-}
-
 /// Appends each axis value that was not chosen, with its best layout, memory and all time differences.
-fn losers_fully(text: &mut String, plan: &DatasheetPlan) {
+fn losers(text: &mut String, plan: &DatasheetPlan) {
     let ours = in_bytes(plan.choice.peak_bytes);
     let mut last = None;
     for loser in &plan.alternatives {

@@ -7,7 +7,6 @@ use crate::benchmarks::{self, TableRow};
 use crate::engine::{Engine, HF_TRAINER, MEGATRON, TORCHTITAN};
 use crate::fixtures;
 use crate::hardware::{HostGroup, gpu};
-use crate::planning::explain::DetailLevel;
 use crate::price::candidate_cost::CandidateCost;
 use crate::text::{WIDTH, wrapped};
 use dtrain_recipes::{Activation, Cnn, Samples};
@@ -50,14 +49,9 @@ fn of(
 #[test]
 fn an_outlook_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
-    insta::assert_snapshot!(
-        "llama_8b_on_64_h100",
-        wrapped(&explain(&found, DetailLevel::Short, NEXT), WIDTH)
-    );
-    insta::assert_snapshot!(
-        "llama_8b_on_64_h100_in_full",
-        wrapped(&explain(&found, DetailLevel::Full, NEXT), WIDTH)
-    );
+    let answer = crate::answer::Answer::of_datasheet_plan(&found, &on("H100", 64)).text(80, 5, 1);
+    insta::assert_snapshot!("llama_8b_on_64_h100", answer);
+    insta::assert_snapshot!("llama_8b_on_64_h100_in_full", wrapped(&explain(&found, NEXT), WIDTH));
 }
 
 #[test]
@@ -66,9 +60,7 @@ fn as_many_ties_and_next_layouts_are_told_as_asked_for() {
     let found =
         plan_from_datasheets(&DatasheetPlanRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: 9 });
     let found = found.expect("it fits");
-    let told = |top| {
-        explain(&found, DetailLevel::Short, top).lines().filter(|line| line.contains(" a step, ")).count()
-    };
+    let told = |top| explain(&found, top).lines().filter(|line| line.contains(" a step, ")).count();
     assert_eq!(found.next.len(), 9);
     assert_eq!([told(0), told(3), told(9)], [0, found.ties.len().min(3) + 3, found.ties.len().min(9) + 9]);
 }
@@ -200,7 +192,7 @@ fn hosts_that_only_slow_a_step_stay_idle() {
         };
         let plan = to_plan(&request, &found, ("/data".into(), "0")).expect("it is a plan");
         assert_eq!(plan.host.hosts.get() * 8, found.devices - found.idle, "hosts that work");
-        let said = explain(&found, DetailLevel::Short, NEXT).contains("stay idle");
+        let said = explain(&found, NEXT).contains("stay idle");
         assert_eq!(said, found.idle > 0, "{hosts} hosts");
         assert!(hosts != 33 || found.idle > 0, "no layout has 264 ranks");
         last = found.choice.step_seconds;

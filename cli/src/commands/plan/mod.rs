@@ -11,15 +11,17 @@ use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
+use crate::render::answer::{layer_arguments, on_several_lines};
 use crate::render::html::{page, plan_page};
-use crate::render::plan::long;
+use crate::render::plan::full;
 use crate::{engine_choice, rates, slurm_job, trials};
 use clap::ValueEnum;
 use dtrain_planner::Plan;
+use dtrain_planner::answer::{Answer, ROWS};
 use dtrain_planner::emit::ConfigFormat;
 use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
-use plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
+use plan_output::{PlanOutput, output_plan};
 
 /// Plans a recipe, explains the plan, and saves it on request.
 pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
@@ -46,23 +48,25 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
         Some(_) => Some(render_plan_page(&history, &plan)?),
         None => None,
     };
-    let text = long(&plan, explanation_depth(args), args.top.unwrap_or(TOP), context.out.style());
+    let answer = Answer::of_plan(&plan);
+    let explanation = args.explain.then(|| full(&plan, args.top.unwrap_or(ROWS), context.out.style()));
     let stored = StoredPlan::of(plan, Some(PlanOrigin::of(&loaded, &args.recipe.layers, &flags, inputs)));
-    let run = match &args.out {
-        Some(path) => shell_quoted(path.display()),
+    let mut run = vec!["dtrain run".to_owned()];
+    match &args.out {
+        Some(path) => run.push(shell_quoted(path.display())),
         None => {
-            let engine = flags
-                .first()
-                .map_or_else(String::new, |(_, name)| format!(" --engine {}", name.trim_matches('"')));
-            format!("{}{engine}", shell_quoted(&loaded.name))
+            run.push(shell_quoted(&loaded.name));
+            run.extend(layer_arguments(&args.recipe.layers));
+            run.extend(flags.iter().map(|(_, name)| format!("--engine {}", name.trim_matches('"'))));
         }
-    };
+    }
     let made = PlanOutput {
         stored: Some(&stored),
         document: ("plan", &stored),
-        text,
+        answer,
+        explanation,
         page,
-        next: Some(format!("dtrain run {run}")),
+        next: Some(on_several_lines(run.iter().map(String::as_str))),
     };
     output_plan(context, args, &made)
 }

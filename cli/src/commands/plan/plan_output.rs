@@ -6,11 +6,9 @@ use crate::command_error::CommandResult;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::plan_file::{StoredPlan, save};
-use dtrain_planner::planning::explain::DetailLevel;
+use crate::render::answer;
+use dtrain_planner::answer::{Answer, ROWS};
 use serde::Serialize;
-
-/// Default of `--top`: number of candidates shown; with `--on`, of ties and of runners-up.
-pub(super) const TOP: usize = 5;
 
 /// Plan as it is printed and saved, for the recipe's hosts or those of `--on`.
 pub(super) struct PlanOutput<'a, T> {
@@ -18,8 +16,10 @@ pub(super) struct PlanOutput<'a, T> {
     pub(super) stored: Option<&'a StoredPlan>,
     /// Format name and value of the document for `--json`.
     pub(super) document: (&'static str, &'a T),
-    /// Text to print without `--json`.
-    pub(super) text: String,
+    /// Answer to print without `--json`.
+    pub(super) answer: Answer,
+    /// Full explanation to print below the answer; `None` without `--explain`.
+    pub(super) explanation: Option<String>,
     /// HTML page of `--html`; `None` without it.
     pub(super) page: Option<String>,
     /// Command that trains by this plan; `None` if dtrain cannot.
@@ -51,16 +51,16 @@ pub(super) fn output_plan<T: Serialize>(
     if context.out.json {
         context.out.json(kind, document)?;
     } else {
-        context.out.data(&made.text)?;
+        let rows = args.top.unwrap_or(ROWS);
+        let messages = usize::from(args.out.is_some()) + usize::from(args.html.is_some());
+        let style = context.out.style();
+        let text = answer::text(&made.answer, rows, made.next.as_deref(), messages, style);
+        let explanation = made.explanation.iter().map(|words| format!("\n{words}"));
+        context.out.data(&(text + &explanation.collect::<String>()))?;
     }
     say_saved();
     if let Some(next) = &made.next {
         context.out.next(next);
     }
     Ok(ExitReason::Done)
-}
-
-/// Returns the level of detail with which alternatives that were not chosen are explained.
-pub(super) fn explanation_depth(args: &PlanArgs) -> DetailLevel {
-    if args.explain { DetailLevel::Full } else { DetailLevel::Short }
 }

@@ -1,15 +1,19 @@
 //! `dtrain plan --on`: estimates the cost of a recipe on GPUs that are not there.
 
-use super::plan_output::{PlanOutput, TOP, explanation_depth, output_plan};
+use super::plan_output::{PlanOutput, output_plan};
 use crate::args::{EngineName, PlanArgs};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::load_without_running;
+use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
+use crate::render::answer::{layer_arguments, on_several_lines};
 use crate::render::html::{page, what_if_page};
 use crate::this_host;
+use clap::ValueEnum;
 use dtrain_planner::Plan;
+use dtrain_planner::answer::{Answer, ROWS};
 use dtrain_planner::emit::ConfigFormat;
 use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::hardware::on::MachineError;
@@ -32,14 +36,19 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
     let [cluster] = groups[..] else {
         refuse_what_is_for_equal_hosts(args)?;
         let found = plan_mixed_cluster(recipe, groups, engine).map_err(|error| refusal(&error))?;
-        if context.out.json {
-            context.out.json("mixed_outlook", &found)?;
-        } else {
-            context.out.data(&wrapped(&explain_mixed_cluster(&found), context.out.style().width))?;
-        }
-        return Ok(ExitReason::Done);
+        let explanation =
+            args.explain.then(|| wrapped(&explain_mixed_cluster(&found), context.out.style().width));
+        let made = PlanOutput {
+            stored: None,
+            document: ("mixed_outlook", &found),
+            answer: Answer::of_mixed_plan(&found, groups),
+            explanation,
+            page: None,
+            next: (!args.explain).then(|| command_on(args, on, &["--explain"])),
+        };
+        return output_plan(context, args, &made);
     };
-    let top = args.top.unwrap_or(TOP);
+    let top = args.top.unwrap_or(ROWS);
     let request = DatasheetPlanRequest { recipe, cluster, engine, next: top.max(NEXT) };
     let found = plan_from_datasheets(&request).map_err(|error| refusal(&error))?;
     let mut stored = None;
@@ -53,9 +62,10 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
     let made = PlanOutput {
         stored: stored.as_ref(),
         document: ("outlook", &found),
-        text: wrapped(&explain(&found, explanation_depth(args), top), context.out.style().width),
+        answer: Answer::of_datasheet_plan(&found, &cluster),
+        explanation: args.explain.then(|| wrapped(&explain(&found, top), context.out.style().width)),
         page: args.html.as_ref().map(|_| page(&what_if_page(&found))),
-        next: None,
+        next: Some(next(args, on, engine)),
     };
     output_plan(context, args, &made)
 }
@@ -69,9 +79,41 @@ fn unknown_machine(error: &MachineError) -> CommandError {
     failure.hint(error.hint.clone())
 }
 
+/// Returns the command that follows from a plan for `engine`: the one that writes its files, or for a program of
+/// dtrain's own the one that runs on such hosts.
+fn next(args: &PlanArgs, on: &str, engine: &dyn Engine) -> String {
+    let here = |command: &[&str]| {
+        let recipe = shell_quoted(&args.recipe.recipe);
+        let layers = layer_arguments(&args.recipe.layers);
+        let (command, options) = command.split_first().expect("a command has a name");
+        let words = [*command, &recipe].into_iter().chain(layers.iter().map(String::as_str));
+        on_several_lines(words.chain(options.iter().copied()))
+    };
+    if engine.name() == engine::DTRAIN.name() {
+        return here(&["dtrain probe"]);
+    }
+    if engine.name() == engine::FSDP_PROGRAM.name() {
+        return here(&["dtrain run", "--engine fsdp"]);
+    }
+    let format =
+        if engine.name() == engine::JAX.name() { ConfigFormat::Maxtext.word() } else { engine.name() };
+    command_on(args, on, &[&format!("--emit {format}"), "--emit-to FOLDER"])
+}
+
+/// Returns the command of `args` for the hosts `on`, with `more` options.
+fn command_on(args: &PlanArgs, on: &str, more: &[&str]) -> String {
+    let mut words = vec!["dtrain plan".to_owned(), shell_quoted(&args.recipe.recipe)];
+    words.extend(layer_arguments(&args.recipe.layers));
+    words.push(format!("--on {}", shell_quoted(on)));
+    words.extend(args.network.map(|gbit| format!("--network {gbit}")));
+    let engine = args.engine.and_then(|engine| engine.to_possible_value());
+    words.extend(engine.map(|engine| format!("--engine {}", engine.get_name())));
+    words.extend(more.iter().map(|&option| option.to_owned()));
+    on_several_lines(words.iter().map(String::as_str))
+}
+
 fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
     let said = [
-        ("--explain", args.explain),
         ("--html", args.html.is_some()),
         ("--emit", args.emit.is_some()),
         ("--out", args.out.is_some()),

@@ -1,7 +1,6 @@
 //! Explains the choice of a plan: the candidates that tie with it, and the cost of every other value of every
 //! axis.
 
-use super::DetailLevel;
 use crate::choice::alternative::{Alternative, largest_delta};
 use crate::planning::plan::{Plan, RankedCandidate};
 use crate::price::estimate::Estimate;
@@ -9,8 +8,8 @@ use crate::text::row;
 use dtrain_recipes::{Bytes, Seconds};
 use std::cmp::Ordering;
 
-/// Largest number of ties, and of alternatives on one axis, to show.
-const PER_AXIS: usize = 3;
+/// Largest number of ties to show.
+const TIES: usize = 3;
 
 /// Returns the reason why the second candidate of a plan is not the first; `None` if there is no second.
 fn runner_up(plan: &Plan) -> Option<String> {
@@ -45,7 +44,7 @@ fn runner_up(plan: &Plan) -> Option<String> {
 }
 
 /// Appends the candidates that tie with the choice, then the alternatives of every axis.
-pub(super) fn write_alternatives(text: &mut String, plan: &Plan, depth: DetailLevel) {
+pub(super) fn write_alternatives(text: &mut String, plan: &Plan) {
     if let Some(why) = runner_up(plan) {
         text.push('\n');
         row(text, "runner-up", &why);
@@ -61,7 +60,7 @@ pub(super) fn write_alternatives(text: &mut String, plan: &Plan, depth: DetailLe
             ties.len()
         );
         row(text, "ties", &told);
-        for tie in ties.iter().take(PER_AXIS) {
+        for tie in ties.iter().take(TIES) {
             row(text, "", &format!("{}: {}", tie.candidate, tie.price().step));
         }
     }
@@ -69,29 +68,12 @@ pub(super) fn write_alternatives(text: &mut String, plan: &Plan, depth: DetailLe
         return;
     }
     text.push('\n');
-    let most = match depth {
-        DetailLevel::Short => PER_AXIS,
-        DetailLevel::Full => usize::MAX,
-    };
     for of_axis in plan.alternatives.chunk_by(|a, b| a.axis == b.axis) {
-        for (place, alternative) in of_axis.iter().take(most).enumerate() {
+        for (place, alternative) in of_axis.iter().enumerate() {
             let key = if place == 0 { alternative.axis.as_str() } else { "" };
-            match depth {
-                DetailLevel::Short => row(text, key, &words(alternative)),
-                DetailLevel::Full => detailed_row(text, key, alternative, plan.best()),
-            }
+            detailed_row(text, key, alternative, plan.best());
         }
     }
-}
-
-fn words(alternative: &Alternative) -> String {
-    let percent = 100.0 * alternative.speed;
-    let sign = if percent < 0.0 { "−" } else { "+" };
-    let Alternative { value, cause, .. } = alternative;
-    if alternative.is_tied {
-        return format!("{value}: a tie ({sign}{:.1} %)", percent.abs());
-    }
-    format!("{value}: {sign}{:.0} % ({cause})", percent.abs())
 }
 
 /// Appends the row of one alternative: its value, its best candidate, its memory, and all causes that add or

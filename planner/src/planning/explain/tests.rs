@@ -12,18 +12,11 @@ fn shown(text: &str) -> String {
 }
 
 #[test]
-fn a_measured_plan_tells_its_choice_and_why_the_others_lose() {
-    let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
-    let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    insta::assert_snapshot!(shown(&explain(&plan, DetailLevel::Short)));
-}
-
-#[test]
 fn a_plan_in_full_tells_every_value_with_all_that_costs_time() {
     let (mut recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
     recipe.cluster.price = Some(0.05);
     let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    insta::assert_snapshot!(shown(&explain(&plan, DetailLevel::Full)));
+    insta::assert_snapshot!(shown(&explain(&plan)));
 }
 
 #[test]
@@ -35,7 +28,7 @@ fn a_plan_from_the_data_sheet_says_so() {
     recipe.train.batch = Tunable::Auto;
     recipe.objective.stop = StopConditions { samples: Some(Samples(12_000)), ..StopConditions::default() };
     let plan = plan(&fixtures::request(&recipe, &host, None)).expect("the sample fits");
-    insta::assert_snapshot!(shown(&explain(&plan, DetailLevel::Short)));
+    insta::assert_snapshot!(shown(&explain(&plan)));
 }
 
 #[test]
@@ -62,7 +55,7 @@ fn a_plan_for_a_host_that_fails_says_what_the_failures_cost() {
 fn a_plan_fits_any_width_and_no_word_is_cut() {
     let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
     let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    let text = explain(&plan, DetailLevel::Full) + &summary(&plan);
+    let text = explain(&plan) + &summary(&plan);
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     for width in [40, 60, 80, 100, 300] {
         let shown = wrapped(&text, width);

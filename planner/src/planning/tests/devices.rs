@@ -1,7 +1,6 @@
 //! Plans from measurements on a GPU.
 
 use super::*;
-use crate::planning::explain::DetailLevel;
 use dtrain_protocol::Rates;
 
 /// Returns rates of one GPU, measured in `precision`.
@@ -22,7 +21,7 @@ fn a_plan_for_a_device_knows_the_time_of_its_first_step() {
     let told = |first_step_seconds| {
         let (host, rates) = measured_on_gpu(Precision::Bf16, first_step_seconds);
         let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("it fits");
-        (plan.best().price().clone(), explain(&plan, DetailLevel::Short))
+        (plan.best().price().clone(), explain(&plan))
     };
     let (without, words) = told(None);
     assert!(without.first_step.is_none() && !words.contains("first step"), "{words}");

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::engine::{ALL, DTRAIN, FSDP_PROGRAM};
-use crate::text::{WIDTH, wrapped};
 use dtrain_protocol::ContextExchange;
 use dtrain_recipes::{OptimizerKind, SlidingWindow};
 
@@ -13,16 +12,14 @@ fn spread(priced: &LayoutEstimate) -> f64 {
 #[test]
 fn an_outlook_for_the_worker_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &DTRAIN).expect("it fits");
-    insta::assert_snapshot!(
-        "llama_8b_on_64_h100_for_dtrain",
-        wrapped(&explain(&found, DetailLevel::Short, NEXT), WIDTH)
-    );
+    let answer = crate::answer::Answer::of_datasheet_plan(&found, &on("H100", 64)).text(80, 5, 1);
+    insta::assert_snapshot!("llama_8b_on_64_h100_for_dtrain", answer);
 }
 
 #[test]
 fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
     let own = of(&recipe(), on("H100", 64), &DTRAIN).expect("it fits");
-    let words = explain(&own, DetailLevel::Short, NEXT);
+    let words = explain(&own, NEXT);
     assert!(
         words.contains("no run of this engine on a GPU is known") && words.contains("dtrain probe"),
         "{words}"
@@ -30,11 +27,7 @@ fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
     for engine in ALL.into_iter().filter(|engine| engine.style().is_measured()) {
         let other = of(&recipe(), on("H100", 64), engine).expect("it fits");
         assert!(spread(&own.choice) > 2.0 * spread(&other.choice), "{}", engine.name());
-        assert!(
-            !explain(&other, DetailLevel::Short, NEXT).contains("no run of this engine"),
-            "{}",
-            engine.name()
-        );
+        assert!(!explain(&other, NEXT).contains("no run of this engine"), "{}", engine.name());
     }
 }
 
@@ -45,13 +38,13 @@ fn the_program_for_fsdp2_is_doubted_more_than_the_runs_that_its_constants_are_of
     let (program, trainer, worker) = (of(&FSDP_PROGRAM), of(&HF_TRAINER), of(&DTRAIN));
     assert!(spread(&trainer.choice) < spread(&program.choice), "{:?}", program.choice);
     assert!(spread(&program.choice) < spread(&worker.choice), "{:?}", program.choice);
-    let words = explain(&program, DetailLevel::Short, NEXT).split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = explain(&program, NEXT).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains("no run of this engine") && words.contains("dtrain run RECIPE --engine fsdp"),
         "{words}"
     );
     // Its costs are not measured: it is planned on request alone.
-    let advice = explain(&trainer, DetailLevel::Full, NEXT);
+    let advice = explain(&trainer, NEXT);
     assert!(advice.contains("the engine torchtitan: ") && !advice.contains("the engine fsdp: "), "{advice}");
 }
 
@@ -92,7 +85,7 @@ fn what_is_chosen_for_the_worker_is_within_its_abilities() {
         DatasheetPlanRequest { recipe: &recipe, cluster: on("H100", 64), engine: &DTRAIN, next: NEXT };
     let plan = to_plan(&request, &found, ("/data".into(), "0")).expect("it is a plan");
     assert_eq!(plan.engine, None, "`dtrain run` reads it");
-    let told = crate::explain(&plan, DetailLevel::Full);
+    let told = crate::explain(&plan);
     assert!(told.contains("estimated from data sheets"), "{told}");
 }
 
@@ -198,17 +191,12 @@ fn an_engine_refuses_a_part_that_it_is_not_written_for() {
 }
 
 #[test]
-fn a_reason_is_said_once_and_twice_the_time_is_no_percentage() {
+fn twice_the_time_is_no_percentage() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
-    let told = explain(&found, DetailLevel::Short, NEXT);
-    let rows: Vec<&str> = told.lines().skip_while(|line| !line.starts_with("slower")).collect();
-    let rows: Vec<&str> = rows.into_iter().take_while(|line| !line.starts_with("advice")).collect();
-    let reasons: std::collections::BTreeSet<_> =
-        rows.iter().filter_map(|row| row.split_once(": ")).map(|(_, reason)| reason).collect();
-    assert_eq!(reasons.len(), rows.len(), "{told}");
+    let told = explain(&found, NEXT);
     assert!(told.lines().last().is_some_and(|line| line.starts_with("in short")), "{told}");
     assert_eq!(
-        [0.12, 0.994, 0.996, 9.06].map(explain::slower),
+        [0.12, 0.994, 0.996, 9.06].map(crate::text::slower),
         ["12 % slower", "99 % slower", "2.0 times as long", "10.1 times as long"]
     );
 }
