@@ -137,24 +137,25 @@ pub(super) fn link_assumptions(groups: &[HomogeneousCluster]) -> Vec<Assumption>
     let networks: Vec<(String, String)> = groups
         .iter()
         .filter(|group| hosts > 1 && is_usual(group.network, usual(group).network))
-        .map(|group| (group.part(), format!("{:.0} Gbit/s per GPU", 8.0 * group.network / 1e9)))
+        .map(|group| (group.part(), format!("{:.0}", 8.0 * group.network / 1e9)))
         .collect();
     let links: Vec<(String, String)> = groups
         .iter()
         .filter(|group| group.per_host > 1 && is_usual(group.link, usual(group).link))
-        .map(|group| (group.part(), format!("{:.0} GB/s", group.link / 1e9)))
+        .map(|group| (group.part(), format!("{:.0}", group.link / 1e9)))
         .collect();
-    let assumed = |name: &str, of_parts: Vec<(String, String)>, correction: Option<&str>| {
+    let assumed = |name: &str, of_parts: Vec<(String, String)>, unit: &str, correction: Option<&str>| {
         (!of_parts.is_empty()).then(|| Assumption {
-            what: format!("{name} {}", each_part(&of_parts)),
+            what: format!("{name} {} {unit}", each_part(&of_parts)),
             correction: correction.map(Into::into),
             is_minor: false,
         })
     };
-    [assumed("network", networks, Some("--network")), assumed("links in a host", links, None)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let all = [
+        assumed("network", networks, "Gbit/s per GPU", Some("--network")),
+        assumed("links in a host", links, "GB/s", None),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Formats a value for each part: one value if all have the same.
@@ -170,12 +171,11 @@ fn each_part(of_parts: &[(String, String)]) -> String {
 /// Returns the sources of the figures of `groups` and of the engine's profile.
 pub(super) fn confidence(engine: &str, groups: &[HomogeneousCluster]) -> Vec<String> {
     let is_measured = engine_by_name(engine).is_none_or(|engine| engine.style().is_measured());
-    let mut words = vec!["data sheets".to_owned()];
-    words.push(if is_measured {
-        "engine profile fitted to published runs".into()
+    let mut words = vec![if is_measured {
+        "from data sheets, engine profile fitted to published runs".to_owned()
     } else {
-        "no run of this engine on a GPU is known: wide interval".into()
-    });
+        "from data sheets; engine never measured on a GPU: wide interval".to_owned()
+    }];
     let is_known = |group: &HomogeneousCluster| {
         generations().get(&group.gpu.generation).is_some_and(|known| known.is_measured)
     };
@@ -223,6 +223,7 @@ fn reasons(plan: &DatasheetPlan) -> Vec<Reason> {
         change: words(one),
         slowdown: one.slowdown,
         cause: (one.cause.0.to_owned(), one.cause.1),
+        is_telling: is_telling(one.axis),
         layout: one.layout.clone(),
     });
     let most = REASONS.saturating_sub(reasons.len());
@@ -247,6 +248,11 @@ fn is_of_choice(plan: &DatasheetPlan, one: &AxisAlternative) -> bool {
         | SearchAxis::Recompute
         | SearchAxis::Zero => true,
     }
+}
+
+/// Returns `true` for an axis whose values tell more than those of other axes.
+fn is_telling(axis: SearchAxis) -> bool {
+    !matches!(axis, SearchAxis::Schedule | SearchAxis::Order | SearchAxis::Sequence | SearchAxis::Exchange)
 }
 
 /// Returns an alternative value in the words of the field.
@@ -306,7 +312,16 @@ fn improvements(plan: &DatasheetPlan) -> Vec<String> {
             told.push(advice);
         }
     }
-    told.into_iter().map(|one| format!("{}: {:.0} % more tokens/s", one.change, 100.0 * one.speed)).collect()
+    told.into_iter().map(|one| format!("{}: {} tokens/s", one.change, more(one.speed))).collect()
+}
+
+/// Formats a gain: as `12 % more`, or as `2.5 times the` from twice the speed on.
+fn more(share: f64) -> String {
+    if share >= 0.995 {
+        format!("{:.1} times the", 1.0 + share)
+    } else {
+        format!("{:.0} % more", 100.0 * share)
+    }
 }
 
 /// Returns the kind of a change: the number of hosts, the batch, the engine, or the change itself. Advice is

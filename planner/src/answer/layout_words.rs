@@ -23,8 +23,10 @@ pub fn clauses(arrangement: &Arrangement, micro_batch: u32) -> Vec<String> {
     let used: Vec<String> = degrees(arrangement)
         .into_iter()
         .filter(|(_, _, degree)| *degree > 1)
+        // Names are those of `degrees`; two of them have a way to work.
         .map(|(name, _, degree)| match name {
             "pipeline parallel" => format!("{name} {degree} ({})", schedule_words(arrangement)),
+            "context parallel" => format!("{name} {degree}{}", exchange_words(arrangement)),
             _ => format!("{name} {degree}"),
         })
         .collect();
@@ -37,13 +39,8 @@ pub fn clauses(arrangement: &Arrangement, micro_batch: u32) -> Vec<String> {
         clauses.push("sequence parallel".into());
     }
     clauses.push(recompute_words(arrangement));
-    match arrangement.context_exchange {
-        ContextExchange::Ring => {}
-        ContextExchange::AllGather => clauses.push("context parallel by all-gather".into()),
-        ContextExchange::AllToAll => clauses.push("context parallel by all-to-all".into()),
-    }
     if arrangement.layout.pipeline.get() > 1 && arrangement.ends != EmbeddingHeadCost::FREE {
-        clauses.push(uneven_stages(arrangement.ends).into());
+        clauses.push("uneven stages".into());
     }
     if arrangement.expert_fold > 1 {
         clauses.push("experts on tensor- and context-parallel ranks".into());
@@ -60,7 +57,7 @@ pub fn clauses(arrangement: &Arrangement, micro_batch: u32) -> Vec<String> {
     clauses
 }
 
-/// Describes a layout, but for its precision, in the short notation that the glossary defines:
+/// Describes a layout, but for its precision and the ends of its pipeline, in the short notation that the glossary defines:
 /// `TP 8 PP 4 DP 16 ZeRO-1 MB 1`.
 pub fn abbreviated(arrangement: &Arrangement, micro_batch: u32) -> String {
     let used = degrees(arrangement).into_iter().filter(|(_, _, degree)| *degree > 1);
@@ -77,7 +74,6 @@ pub fn abbreviated(arrangement: &Arrangement, micro_batch: u32) -> String {
             PipelineSchedule::Interleaved => format!("VPP {}", arrangement.chunks),
             PipelineSchedule::ZeroBubble => "ZB".into(),
         });
-        words.extend((arrangement.ends != EmbeddingHeadCost::FREE).then(|| "uneven".into()));
     }
     words.extend(arrangement.sequence.then(|| "SP".into()));
     let every = match arrangement.recompute_every {
@@ -91,8 +87,8 @@ pub fn abbreviated(arrangement: &Arrangement, micro_batch: u32) -> String {
     }
     match arrangement.context_exchange {
         ContextExchange::Ring => {}
-        ContextExchange::AllGather => words.push("all-gather".into()),
-        ContextExchange::AllToAll => words.push("all-to-all".into()),
+        ContextExchange::AllGather => words.push("AG".into()),
+        ContextExchange::AllToAll => words.push("A2A".into()),
     }
     words.extend((arrangement.expert_fold > 1).then(|| "folded".into()));
     words.extend((arrangement.order == RankOrder::DataOutermost).then(|| "PP in host".into()));
@@ -126,13 +122,12 @@ fn schedule_words(arrangement: &Arrangement) -> String {
     }
 }
 
-/// Describes the stages that have fewer layers for the work of embedding and head; empty if none has.
-fn uneven_stages(ends: EmbeddingHeadCost) -> &'static str {
-    match ends {
-        EmbeddingHeadCost { embedding: 0, head: 0 } => "",
-        EmbeddingHeadCost { embedding: 0, .. } => "fewer layers in the last stage",
-        EmbeddingHeadCost { head: 0, .. } => "fewer layers in the first stage",
-        EmbeddingHeadCost { .. } => "fewer layers in the first and last stage",
+/// Names the exchange of keys and values in brackets; nothing for a ring.
+fn exchange_words(arrangement: &Arrangement) -> &'static str {
+    match arrangement.context_exchange {
+        ContextExchange::Ring => "",
+        ContextExchange::AllGather => " (all-gather)",
+        ContextExchange::AllToAll => " (all-to-all)",
     }
 }
 

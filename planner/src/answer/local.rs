@@ -4,7 +4,7 @@ use super::datasheet::{distinct, training, within_error};
 use super::layout_words::{abbreviated, clauses};
 use super::numbers::step_time;
 use super::reason::{REASONS, Reason, SlowerLayout, slowest};
-use super::{Answer, AnswerCandidate, MemoryAnswer, StepAnswer};
+use super::{Answer, AnswerCandidate, Assumption, MemoryAnswer, StepAnswer};
 use crate::choice::alternative::Alternative;
 use crate::choice::tie_break::TieBreak;
 use crate::layout::candidate::{Candidate, layout_with_devices};
@@ -60,6 +60,7 @@ impl Answer {
                 holder: "on the fullest rank".into(),
                 measured: None,
             }),
+            assumptions: assumptions(plan),
             confidence: vec![estimate.source.clone()],
             candidates: distinct(plan.choices.iter().filter_map(|ranked| table_row(plan, ranked))),
             reasons: reasons(plan, estimate),
@@ -67,6 +68,14 @@ impl Answer {
             ..answer
         }
     }
+}
+
+/// Returns what is estimated where it cannot be known before a training.
+fn assumptions(plan: &Plan) -> Vec<Assumption> {
+    let what = "memory of activations estimated from the shapes of the network's parts";
+    let is_custom = matches!(plan.recipe.model, Model::Custom(_));
+    let all = is_custom.then(|| Assumption { what: what.into(), correction: None, is_minor: false });
+    all.into_iter().collect()
 }
 
 /// Returns the answer of a plan for a command, whose work is unknown.
@@ -149,6 +158,8 @@ fn reasons(plan: &Plan, estimate: &Estimate) -> Vec<Reason> {
         change: words(one),
         slowdown: 1.0 / (1.0 + one.speed) - 1.0,
         cause: largest_cause(one),
+        // A plan stores its axes as text.
+        is_telling: !matches!(one.axis.as_str(), "sequence" | "schedule" | "shard" | "data"),
         layout: one.candidate.clone(),
     });
     reasons.extend(slowest(layouts.collect(), REASONS.saturating_sub(reasons.len())));

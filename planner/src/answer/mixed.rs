@@ -26,7 +26,7 @@ impl Answer {
             step: Some(StepAnswer {
                 seconds: choice.step_seconds,
                 interval: Some((choice.step_seconds_low, choice.step_seconds_high)),
-                throughput: Some((choice.tokens_per_second, "tokens/s in all")),
+                throughput: Some((choice.tokens_per_second, "tokens/s")),
                 utilization: Some(choice.model_flops_utilization),
                 measured: None,
             }),
@@ -101,7 +101,7 @@ fn memory(plan: &MixedClusterPlan, priced: &MixedLayoutEstimate) -> MemoryAnswer
         peak: fullest.peak_bytes,
         available: Some(fullest.memory_bytes),
         high: Some(fullest.peak_bytes_high),
-        holder: format!("on the fullest GPU, of {}", plan.groups[fullest.group].gpu.0),
+        holder: format!("on the fullest {}", plan.groups[fullest.group].gpu.0),
         measured: None,
     }
 }

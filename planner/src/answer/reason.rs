@@ -71,15 +71,17 @@ pub(super) struct SlowerLayout {
     pub slowdown: f64,
     /// Name of the part of a step that grows most, and by how many seconds.
     pub cause: (String, f64),
+    /// True if the value is a degree, a micro-batch, recompute or ZeRO, which tell more than other axes.
+    pub is_telling: bool,
     /// The whole layout; changes with one layout are one reason.
     pub layout: String,
 }
 
-/// Returns at most `most` of the layouts as reasons, the slowest first: one for each layout and each part of
+/// Returns at most `most` of the layouts as reasons, the telling ones first, then the slowest: one for each layout and each part of
 /// a step.
 pub(super) fn slowest(mut layouts: Vec<SlowerLayout>, most: usize) -> Vec<Reason> {
     layouts.retain(|layout| layout.slowdown >= LEAST);
-    layouts.sort_by(|a, b| b.slowdown.total_cmp(&a.slowdown));
+    layouts.sort_by(|a, b| b.is_telling.cmp(&a.is_telling).then(b.slowdown.total_cmp(&a.slowdown)));
     let mut told: Vec<SlowerLayout> = Vec::new();
     for layout in layouts {
         let is_told = |known: &SlowerLayout| known.layout == layout.layout || known.cause.0 == layout.cause.0;

@@ -1,7 +1,7 @@
 //! The answer for one row of a table of trainings.
 
 use super::layout_words::clauses;
-use super::{Answer, Assumption, MemoryAnswer, StepAnswer};
+use super::{Answer, Assumption, MemoryAnswer, StepAnswer, TrainingValue};
 use crate::benchmarks::RowEstimate;
 
 impl Answer {
@@ -12,7 +12,7 @@ impl Answer {
         let model = if group.model.is_empty() { "model" } else { &group.model };
         let hardware = if group.hardware.is_empty() { "GPUs" } else { &group.hardware };
         let style = row.style.map_or_else(String::new, |style| format!(", engine style {style}"));
-        let mut confidence = vec!["data sheets; engine profile fitted to published runs".to_owned()];
+        let mut confidence = vec!["from data sheets, engine profile fitted to published runs".to_owned()];
         if row.is_known {
             confidence.push("corrected by this row's own measurement".into());
         }
@@ -29,7 +29,6 @@ impl Answer {
                 utilization: row.model_flops_utilization,
                 measured: row.measured_step_seconds,
             }),
-            total: vec![format!("batch {}", config.batch)],
             memory: row.peak_bytes.map(|peak| MemoryAnswer {
                 peak,
                 available: row.memory_bytes,
@@ -37,6 +36,7 @@ impl Answer {
                 holder: "on the fullest GPU".into(),
                 measured: row.measured_peak_bytes,
             }),
+            training: vec![TrainingValue { value: format!("batch {}", config.batch), rule: String::new() }],
             assumptions: row
                 .assumptions
                 .iter()

@@ -180,6 +180,8 @@ fn answers_read_as_reviewed() {
         Answer::of_plan(&plan(&request).expect("it fits")).text(80, ROWS, 1)
     };
     insta::assert_snapshot!("tiny_llama", here(&fixtures::recipe()));
+    let custom = Recipe { model: Model::Custom(fixtures::own()), ..fixtures::recipe() };
+    assert!(here(&custom).contains("\nassumed     memory of activations estimated"), "{}", here(&custom));
     insta::assert_snapshot!("script_study", here(named("script-study")));
     let rows = read_table(include_bytes!("../../../examples/published/rows.csv")).expect("a table");
     let rows = estimate_rows(&rows, &[], Constants::shipped());
