@@ -86,7 +86,7 @@ fn next(args: &PlanArgs, on: &str, engine: &dyn Engine) -> String {
         let recipe = shell_quoted(&args.recipe.recipe);
         let layers = layer_arguments(&args.recipe.layers);
         let (command, options) = command.split_first().expect("a command has a name");
-        let words = [*command, &recipe].into_iter().chain(layers.iter().map(String::as_str));
+        let words = [*command, recipe.as_str()].into_iter().chain(layers.iter().map(String::as_str));
         on_several_lines(words.chain(options.iter().copied()))
     };
     if engine.name() == engine::DTRAIN.name() {
