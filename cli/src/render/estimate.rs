@@ -191,3 +191,36 @@ pub(crate) fn unpriced_rows(priced: &[RowEstimate], style: PageStyle) -> String 
     let title = format!("{} of {} rows cannot be estimated:", lines.len(), priced.len());
     format!("\n{}\n{}", painted(&title, TextRole::Bad, style.paint), lines.concat())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::color::ColorMode;
+    use dtrain_planner::benchmarks::scores;
+
+    /// Returns estimates of `count` rows, every third of which was refused, from as many sources.
+    fn rows(count: usize) -> Vec<RowEstimate> {
+        let row = |place: usize| RowEstimate {
+            id: format!("a-row-with-a-name-that-is-quite-long-{place}"),
+            source: format!("a source with a long name, number {place}"),
+            supported: place % 3 > 0,
+            reason: (place % 3 == 0).then(|| "words ".repeat(60)),
+            step_seconds: (place % 3 > 0).then_some(1.5),
+            ..RowEstimate::default()
+        };
+        (0..count).map(row).collect()
+    }
+
+    #[test]
+    fn a_short_answer_fits_a_screen_and_says_what_it_leaves_out() {
+        let style = PageStyle { paint: ColorMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        for count in [2, 5, 6, 40, 400] {
+            let rows = rows(count);
+            let text = short(&rows, &scores(&rows), Some("one \\\n    two"), style);
+            assert!(text.lines().count() + 2 <= LINES, "{count}: {text}");
+            assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{count}: {text}");
+            assert_eq!(text.contains("more rows: --explain"), count > ROWS, "{text}");
+            assert_eq!(text.contains("more lines: --summary"), count > 6, "{text}");
+        }
+    }
+}

@@ -237,7 +237,7 @@ fn memory(memory: &MemoryAnswer) -> String {
     let size = available.map_or_else(|| bytes(*peak), |available| bytes_of(*peak, available));
     let mut text = format!("{} {holder}", fixed(&size));
     if let Some(high) = high {
-        _ = write!(text, ", {} chance of below {}", fixed("90 %"), fixed(&bytes(*high)));
+        _ = write!(text, "; below {} with {} chance", fixed(&bytes(*high)), fixed("90 %"));
     }
     if let Some((high, available)) = high.zip(*available) {
         let chance = chance_above(*peak, high, available);

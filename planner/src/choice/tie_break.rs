@@ -80,5 +80,9 @@ mod tests {
         assert!(of(&again, 0.5) < of(&tensor, 0.5), "then fewer axes");
         assert!(of(&data, 0.5) < of(&again, 0.5), "then less recomputed");
         assert!(of(&Arrangement::SINGLE, 0.5) < of(&data, 0.5), "and fewer ranks before all of these");
+        let advantage = |a: &Arrangement, b: &Arrangement| of(a, 0.5).advantage_over(&of(b, 0.5));
+        assert_eq!(advantage(&data, &tensor), Some("has fewer kinds of parallelism"));
+        assert_eq!(advantage(&data, &again), Some("recomputes less"));
+        assert_eq!([advantage(&tensor, &data), advantage(&data, &data)], [None, None]);
     }
 }

@@ -46,7 +46,7 @@ fn summary(text: &mut String, plan: &DatasheetPlan) {
 }
 
 fn headline(text: &mut String, plan: &DatasheetPlan) {
-    row(text, "outlook", &format!("{}: {}", plan.recipe, subject(plan)));
+    row(text, "plan", &format!("{}: {}", plan.recipe, subject(plan)));
     row(text, "choice", &describe_layout(&plan.choice.config));
     if plan.idle > 0 {
         let working = (plan.devices - plan.idle) / plan.per_host;

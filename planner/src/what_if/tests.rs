@@ -9,7 +9,7 @@ use crate::fixtures;
 use crate::hardware::{HostGroup, gpu};
 use crate::price::candidate_cost::CandidateCost;
 use crate::text::{WIDTH, wrapped};
-use dtrain_recipes::{Activation, Cnn, Samples};
+use dtrain_recipes::{Activation, Cnn, Samples, ZeroStage};
 
 /// Returns a recipe of an 8B Llama.
 fn recipe() -> Recipe {
@@ -63,6 +63,30 @@ fn as_many_ties_and_next_layouts_are_told_as_asked_for() {
     let told = |top| explain(&found, top).lines().filter(|line| line.contains(" a step, ")).count();
     assert_eq!(found.next.len(), 9);
     assert_eq!([told(0), told(3), told(9)], [0, found.ties.len().min(3) + 3, found.ties.len().min(9) + 9]);
+}
+
+#[test]
+fn changes_that_do_not_fit_would_be_faster_and_a_search_refuses_them() {
+    let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
+    assert!(found.memory_limits.iter().any(|limit| limit.change == "micro-batch 2"), "{found:?}");
+    for limit in &found.memory_limits {
+        assert!(limit.step_seconds < found.choice.step_seconds && limit.peak_bytes > found.memory_bytes);
+    }
+    let mut pinned = recipe();
+    pinned.layout = LayoutPins {
+        tensor: Some(1),
+        pipeline: Some(1),
+        context: Some(1),
+        micro_batch: Some(2),
+        zero: Some(ZeroStage::Zero2),
+        recompute: Some(dtrain_recipes::Recompute::None),
+        ..LayoutPins::default()
+    };
+    let refused = of(&pinned, on("H100", 64), &MEGATRON);
+    assert!(matches!(refused, Err(DatasheetPlanError::NothingFits { .. })), "{refused:?}");
+    pinned.layout = LayoutPins { micro_batch: Some(1), ..LayoutPins::default() };
+    let found = of(&pinned, on("H100", 64), &MEGATRON).expect("it fits");
+    assert!(found.memory_limits.iter().all(|limit| !limit.change.starts_with("micro-batch")), "{found:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn headline(text: &mut String, plan: &MixedClusterPlan) {
     };
     let groups: Vec<String> = plan.groups.iter().map(each).collect();
     let number = parameters(plan.parameters);
-    row(text, "outlook", &format!("{}: {number} parameters on {}", plan.recipe, groups.join(" + ")));
+    row(text, "plan", &format!("{}: {number} parameters on {}", plan.recipe, groups.join(" + ")));
     row(text, "choice", &layout(plan, &plan.choice));
     let mut sources: Vec<&str> = plan.groups.iter().map(|group| group.gpu.1).collect();
     sources.dedup();
