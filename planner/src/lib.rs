@@ -25,6 +25,7 @@ pub mod fit;
 pub mod hardware;
 pub mod layout;
 pub mod linear_algebra;
+pub mod normal;
 pub mod pipeline_schedule;
 pub mod planning;
 pub mod price;

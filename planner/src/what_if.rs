@@ -39,7 +39,9 @@ pub use to_plan::to_plan;
 pub use transformer::transformer;
 
 use crate::analytic::search::{LayoutSearchResult, SearchProblem};
-use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
+use crate::analytic::uncertainty::{
+    exceedance_probability, memory_uncertainty, prediction_interval, step_time_uncertainty,
+};
 use crate::analytic::{Constants, MissingInputs, PeakMemory, Software, StepConfig, StepTimes};
 use crate::choice::tradeoffs::{CostBasis, Tradeoffs};
 use crate::engine::{EngineSupport, TrainingSpec};
@@ -188,7 +190,7 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
         batch,
         precision,
         assumptions: request.cluster.assumptions(),
-        out_of_memory: out_of_memory(&problem, &choice, request.cluster.memory),
+        out_of_memory: out_of_memory(&choice, request.cluster.memory),
         idle: devices - problem.cluster.devices,
         ties: preferred.ties.iter().map(price).collect(),
         next: preferred.others.iter().take(request.next).map(price).collect(),
@@ -316,10 +318,9 @@ fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
 }
 
 /// Returns the probability that `choice` exceeds `memory` bytes, if it is above one in ten.
-fn out_of_memory(problem: &SearchProblem, choice: &LayoutEstimate, memory: f64) -> Option<f64> {
-    let deviation = memory_uncertainty(&problem.at(&choice.config), MissingInputs::default());
-    (choice.peak_bytes_high > memory)
-        .then(|| fitting::chance_of_exceeding(choice.peak_bytes, memory, deviation))
+fn out_of_memory(choice: &LayoutEstimate, memory: f64) -> Option<f64> {
+    let LayoutEstimate { peak_bytes, peak_bytes_high, .. } = *choice;
+    (peak_bytes_high > memory).then(|| exceedance_probability(peak_bytes, peak_bytes_high, memory))
 }
 
 fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlanError {

@@ -6,6 +6,7 @@
 
 use super::{Constants, StepInputs, StepTimes, Transformer, topology};
 use crate::hardware::GpuSpec;
+use crate::normal::cumulative;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Inputs of a training that are unknown, so that a default stands in for each.
@@ -141,6 +142,16 @@ pub fn model_memory_uncertainty(model: &Transformer, constants: &Constants) -> f
 pub fn prediction_interval(estimate: f64, deviation: f64) -> (f64, f64) {
     let factor = (Z_80_PERCENT * deviation).exp();
     (estimate / factor, estimate * factor)
+}
+
+/// Returns the probability that a quantity with the estimate `estimate`, whose 80 % interval ends at `high`,
+/// exceeds `limit`.
+pub fn exceedance_probability(estimate: f64, high: f64, limit: f64) -> f64 {
+    let deviation = (high / estimate).ln() / Z_80_PERCENT;
+    if deviation <= 0.0 {
+        return if estimate > limit { 1.0 } else { 0.0 };
+    }
+    1.0 - cumulative((limit / estimate).ln() / deviation)
 }
 
 #[cfg(test)]

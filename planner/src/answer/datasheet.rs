@@ -4,22 +4,22 @@ use super::layout_words::{abbreviated, clauses};
 use super::numbers::{learning_rate, step_time};
 use super::reason::{REASONS, Reason, SlowerLayout, slowest};
 use super::{Answer, AnswerCandidate, Assumption, MemoryAnswer, StepAnswer, TrainingValue};
-use crate::analytic::search::{HomogeneousCluster, SearchAxis};
+use crate::analytic::search::SearchAxis;
 use crate::choice::tie_break::TieBreak;
 use crate::engine::engine_by_name;
-use crate::hardware::generations;
+use crate::hardware::HostGroup;
 use crate::text::amount;
 use crate::training::decision::Decision;
 use crate::what_if::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, MemoryLimit};
-use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::{parameters, thousands};
+use dtrain_recipes::{Precision, Seconds};
 
 /// Relative gain in tokens per second from which on a change helps.
 const HELPS: f64 = 0.01;
 
 impl Answer {
     /// Returns the answer of a plan for `cluster`.
-    pub fn of_datasheet_plan(plan: &DatasheetPlan, cluster: &HomogeneousCluster) -> Self {
+    pub fn of_datasheet_plan(plan: &DatasheetPlan, cluster: &HostGroup) -> Self {
         let choice = &plan.choice;
         let all = std::iter::once(choice).chain(&plan.ties).chain(&plan.next);
         Self {
@@ -48,7 +48,7 @@ impl Answer {
                 measured: None,
             }),
             training: training(&plan.batch, &plan.learning_rate),
-            assumptions: assumptions(plan, cluster),
+            assumptions: assumptions(plan),
             confidence: confidence(plan.engine, std::slice::from_ref(cluster)),
             candidates: distinct(all.map(candidate)),
             reasons: reasons(plan),
@@ -72,11 +72,20 @@ pub(super) fn hosts(devices: u32, per_host: u32, part: &str) -> String {
 fn runs(plan: &DatasheetPlan) -> Vec<String> {
     let config = &plan.choice.config;
     let mut runs = clauses(&config.arrangement, config.micro_batch);
+    runs.push(precision(&plan.precision));
     if plan.idle > 0 {
         let (idle, hosts) = (plan.idle / plan.per_host, plan.devices / plan.per_host);
         runs.push(format!("{idle} of {hosts} hosts idle, as more are no faster"));
     }
     runs
+}
+
+/// Names the precision of the products, with the reason if it is not the usual one.
+pub(super) fn precision(precision: &Decision<Precision>) -> String {
+    match precision.reason.contains("has no") {
+        true => format!("{} ({})", precision.value.name(), precision.reason),
+        false => precision.value.name().to_owned(),
+    }
 }
 
 fn total(plan: &DatasheetPlan) -> Vec<String> {
@@ -117,8 +126,8 @@ pub(super) fn training(batch: &Decision<u64>, rate: &Decision<f64>) -> Vec<Train
     ]
 }
 
-fn assumptions(plan: &DatasheetPlan, cluster: &HomogeneousCluster) -> Vec<Assumption> {
-    let mut all = link_assumptions(std::slice::from_ref(cluster));
+fn assumptions(plan: &DatasheetPlan) -> Vec<Assumption> {
+    let mut all = link_assumptions(&plan.assumptions);
     if plan.total_seconds.is_some() && !plan.failures.is_mtbf_given {
         all.push(Assumption {
             what: format!("a host fails every {}", Seconds(plan.failures.host_mtbf_seconds)),
@@ -129,58 +138,27 @@ fn assumptions(plan: &DatasheetPlan, cluster: &HomogeneousCluster) -> Vec<Assump
     all
 }
 
-/// Returns the speeds of network and links that are those of the parts' table, not the user's.
-pub(super) fn link_assumptions(groups: &[HomogeneousCluster]) -> Vec<Assumption> {
-    let is_usual = |rate: f64, usual: f64| (rate - usual).abs() <= 1e-9 * usual;
-    let usual = |group: &HomogeneousCluster| HomogeneousCluster::of(group.gpu, 1, 1);
-    let hosts: u32 = groups.iter().map(|group| group.devices / group.per_host.max(1)).sum();
-    let networks: Vec<(String, String)> = groups
-        .iter()
-        .filter(|group| hosts > 1 && is_usual(group.network, usual(group).network))
-        .map(|group| (group.part(), format!("{:.0}", 8.0 * group.network / 1e9)))
-        .collect();
-    let links: Vec<(String, String)> = groups
-        .iter()
-        .filter(|group| group.per_host > 1 && is_usual(group.link, usual(group).link))
-        .map(|group| (group.part(), format!("{:.0}", group.link / 1e9)))
-        .collect();
-    let assumed = |name: &str, of_parts: Vec<(String, String)>, unit: &str, correction: Option<&str>| {
-        (!of_parts.is_empty()).then(|| Assumption {
-            what: format!("{name} {} {unit}", each_part(&of_parts)),
-            correction: correction.map(Into::into),
-            is_minor: false,
-        })
-    };
-    let all = [
-        assumed("network", networks, "Gbit/s per GPU", Some("--network")),
-        assumed("links in a host", links, "GB/s", None),
-    ];
-    all.into_iter().flatten().collect()
-}
-
-/// Formats a value for each part: one value if all have the same.
-fn each_part(of_parts: &[(String, String)]) -> String {
-    let is_same = of_parts.iter().all(|(_, value)| *value == of_parts[0].1);
-    if is_same {
-        return of_parts[0].1.clone();
+/// Returns what was assumed about the links of `groups`, each once.
+pub(super) fn link_assumptions(assumed: &[crate::hardware::Assumption]) -> Vec<Assumption> {
+    let mut all: Vec<Assumption> = Vec::new();
+    for crate::hardware::Assumption { what, correct } in assumed {
+        if !all.iter().any(|known| known.what == *what) {
+            all.push(Assumption { what: what.clone(), correction: Some(correct.clone()), is_minor: false });
+        }
     }
-    let each: Vec<String> = of_parts.iter().map(|(part, value)| format!("{value} ({part})")).collect();
-    each.join(" and ")
+    all
 }
 
 /// Returns the sources of the figures of `groups` and of the engine's profile.
-pub(super) fn confidence(engine: &str, groups: &[HomogeneousCluster]) -> Vec<String> {
+pub(super) fn confidence(engine: &str, groups: &[HostGroup]) -> Vec<String> {
     let is_measured = engine_by_name(engine).is_none_or(|engine| engine.style().is_measured());
     let mut words = vec![if is_measured {
         "from data sheets, engine profile fitted to published runs".to_owned()
     } else {
         "from data sheets; engine never measured on a GPU: wide interval".to_owned()
     }];
-    let is_known = |group: &HomogeneousCluster| {
-        generations().get(&group.gpu.generation).is_some_and(|known| known.is_measured)
-    };
-    let unknown: Vec<String> =
-        groups.iter().filter(|group| !is_known(group)).map(HomogeneousCluster::part).collect();
+    let is_known = |group: &HostGroup| group.gpu.generation().is_measured;
+    let unknown: Vec<String> = groups.iter().filter(|group| !is_known(group)).map(HostGroup::part).collect();
     if !unknown.is_empty() {
         words.push(format!("no published run on GPUs like {} is known", unknown.join(", ")));
     }
@@ -214,6 +192,7 @@ fn reasons(plan: &DatasheetPlan) -> Vec<Reason> {
     reasons.extend(limits.iter().map(|limit| Reason::Memory {
         change: limit.change.clone(),
         needed: limit.peak_bytes,
+        high: limit.peak_bytes * choice_margin(plan),
         available: plan.memory_bytes,
     }));
     // The first of each axis is its fastest.
@@ -229,6 +208,11 @@ fn reasons(plan: &DatasheetPlan) -> Vec<Reason> {
     let most = REASONS.saturating_sub(reasons.len());
     reasons.extend(slowest(layouts.collect(), most));
     reasons
+}
+
+/// Returns the upper end of the memory of the choice over its estimate.
+fn choice_margin(plan: &DatasheetPlan) -> f64 {
+    plan.choice.peak_bytes_high / plan.choice.peak_bytes
 }
 
 /// Returns `true` if a value is a decision of its own, and does not follow from one on another axis.

@@ -3,8 +3,8 @@
 use super::numbers::{bytes, bytes_of, step_interval, step_time};
 use super::reason::REASONS;
 use super::{Answer, AnswerCandidate, Assumption, MemoryAnswer, StepAnswer, TrainingValue};
+use crate::analytic::uncertainty::exceedance_probability;
 use crate::text::wrapped_with_indent;
-use crate::tune::normal::cumulative;
 use dtrain_recipes::number_format::{count, thousands};
 use std::fmt::Write as _;
 
@@ -25,9 +25,6 @@ const NARROWEST: usize = 40;
 
 /// Largest number of lines of one row.
 const LINES_OF_ROW: usize = 4;
-
-/// Standard deviations from the median to the 90th percentile.
-const NINETY: f64 = 1.2816;
 
 /// Chance of too little memory from which on an answer warns.
 const WARNING: f64 = 0.005;
@@ -240,7 +237,7 @@ fn memory(memory: &MemoryAnswer) -> String {
         _ = write!(text, "; below {} with {} chance", fixed(&bytes(*high)), fixed("90 %"));
     }
     if let Some((high, available)) = high.zip(*available) {
-        let chance = chance_above(*peak, high, available);
+        let chance = exceedance_probability(*peak, high, available);
         if chance >= WARNING {
             _ = write!(
                 text,
@@ -253,16 +250,6 @@ fn memory(memory: &MemoryAnswer) -> String {
         _ = write!(text, "; measured {}", fixed(&bytes(*measured)));
     }
     text
-}
-
-/// Returns the chance that a quantity with the median `median` and the 90th percentile `high` is above
-/// `limit`, if its logarithm has a normal distribution.
-fn chance_above(median: f64, high: f64, limit: f64) -> f64 {
-    let deviation = (high / median).ln() / NINETY;
-    if deviation <= 0.0 {
-        return if median > limit { 1.0 } else { 0.0 };
-    }
-    1.0 - cumulative((limit / median).ln() / deviation)
 }
 
 fn training(value: &TrainingValue, details: bool) -> String {
@@ -284,10 +271,13 @@ mod tests {
 
     #[test]
     fn the_chance_of_too_little_memory_is_that_of_the_interval() {
-        assert!((chance_above(60.0, 70.0, 70.0) - 0.1).abs() < 1e-4);
-        assert!((chance_above(60.0, 70.0, 60.0) - 0.5).abs() < 1e-4);
-        assert!(chance_above(60.0, 62.0, 80.0) < WARNING);
-        assert_eq!([chance_above(1.0, 1.0, 2.0), chance_above(2.0, 2.0, 1.0)], [0.0, 1.0]);
+        assert!((exceedance_probability(60.0, 70.0, 70.0) - 0.1).abs() < 1e-4);
+        assert!((exceedance_probability(60.0, 70.0, 60.0) - 0.5).abs() < 1e-4);
+        assert!(exceedance_probability(60.0, 62.0, 80.0) < WARNING);
+        assert_eq!(
+            [exceedance_probability(1.0, 1.0, 2.0), exceedance_probability(2.0, 2.0, 1.0)],
+            [0.0, 1.0]
+        );
     }
 
     #[test]

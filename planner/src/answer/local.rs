@@ -167,11 +167,13 @@ fn reasons(plan: &Plan, estimate: &Estimate) -> Vec<Reason> {
         Rejection::TooMuchMemory { needed, available } => Some(Reason::Memory {
             change: group.nearest.clone(),
             needed: whole(needed.0),
+            high: whole(needed.0),
             available: whole(available.0),
         }),
         Rejection::TooLargeTensor { tensor, needed, limit } => Some(Reason::Memory {
             change: format!("{tensor} in one tensor ({})", group.nearest),
             needed: whole(needed.0),
+            high: whole(needed.0),
             available: whole(limit.0),
         }),
         _ => None,

@@ -1,19 +1,21 @@
 //! The answer of a plan from data sheets, for groups of different hosts.
 
-use super::datasheet::{confidence, distinct, length_and_cost, link_assumptions, training, within_error};
+use super::datasheet::{
+    confidence, distinct, length_and_cost, link_assumptions, precision, training, within_error,
+};
 use super::layout_words::{abbreviated, clauses};
 use super::numbers::step_time;
 use super::reason::Reason;
 use super::{Answer, AnswerCandidate, MemoryAnswer, StepAnswer};
 use crate::analytic::StepConfig;
-use crate::analytic::search::HomogeneousCluster;
 use crate::choice::tie_break::TieBreak;
+use crate::hardware::HostGroup;
 use crate::what_if::{GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
 use dtrain_recipes::number_format::{parameters, thousands};
 
 impl Answer {
     /// Returns the answer of a plan for `groups` of equal hosts.
-    pub fn of_mixed_plan(plan: &MixedClusterPlan, groups: &[HomogeneousCluster]) -> Self {
+    pub fn of_mixed_plan(plan: &MixedClusterPlan, groups: &[HostGroup]) -> Self {
         let choice = &plan.choice;
         let all = std::iter::once(choice).chain(&plan.ties);
         let mut confidence = confidence(plan.engine, groups);
@@ -33,7 +35,7 @@ impl Answer {
             total: total(plan),
             memory: Some(memory(plan, choice)),
             training: training(&plan.batch, &plan.learning_rate),
-            assumptions: link_assumptions(groups),
+            assumptions: link_assumptions(&plan.assumptions),
             confidence,
             candidates: distinct(all.map(|priced| candidate(plan, priced))),
             reasons: reasons(plan),
@@ -60,6 +62,7 @@ fn runs(plan: &MixedClusterPlan) -> Vec<String> {
     let choice = &plan.choice;
     let config = config(plan, choice);
     let mut runs = clauses(&config.arrangement, config.micro_batch);
+    runs.push(precision(&plan.precision));
     runs.extend(choice.groups.iter().map(|on| stages(plan, on)));
     let all: u32 = plan.groups.iter().map(|group| group.devices).sum();
     if all > choice.devices {

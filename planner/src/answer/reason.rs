@@ -25,6 +25,8 @@ pub enum Reason {
         change: String,
         /// Peak bytes after the change.
         needed: f64,
+        /// Upper end of the interval of these bytes.
+        high: f64,
         /// Bytes that the device has.
         available: f64,
     },
@@ -45,8 +47,11 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Faster { why } => f.write_str(why),
-            Self::Memory { change, needed, available } => {
+            Self::Memory { change, needed, available, .. } if needed > available => {
                 write!(f, "{change} does not fit: {}", bytes_of(*needed, *available))
+            }
+            Self::Memory { change, high, available, .. } => {
+                write!(f, "{change} may not fit: up to {}", bytes_of(*high, *available))
             }
             Self::Slower { change, slowdown, cause } => {
                 write!(f, "{change}: {}", slower(*slowdown))?;

@@ -1,10 +1,9 @@
 use super::*;
 use crate::analytic::Constants;
-use crate::analytic::search::HomogeneousCluster;
 use crate::benchmarks::{RowEstimate, estimate_rows, read_table};
 use crate::engine;
 use crate::fixtures;
-use crate::hardware::gpu;
+use crate::hardware::{HostGroup, gpu};
 use crate::planning::plan;
 use crate::what_if::{DatasheetPlanRequest, NEXT, plan_from_datasheets, plan_mixed_cluster};
 use dtrain_recipes::{CheckContext, ConfigLayer, Document, Model, Recipe, Source, check};
@@ -86,8 +85,8 @@ fn all_recipes() -> Vec<(PathBuf, Recipe)> {
     all
 }
 
-fn on(part: &str, hosts: u32, per_host: u32) -> HomogeneousCluster {
-    HomogeneousCluster::of(gpu(part).expect("it is in the table"), hosts, per_host)
+fn on(part: &str, hosts: u32, per_host: u32) -> HostGroup {
+    HostGroup::of(gpu(part).expect("it is in the table"), hosts, per_host)
 }
 
 #[test]
@@ -162,7 +161,7 @@ fn published_rows_are_answered_in_the_form() {
 fn answers_read_as_reviewed() {
     let recipes = all_recipes();
     let named = |name: &str| &recipes.iter().find(|(_, recipe)| recipe.name == name).expect(name).1;
-    let elsewhere = |name: &str, cluster: HomogeneousCluster| {
+    let elsewhere = |name: &str, cluster: HostGroup| {
         let request =
             DatasheetPlanRequest { recipe: named(name), cluster, engine: &engine::MEGATRON, next: NEXT };
         let found = plan_from_datasheets(&request).expect("it fits");

@@ -7,11 +7,11 @@
 
 use super::gaussian_process::Posterior;
 use super::local_search;
-use super::normal::log_improvement;
 use super::sobol::Sobol;
 use super::space::SearchSpace;
 use super::surrogate::Surrogate;
 use super::value::TrialValue;
+use crate::normal::log_improvement;
 
 /// Number of points to compare that are spread over the whole unit cube.
 const EVERYWHERE: u32 = 1024;

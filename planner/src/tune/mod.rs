@@ -19,7 +19,6 @@ pub mod kernel;
 pub mod kernel_fit;
 pub mod learning_rate_range;
 pub mod local_search;
-pub mod normal;
 pub mod observations;
 pub mod optima;
 pub mod outcome;

@@ -1,7 +1,6 @@
 //! The best learning rate at each batch size of a study.
 
 use super::gaussian_process::Posterior;
-use super::normal::NINETY_PERCENT;
 use super::observations::StudyObservations;
 use super::outcome::TrialOutcome;
 use super::recipe_space::{BATCH, LEARNING_RATE};
@@ -10,6 +9,7 @@ use super::study_state::StudyState;
 use super::study_trial::{StudyTrial, TrialPhase};
 use super::surrogate::Surrogate;
 use super::value::TrialValue;
+use crate::normal::NINETY_PERCENT;
 use serde::{Deserialize, Serialize};
 
 /// The best learning rate at one batch size, by the trials of a study.

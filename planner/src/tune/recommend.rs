@@ -2,7 +2,6 @@
 
 use super::event::StudyEvent;
 use super::gaussian_process::Posterior;
-use super::normal::NINETY_PERCENT;
 use super::observations::StudyObservations;
 use super::outcome::TrialOutcome;
 use super::space::fill_inactive;
@@ -11,6 +10,7 @@ use super::study_state::StudyState;
 use super::study_trial::{StudyTrial, TrialPhase};
 use super::surrogate::Surrogate;
 use super::value::TrialValue;
+use crate::normal::NINETY_PERCENT;
 use serde::{Deserialize, Serialize};
 
 /// The trial that a study recommends.

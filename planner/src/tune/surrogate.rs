@@ -2,10 +2,10 @@
 //! trained.
 
 use super::gaussian_process::{GaussianProcess, PLACES_MOST, Posterior};
-use super::normal::log_cumulative;
 use super::observations::StudyObservations;
 use super::outcome::median;
 use super::space::{Coordinates, SearchSpace, fill_inactive};
+use crate::normal::log_cumulative;
 
 /// Surrogate model of the costs over a search space, after some trials.
 #[derive(Clone, Debug)]

@@ -30,23 +30,3 @@ pub(super) fn search_that_fits(asked: &SearchProblem, keep: usize) -> (SearchPro
     // What an engine or divisibility refuses does not depend on memory.
     if found.best.is_empty() && found.nearest.is_some() { within(1.0) } else { (problem, found) }
 }
-
-/// Returns the probability that a layout with the estimate `peak` exceeds `memory` bytes, given the standard
-/// deviation of the logarithm of the estimate.
-pub(super) fn chance_of_exceeding(peak: f64, memory: f64, deviation: f64) -> f64 {
-    let z = (memory / peak).ln() / deviation;
-    // Logistic approximation of the normal distribution, within 0.01 (Bowling et al. 2009).
-    1.0 / (1.0 + (0.07056 * z.powi(3) + 1.5976 * z).exp())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::chance_of_exceeding;
-
-    #[test]
-    fn the_upper_end_of_the_interval_is_exceeded_once_in_ten() {
-        let at = |z: f64| chance_of_exceeding(1.0, (z * 0.06).exp(), 0.06);
-        assert!((at(0.0) - 0.5).abs() < 1e-9 && (at(1.2816) - 0.1).abs() < 0.01, "{}", at(1.2816));
-        assert!(at(-1.0) > 0.8 && at(4.0) < 0.001);
-    }
-}

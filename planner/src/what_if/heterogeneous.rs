@@ -138,7 +138,14 @@ pub fn plan_mixed_cluster(
     }
     let pricer = Pricer::new(&grouped);
     let mut ties = preferred(&found).ok_or_else(|| refusal(&grouped, &pricer, &found))?;
-    let choice = layout_estimate(&grouped, &pricer, &ties.remove(0).layout);
+    let estimate = |layout: &GroupedLayout| {
+        let mut estimate = layout_estimate(&grouped, &pricer, layout);
+        for on in &mut estimate.groups {
+            on.memory_bytes = groups[on.group].memory;
+        }
+        estimate
+    };
+    let choice = estimate(&ties.remove(0).layout);
     let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
     #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
     let total_seconds = steps.map(|steps| steps as f64 * choice.step_seconds);
@@ -151,7 +158,7 @@ pub fn plan_mixed_cluster(
         batch,
         precision,
         assumptions: groups.iter().flat_map(HostGroup::assumptions).collect(),
-        ties: ties.iter().take(TIES).map(|tie| layout_estimate(&grouped, &pricer, &tie.layout)).collect(),
+        ties: ties.iter().take(TIES).map(|tie| estimate(&tie.layout)).collect(),
         steps,
         total_seconds,
         device_hours: total_seconds.map(|seconds| seconds / 3600.0 * f64::from(grouped.devices())),

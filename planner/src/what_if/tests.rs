@@ -1,4 +1,6 @@
 mod own;
+mod parts;
+mod requests;
 
 use super::*;
 use crate::analytic::MatmulPrecision;
