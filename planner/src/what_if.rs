@@ -12,6 +12,7 @@ mod failures;
 mod fitting;
 mod heterogeneous;
 mod host_count;
+pub mod known_machines;
 mod memory_limits;
 mod precision;
 mod ranking;
@@ -189,7 +190,7 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
         precision,
-        assumptions: request.cluster.assumptions(),
+        assumptions: Assumption::of(&[request.cluster]),
         out_of_memory: out_of_memory(&choice, request.cluster.memory),
         idle: devices - problem.cluster.devices,
         ties: preferred.ties.iter().map(price).collect(),
@@ -300,6 +301,7 @@ fn batch(recipe: &Recipe, devices: u32) -> Result<Decision<u64>, DatasheetPlanEr
         return Err(DatasheetPlanError::NoBatch);
     }
     let recommended = batch_size::recommended(&recipe.model, budget, None, world_size::batch_unit(devices));
+    let recommended = world_size::divided(recommended, devices);
     Ok(batch_size::clamp_to_choice(&recipe.train.batch, recommended))
 }
 
@@ -330,6 +332,7 @@ fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlan
             needed: nearest.bytes / GIB,
             available: problem.cluster.memory / GIB,
             nearest: describe_layout(&nearest.config),
+            enough: fitting::enough_devices(problem),
         },
         None => world_size::no_layout(problem, problem.cluster.devices),
     }

@@ -240,4 +240,15 @@ pub(super) mod tests {
         assert!(apart < 0.8 * one.deviation().hypot(other.deviation()), "{apart}");
         assert!(one.deviation_of_ratio(&doubt(&case(16))) > apart);
     }
+
+    #[test]
+    fn the_probability_above_a_limit_is_that_of_the_interval() {
+        assert!((exceedance_probability(60.0, 70.0, 70.0) - 0.1).abs() < 1e-4);
+        assert!((exceedance_probability(60.0, 70.0, 60.0) - 0.5).abs() < 1e-4);
+        assert!(exceedance_probability(60.0, 62.0, 80.0) < 1e-3);
+        assert_eq!(
+            [exceedance_probability(1.0, 1.0, 2.0), exceedance_probability(2.0, 2.0, 1.0)],
+            [0.0, 1.0]
+        );
+    }
 }

@@ -72,7 +72,7 @@ pub(super) fn hosts(devices: u32, per_host: u32, part: &str) -> String {
 fn runs(plan: &DatasheetPlan) -> Vec<String> {
     let config = &plan.choice.config;
     let mut runs = clauses(&config.arrangement, config.micro_batch);
-    runs.push(precision(&plan.precision));
+    runs.extend(precision_reason(&plan.precision));
     if plan.idle > 0 {
         let (idle, hosts) = (plan.idle / plan.per_host, plan.devices / plan.per_host);
         runs.push(format!("{idle} of {hosts} hosts idle, as more are no faster"));
@@ -80,12 +80,10 @@ fn runs(plan: &DatasheetPlan) -> Vec<String> {
     runs
 }
 
-/// Names the precision of the products, with the reason if it is not the usual one.
-pub(super) fn precision(precision: &Decision<Precision>) -> String {
-    match precision.reason.contains("has no") {
-        true => format!("{} ({})", precision.value.name(), precision.reason),
-        false => precision.value.name().to_owned(),
-    }
+/// Returns the reason for a precision that is not the usual one.
+pub(super) fn precision_reason(precision: &Decision<Precision>) -> Option<String> {
+    // Reasons are text; this one is a lack of a part or an engine.
+    precision.reason.contains(" has no ").then(|| format!("as {}", precision.reason))
 }
 
 fn total(plan: &DatasheetPlan) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The answer of a plan from data sheets, for groups of different hosts.
 
 use super::datasheet::{
-    confidence, distinct, length_and_cost, link_assumptions, precision, training, within_error,
+    confidence, distinct, length_and_cost, link_assumptions, precision_reason, training, within_error,
 };
 use super::layout_words::{abbreviated, clauses};
 use super::numbers::step_time;
@@ -62,7 +62,7 @@ fn runs(plan: &MixedClusterPlan) -> Vec<String> {
     let choice = &plan.choice;
     let config = config(plan, choice);
     let mut runs = clauses(&config.arrangement, config.micro_batch);
-    runs.push(precision(&plan.precision));
+    runs.extend(precision_reason(&plan.precision));
     runs.extend(choice.groups.iter().map(|on| stages(plan, on)));
     let all: u32 = plan.groups.iter().map(|group| group.devices).sum();
     if all > choice.devices {

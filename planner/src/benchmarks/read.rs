@@ -102,13 +102,7 @@ fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSp
         Some(AcceleratorKind::Gaudi) => {
             matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Xla))
         }
-        Some(
-            AcceleratorKind::Nvidia
-            | AcceleratorKind::Amd
-            | AcceleratorKind::Intel
-            | AcceleratorKind::Trainium,
-        )
-        | None => false,
+        Some(AcceleratorKind::Nvidia | AcceleratorKind::Amd | AcceleratorKind::Intel) | None => false,
     };
     if is_refused {
         let column = if row.text("style").is_empty() { "framework" } else { "style" };

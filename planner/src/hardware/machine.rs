@@ -133,27 +133,48 @@ impl HostGroup {
         self.devices.div_ceil(self.per_host)
     }
 
+    /// Returns the number and the name of the devices, such as `16 A10G`.
+    pub fn part_count(&self) -> String {
+        format!("{} {}", self.devices, self.part())
+    }
+
     /// Returns the name of the devices, with their power limit if they have one.
     pub fn part(&self) -> String {
         let name = self.gpu.name.clone();
         self.watts.map_or_else(|| name.clone(), |watts| format!("{name} {watts}W"))
     }
+}
 
-    /// Returns what was assumed about links that the group uses, with the ways to correct it.
-    pub fn assumptions(&self) -> Vec<Assumption> {
-        let mut all = Vec::new();
-        if self.assumed.link && self.per_host > 1 {
-            let Link { class, bandwidth, .. } = self.pair.unwrap_or(self.link);
-            all.push(Assumption {
-                what: format!("{} at {} GB/s one way", class.words(), figure(bandwidth / 1e9)),
-                correct: "cluster.gpu.link".into(),
-            });
+impl Assumption {
+    /// Returns what was assumed about the links that `groups` use, with the ways to correct it.
+    pub fn of(groups: &[HostGroup]) -> Vec<Self> {
+        let has_links = |group: &&HostGroup| group.assumed.link && group.per_host > 1;
+        let links = groups.iter().filter(has_links).map(|group| group.pair.unwrap_or(group.link));
+        let mut classes: Vec<(LinkClass, Vec<String>)> = Vec::new();
+        for Link { class, bandwidth, .. } in links {
+            let speed = figure(bandwidth / 1e9);
+            match classes.iter_mut().find(|(known, _)| *known == class) {
+                Some((_, speeds)) if speeds.contains(&speed) => {}
+                Some((_, speeds)) => speeds.push(speed),
+                None => classes.push((class, vec![speed])),
+            }
         }
-        if self.assumed.network && self.devices > self.per_host {
-            all.push(Assumption {
-                what: format!("network of {} Gbit/s per GPU", figure(self.network.bandwidth * 8.0 / 1e9)),
-                correct: "--network".into(),
-            });
+        let of_class = |(class, speeds): (LinkClass, Vec<String>)| Self {
+            what: format!("{} at {} GB/s", class.words(), speeds.join(" and ")),
+            correct: "cluster.gpu.link".into(),
+        };
+        let mut all: Vec<Self> = classes.into_iter().map(of_class).collect();
+        let hosts: u32 = groups.iter().map(HostGroup::hosts).sum();
+        let mut networks: Vec<String> = Vec::new();
+        for group in groups.iter().filter(|group| group.assumed.network && hosts > 1) {
+            let speed = figure(group.network.bandwidth * 8.0 / 1e9);
+            if !networks.contains(&speed) {
+                networks.push(speed);
+            }
+        }
+        if !networks.is_empty() {
+            let what = format!("network of {} Gbit/s per GPU", networks.join(" and "));
+            all.push(Self { what, correct: "--network".into() });
         }
         all
     }

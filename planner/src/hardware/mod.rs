@@ -60,8 +60,6 @@ pub enum AcceleratorKind {
     Gaudi,
     /// A Google TPU.
     Tpu,
-    /// An AWS Trainium.
-    Trainium,
 }
 
 static GENERATIONS: LazyLock<BTreeMap<String, GpuGeneration>> =

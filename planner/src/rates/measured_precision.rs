@@ -8,17 +8,19 @@ use dtrain_recipes::{Precision, Recipe, Tunable};
 /// GPUs allow; F32 on CPUs.
 pub fn precision_to_measure(recipe: &Recipe, host: &HostFacts) -> Precision {
     let device = space::device(recipe, host);
+    let part = space::known_part(host, device);
+    let has = |precision: Precision| part.is_none_or(|part| part.has_precision(precision));
     let allowed = |precision: &Precision| match &recipe.train.precision {
         Tunable::Pinned(pinned) => pinned == precision,
         Tunable::Among(all) => all.contains(precision),
-        Tunable::Auto | Tunable::Log { .. } => matches!(precision, Precision::F32 | Precision::Bf16),
+        Tunable::Auto | Tunable::Log { .. } => *precision != Precision::F16 || !has(Precision::Bf16),
     };
     let runs = |precision: &Precision| {
         let arrangement = Arrangement { precision: *precision, device, ..Arrangement::SINGLE };
         cannot_run(&arrangement, &recipe.model).is_none()
     };
     let fastest = [Precision::Bf16, Precision::F16].into_iter().filter(|_| device.is_gpu());
-    fastest.filter(allowed).find(runs).unwrap_or(Precision::F32)
+    fastest.filter(allowed).filter(|precision| has(*precision)).find(runs).unwrap_or(Precision::F32)
 }
 
 #[cfg(test)]
@@ -48,6 +50,9 @@ mod tests {
         assert_eq!(measured(Tunable::Auto, Devices::Cpu, &cuda), Precision::F32);
         assert_eq!(measured(Tunable::Auto, Devices::Auto, &fixtures::host(8)), Precision::F32);
         assert_eq!(measured(Tunable::Pinned(Precision::F32), Devices::Auto, &cuda), Precision::F32);
+        let volta = Gpu { name: "Tesla V100-SXM2-16GB".into(), ..gpu(DeviceKind::Cuda) };
+        let volta = HostFacts { gpus: vec![volta], ..fixtures::host(8) };
+        assert_eq!(measured(Tunable::Auto, Devices::Auto, &volta), Precision::F16, "it has no bf16");
         let pinned = Tunable::Pinned(Precision::F16);
         assert_eq!(measured(pinned, Devices::Auto, &wgpu), Precision::F16);
         let among = Tunable::Among(vec![Precision::F32, Precision::F16]);

@@ -90,7 +90,8 @@ pub enum DatasheetPlanError {
     },
     /// No layout fits into device memory.
     #[error(
-        "no layout fits: the nearest needs {needed:.1} GiB of {available:.1} GiB on each device ({nearest})"
+        "no layout fits: the nearest needs {needed:.1} GiB of {available:.1} GiB on each device ({nearest}){}",
+        enough.as_ref().map(|on| format!("; {on} are enough")).unwrap_or_default()
     )]
     NothingFits {
         /// GiB on the heaviest rank of the layout closest to fitting.
@@ -99,5 +100,7 @@ pub enum DatasheetPlanError {
         available: f64,
         /// Layout closest to fitting, in words.
         nearest: String,
+        /// Devices of the same kind on which a layout fits, in words; `None` if no such number was found.
+        enough: Option<String>,
     },
 }

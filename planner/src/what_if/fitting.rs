@@ -1,7 +1,7 @@
 //! Searches within the memory that an estimate leaves with certainty, then within all memory of the devices.
 
 use super::host_count;
-use crate::analytic::search::{LayoutSearchResult, SearchProblem, search_front};
+use crate::analytic::search::{LayoutSearchResult, SearchProblem, fastest, search_front};
 use crate::analytic::uncertainty::{Z_80_PERCENT, model_memory_uncertainty};
 use crate::hardware::HostGroup;
 
@@ -27,6 +27,23 @@ pub(super) fn search_that_fits(asked: &SearchProblem, keep: usize) -> (SearchPro
         (problem, found)
     };
     let (problem, found) = within(1.0 / memory_margin(asked));
-    // What an engine or divisibility refuses does not depend on memory.
-    if found.best.is_empty() && found.nearest.is_some() { within(1.0) } else { (problem, found) }
+    if found.best.is_empty() { within(1.0) } else { (problem, found) }
+}
+
+/// Largest factor by which more devices are tried.
+const MOST: u32 = 64;
+
+/// Returns the devices of the same kind, by doubling those of `problem`, on which a layout fits; `None` if
+/// none was found.
+pub(super) fn enough_devices(problem: &SearchProblem) -> Option<String> {
+    let HostGroup { devices, per_host, .. } = problem.cluster;
+    let factors =
+        std::iter::successors(Some(2), |factor| Some(factor * 2)).take_while(|factor| *factor <= MOST);
+    factors.filter_map(|factor| devices.checked_mul(factor)).find_map(|more| {
+        let host = if devices <= per_host { more.min(8).max(per_host) } else { per_host };
+        let cluster = HostGroup { devices: more, per_host: host, ..problem.cluster };
+        let larger = SearchProblem { cluster, ..problem.clone() };
+        fastest(&larger, f64::INFINITY)?;
+        Some(format!("{} ({}x{host})", cluster.part_count(), more / host))
+    })
 }

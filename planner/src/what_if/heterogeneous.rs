@@ -132,7 +132,7 @@ pub fn plan_mixed_cluster(
         groups.iter().map(|group| HostGroup { memory: group.memory / margin, ..*group }).collect();
     let mut grouped = GroupedProblem::of(&asked, &safe);
     let mut found = search(&grouped, 0, KEEP);
-    if found.best.is_empty() && found.nearest.is_some() {
+    if found.best.is_empty() {
         grouped = GroupedProblem::of(&asked, groups);
         found = search(&grouped, 0, KEEP);
     }
@@ -157,7 +157,7 @@ pub fn plan_mixed_cluster(
         learning_rate: rate(recipe, batch.value, choice.step_seconds),
         batch,
         precision,
-        assumptions: groups.iter().flat_map(HostGroup::assumptions).collect(),
+        assumptions: Assumption::of(groups),
         ties: ties.iter().take(TIES).map(|tie| estimate(&tie.layout)).collect(),
         steps,
         total_seconds,
@@ -205,6 +205,7 @@ fn refusal(grouped: &GroupedProblem, pricer: &Pricer<'_>, found: &GroupedSearchR
         needed: fullest.peak_bytes / GIB,
         available: fullest.memory_bytes / GIB,
         nearest: describe_layout(&nearest.layout.config(grouped.batch())),
+        enough: None,
     }
 }
 

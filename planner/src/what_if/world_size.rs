@@ -3,6 +3,7 @@
 use super::DatasheetPlanError;
 use crate::analytic::search::{SearchProblem, fastest, to_count};
 use crate::engine::{EngineSupport, UnsupportedLayout};
+use crate::training::decision::Decision;
 
 /// Returns the unit of a batch that is chosen freely: about 64 samples that `devices` devices divide well.
 pub(super) fn batch_unit(devices: u32) -> u64 {
@@ -10,6 +11,17 @@ pub(super) fn batch_unit(devices: u32) -> u64 {
     let room = (64 / odd).max(1);
     let power = 1 << room.ilog2();
     u64::from(odd) * power
+}
+
+/// Returns a batch that was chosen freely as a multiple of `devices`, if their number is no power of two.
+pub(super) fn divided(batch: Decision<u64>, devices: u32) -> Decision<u64> {
+    let devices = u64::from(devices);
+    if devices.is_power_of_two() || batch.value.is_multiple_of(devices) {
+        return batch;
+    }
+    let value = (batch.value / devices).max(1) * devices;
+    let reason = format!("{}; a multiple of {devices} GPUs", batch.reason);
+    Decision { value, low: batch.low.min(value), high: batch.high.max(value), reason }
 }
 
 /// Returns the reason why a search space is empty: the batch, the engine, or divisibility.

@@ -19,6 +19,9 @@ const CASES: u64 = 200;
 /// Trainings that the gate has at least.
 const LEAST: usize = 25;
 
+/// Trainings on one to sixteen GPUs that the gate has at least.
+const SMALL: usize = 20;
+
 /// `ask` of all, on all cores, in their order.
 fn each<T: Sync, R: Send>(all: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -46,6 +49,7 @@ fn published(run: &Run) -> Result<Answer, String> {
 fn every_published_layout_is_a_candidate_and_fits() {
     let runs = runs();
     assert!(runs.len() >= LEAST);
+    assert!(runs.iter().filter(|run| run.gpus() <= 16.0).count() >= SMALL);
     for run in &runs {
         assert!(run.uses_all_gpus(), "{}: the layout is not one of {}", run.name, run.on);
     }
@@ -75,8 +79,11 @@ fn no_choice_is_predicted_far_from_the_published_layout() {
         compared += 1;
         let ratio = choice.seconds / tuned.seconds;
         let measured = run.measured(&tuned).map_or("–".into(), |seconds| format!("{seconds:.2}"));
+        let memory = run.measured_bytes().map_or_else(String::new, |measured| {
+            format!(", memory {:+.0} %", 100.0 * (tuned.bytes / measured - 1.0))
+        });
         let row = format!(
-            "{:30} measured {measured:>7} published {:7.2} ({:.2} to {:.2}) chosen {:7.2} ({:.2} to {:.2}) ratio {ratio:.2}: {}",
+            "{:30} measured {measured:>7}{memory} published {:7.2} ({:.2} to {:.2}) chosen {:7.2} ({:.2} to {:.2}) ratio {ratio:.2}: {}",
             run.name,
             tuned.seconds,
             tuned.interval.0,

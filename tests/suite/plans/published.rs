@@ -1,4 +1,4 @@
-//! The published trainings of `tests/data/tuned_runs.toml`.
+//! The published trainings of `tests/data/tuned_runs.toml` and `tests/data/small_runs.toml`.
 
 use super::planner::{Priced, Question};
 use dtrain_tests::root;
@@ -28,6 +28,10 @@ pub(super) struct Run {
     step_seconds: Option<f64>,
     tokens_per_second_per_gpu: Option<f64>,
     mfu: Option<f64>,
+    /// Peak memory of a GPU as published, in GiB.
+    memory_gib: Option<f64>,
+    /// Precision of weights and optimizer state, where they are not those of mixed precision.
+    state: Option<String>,
     model: toml::Table,
     /// Keys of `[layout]`.
     pub(super) layout: toml::Table,
@@ -41,8 +45,11 @@ struct Runs {
 
 /// All of them.
 pub(super) fn runs() -> Vec<Run> {
-    let text = fs::read_to_string(root().join("tests/data/tuned_runs.toml")).expect("the file is there");
-    toml::from_str::<Runs>(&text).expect("it has the keys that its head explains").run
+    let read = |file: &str| {
+        let text = fs::read_to_string(root().join("tests/data").join(file)).expect("the file is there");
+        toml::from_str::<Runs>(&text).expect("it has the keys that its head explains").run
+    };
+    [read("tuned_runs.toml"), read("small_runs.toml")].concat()
 }
 
 impl Run {
@@ -54,7 +61,7 @@ impl Run {
     }
 
     /// GPUs in all.
-    fn gpus(&self) -> f64 {
+    pub(super) fn gpus(&self) -> f64 {
         let shape = self.on.split(' ').next().expect("hosts and GPUs");
         let (hosts, gpus) = shape.split_once('x').expect("hosts × GPUs");
         [hosts, gpus].map(|count| count.parse::<f64>().expect("a number")).iter().product()
@@ -73,6 +80,11 @@ impl Run {
     /// The same with the published layout.
     pub(super) fn published(&self) -> Question {
         self.open().pinned(&self.layout)
+    }
+
+    /// The measured peak memory of a GPU in bytes, where it was published for state as the planner counts it.
+    pub(super) fn measured_bytes(&self) -> Option<f64> {
+        self.memory_gib.filter(|_| self.state.is_none()).map(|gib| gib * 1024f64.powi(3))
     }
 
     /// Where a priced layout differs from the published one.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::hardware::Assumption;
 
 fn size(on: &str) -> Vec<(u32, u32)> {
     let machine =
@@ -72,7 +73,7 @@ fn machine_types_of_clouds_have_their_networks() {
     let group = on("4x p4d.24xlarge", &GpuFacts::default());
     assert_eq!((group.devices, group.per_host, group.gpu.name.as_str()), (32, 8, "A100 SXM4 40GB"));
     assert!((group.network.bandwidth - 400e9 / 8.0 / 8.0).abs() < 1.0, "400 Gbit/s for eight GPUs");
-    assert!(group.assumptions().is_empty(), "{:?}", group.assumptions());
+    assert!(Assumption::of(&[group]).is_empty(), "{:?}", Assumption::of(&[group]));
     assert_eq!(on("a3-highgpu-8g", &GpuFacts::default()).devices, 8);
     assert!(refused("0x p4d.24xlarge").contains("not a number of hosts"));
 }
@@ -91,7 +92,7 @@ fn what_data_sheets_do_not_have_is_stated_by_the_recipe() {
     assert_eq!((group.part().as_str(), group.memory), ("Frobnicator 9", 40.0 * 1024f64.powi(3)));
     assert_eq!((group.gpu.dense_16, group.gpu.memory_gbs), (250.0, 1400.0));
     assert_eq!((group.link.bandwidth, group.network.bandwidth), (200e9, 10e9));
-    assert!(group.assumptions().is_empty(), "{:?}", group.assumptions());
+    assert!(Assumption::of(&[group]).is_empty(), "{:?}", Assumption::of(&[group]));
     let bridged = on("1x4 RTX A6000", &GpuFacts { link: Some(GpuLink::Bridge), ..GpuFacts::default() });
     assert!(bridged.pair.is_some_and(|pair| pair.bandwidth > bridged.link.bandwidth));
     let none = GpuFacts { link: Some(GpuLink::Bridge), ..GpuFacts::default() };
@@ -100,9 +101,9 @@ fn what_data_sheets_do_not_have_is_stated_by_the_recipe() {
 
 #[test]
 fn assumptions_name_the_key_that_corrects_them() {
-    let all = on("2x8 RTX 4090", &GpuFacts::default()).assumptions();
+    let all = Assumption::of(&[on("2x8 RTX 4090", &GpuFacts::default())]);
     let correct: Vec<&str> = all.iter().map(|one| one.correct.as_str()).collect();
     assert_eq!(correct, ["cluster.gpu.link", "--network"]);
     assert!(all[0].what.contains("through host memory"), "{all:?}");
-    assert!(on("1x1 RTX 4090", &GpuFacts::default()).assumptions().is_empty());
+    assert!(Assumption::of(&[on("1x1 RTX 4090", &GpuFacts::default())]).is_empty());
 }

@@ -1,5 +1,6 @@
 //! Enumerates the layouts and arrangements of a number of ranks that the recipe leaves open.
 
+use crate::hardware::GpuSpec;
 use crate::layout::batch_split::divisors;
 use crate::layout::rejection::Rejection;
 use crate::layout::space::recompute_options::recompute_options;
@@ -104,6 +105,7 @@ pub(super) fn enumerate_arrangements(
     recipe: &Recipe,
     layout: Layout,
     device: DeviceKind,
+    part: Option<&GpuSpec>,
 ) -> Vec<Arrangement> {
     let pins = &recipe.layout;
     let base = Arrangement { layout, device, ..Arrangement::SINGLE };
@@ -115,7 +117,7 @@ pub(super) fn enumerate_arrangements(
         all = all.iter().flat_map(options).collect();
     };
     each(&|a| {
-        let all = precisions(&recipe.train.precision).into_iter();
+        let all = precisions(&recipe.train.precision, part).into_iter();
         all.map(|precision| Arrangement { precision, ..*a }).collect()
     });
     each(&|a| zeros(pins.zero, a.replicas()).into_iter().map(|zero| Arrangement { zero, ..*a }).collect());
@@ -135,10 +137,16 @@ pub(super) fn enumerate_arrangements(
     all
 }
 
-fn precisions(choice: &Tunable<Precision>) -> Vec<Precision> {
+/// Returns the precisions to try on `part`.
+fn precisions(choice: &Tunable<Precision>, part: Option<&GpuSpec>) -> Vec<Precision> {
     match choice {
         Tunable::Pinned(precision) => vec![*precision],
         Tunable::Among(all) => all.clone(),
+        Tunable::Auto | Tunable::Log { .. }
+            if part.is_some_and(|part| !part.has_precision(Precision::Bf16)) =>
+        {
+            vec![Precision::F32, Precision::F16]
+        }
         // bf16 is as fast as f16, and needs no loss scale.
         Tunable::Auto | Tunable::Log { .. } => vec![Precision::F32, Precision::Bf16],
     }

@@ -10,12 +10,13 @@ mod rejections;
 mod tests;
 
 use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout, unsupported_in_run};
+use crate::hardware::{self, GpuSpec};
 use crate::layout::batch_split::{BatchSplit, divisors};
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::layout::rejection::Rejection;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
+use dtrain_recipes::{Decoder, Devices, Model, Precision, Recipe, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 use reader_shares::{largest_share, reader_shares};
 pub use rejections::RejectionTally;
@@ -132,6 +133,18 @@ impl Capabilities {
     }
 }
 
+/// Returns the GPU of `host` if `device` is one that the table knows; `None` otherwise.
+pub(crate) fn known_part(host: &HostFacts, device: DeviceKind) -> Option<&'static GpuSpec> {
+    let first = host.gpus.first().filter(|_| device == DeviceKind::Cuda)?;
+    hardware::gpu(&first.name)
+}
+
+/// Returns the rejection of a precision that `part` lacks.
+fn lacking_precision(part: Option<&GpuSpec>, precision: Precision) -> Option<Rejection> {
+    let part = part.filter(|part| !part.has_precision(precision))?;
+    Some(Rejection::CannotRun(format!("{} has no products in {}", part.name, precision.name())))
+}
+
 impl CandidateSpace {
     /// Enumerates the candidates that `recipe` leaves open on `host` for a batch of `batch` samples.
     pub fn of(
@@ -142,6 +155,7 @@ impl CandidateSpace {
         abilities: &Capabilities,
     ) -> Self {
         let device = device(recipe, host);
+        let part = known_part(host, device);
         let mut space = Self {
             batch,
             pools: pools(recipe, host, rates, device),
@@ -161,14 +175,20 @@ impl CandidateSpace {
         }
         for pool in 0..u32::try_from(space.pools.len()).expect("pools are few") {
             for layout in enumerate_layouts(space.pools[pool as usize].ranks, &pins) {
-                space.add_layout(recipe, pool, layout, abilities);
+                space.add_layout((recipe, part), pool, layout, abilities);
             }
         }
         space
     }
 
     /// Adds the options of one layout to the space, or tallies the reason why it has none.
-    fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, abilities: &Capabilities) {
+    fn add_layout(
+        &mut self,
+        (recipe, part): (&Recipe, Option<&GpuSpec>),
+        pool: u32,
+        layout: Layout,
+        abilities: &Capabilities,
+    ) {
         let RankPool { threads, device, .. } = self.pools[pool as usize];
         if let Some(rejection) = indivisible(recipe, &layout) {
             self.left_out.add(1, &rejection, || layout_with_devices(&layout, device, threads), 0);
@@ -197,7 +217,7 @@ impl CandidateSpace {
         }
         let count = micros.len() as u64;
         let is_uneven = shares.windows(2).any(|pair| pair[0] != pair[1]);
-        for arrangement in enumerate_arrangements(recipe, layout, device) {
+        for arrangement in enumerate_arrangements(recipe, layout, device, part) {
             let round = round(&arrangement);
             let is_whole = |micro: &&NonZeroU32| {
                 let passes = |share: &u64| share / u64::from(micro.get());
@@ -221,7 +241,8 @@ impl CandidateSpace {
                 });
             }
             let refused = refused.filter(|_| fitting.is_empty()).map(Rejection::EngineCannot);
-            match reason.map(Rejection::CannotRun).or(refused) {
+            let lacking = lacking_precision(part, arrangement.precision);
+            match reason.map(Rejection::CannotRun).or(lacking).or(refused) {
                 Some(rejection) => {
                     self.left_out.add(count, &rejection, || layout_with_devices(&layout, device, threads), 0);
                 }

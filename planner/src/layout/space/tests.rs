@@ -1,11 +1,11 @@
 use super::*;
 use crate::engine::engine_of_recipe;
 use crate::fixtures;
-use dtrain_protocol::ContextExchange;
 use dtrain_protocol::supported::cannot_run;
+use dtrain_protocol::{ContextExchange, Gpu};
 use dtrain_recipes::{
     Cluster, Compression, Host, LayoutPins, PipelineSchedule, Precision, Recompute, Synchronisation,
-    TrainingEngine,
+    TrainingEngine, Tunable,
 };
 use proptest::prelude::*;
 
@@ -290,4 +290,23 @@ fn an_engine_exchanges_keys_and_values_in_a_way_that_it_has() {
         assert!(!all.is_empty(), "{engine:?}");
         assert!(all.iter().all(|c| c.arrangement.context_exchange == wanted), "{engine:?}");
     }
+}
+
+#[test]
+fn precisions_that_a_gpu_lacks_are_no_candidates() {
+    let gpu = |name: &str| Gpu { device: DeviceKind::Cuda, name: name.into(), memory_bytes: 16 << 30 };
+    let with = |name: &str| HostFacts { gpus: vec![gpu(name)], ..fixtures::host(8) };
+    let precisions = |name: &str, choice: Tunable<Precision>| {
+        let mut recipe = fixtures::recipe();
+        recipe.train.precision = choice;
+        let abilities = Capabilities { worker: |_, _| None, engine: None, is_run: false };
+        let space = CandidateSpace::of(&recipe, &with(name), None, NonZeroU64::MIN, &abilities);
+        let mut found: Vec<Precision> = space.options.iter().map(|one| one.arrangement.precision).collect();
+        found.sort();
+        found.dedup();
+        found
+    };
+    assert_eq!(precisions("Tesla V100-SXM2-16GB", Tunable::Auto), [Precision::F32, Precision::F16]);
+    assert_eq!(precisions("NVIDIA A100-SXM4-40GB", Tunable::Auto), [Precision::F32, Precision::Bf16]);
+    assert!(precisions("Tesla T4", Tunable::Pinned(Precision::Bf16)).is_empty());
 }

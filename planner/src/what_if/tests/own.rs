@@ -156,7 +156,7 @@ fn a_power_limit_slows_and_is_told() {
     // Matrix products take 1 / sqrt(500/700) as long, everything else is unchanged.
     assert!((1.05..1.19).contains(&ratio), "{ratio}");
     assert!(spread(&slow.choice) > spread(&usual.choice));
-    assert_eq!(slow.gpu.0, "H100 500W");
+    assert_eq!(slow.gpu.0, "H100 SXM5 80GB 500W");
     let row = as_row(&slow, "Megatron-Core", "fused");
     let priced = benchmarks::estimate_rows(&[row], &[], Constants::shipped()).remove(0);
     let there = priced.step_seconds.expect("it can be priced");
@@ -169,7 +169,7 @@ fn an_engine_refuses_a_part_that_it_is_not_written_for() {
         Err(error @ DatasheetPlanError::Part { .. }) => error.to_string(),
         other => panic!("{part}: {other:?}"),
     };
-    assert_eq!(refused("TPU v5p", &MEGATRON), "Megatron-LM does not run on TPU V5P; these do: jax");
+    assert_eq!(refused("TPU v5p", &MEGATRON), "Megatron-LM does not run on TPU v5p; these do: jax");
     assert_eq!(
         refused("Gaudi3", &HF_TRAINER).split(" does not").last(),
         Some(" run on GAUDI3; these do: deepspeed")
