@@ -149,9 +149,6 @@ fn alone(group: &StandaloneGroup, chosen: f64) -> Reason {
         Some(seconds) if seconds >= chosen => {
             Reason::Slower { change, slowdown: seconds / chosen - 1.0, cause: None }
         }
-        Some(seconds) => Reason::Rule(format!(
-            "{change}: {}, as fast within the error of the estimate",
-            step_time(seconds)
-        )),
+        Some(seconds) => Reason::Rule(format!("{change}: {}, as fast", step_time(seconds))),
     }
 }

@@ -40,6 +40,7 @@ impl Engine for Jax {
         let newer = rules::NewerFeatures { window: false, fp8: false };
         optimizer(training)
             .or_else(|| rules::training_settings(self, training))
+            .or_else(|| rules::no_f16(precision))
             .or_else(|| family(model))
             .or_else(|| rules::newer(model, precision, newer))
     }
@@ -82,9 +83,6 @@ fn family(model: &Decoder) -> Option<UnsupportedLayout> {
 
 fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
-    if arrangement.precision == Precision::F16 {
-        return unsupported("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
-    }
     if layout.tensor.get() > 1 && !arrangement.sequence {
         return unsupported(
             "tensor parallelism without sequence parallelism",

@@ -67,6 +67,14 @@ pub(super) fn training_settings(engine: &dyn Engine, training: &TrainingSpec) ->
     unsupported(missing.key, missing.instead)
 }
 
+/// Refuses products in f16.
+pub(super) fn no_f16(precision: Precision) -> Option<UnsupportedLayout> {
+    if precision != Precision::F16 {
+        return None;
+    }
+    unsupported("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"")
+}
+
 /// Features of newer models, with those that an engine's files can express set to `true`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewerFeatures {

@@ -38,6 +38,7 @@ impl Engine for Torchtitan {
         let newer = rules::NewerFeatures { window: false, fp8: true };
         optimizer(training)
             .or_else(|| rules::training_settings(self, training))
+            .or_else(|| rules::no_f16(precision))
             .or_else(|| scales(training, precision))
             .or_else(|| family(model))
             .or_else(|| rules::newer(model, precision, newer))
@@ -131,12 +132,9 @@ fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> O
     None
 }
 
-/// Checks precision and axes: flex attention gathers keys and values; expert ranks are counted from the
+/// Checks axes: flex attention gathers keys and values; expert ranks are counted from the
 /// innermost axis.
 fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
-    if arrangement.precision == Precision::F16 {
-        return unsupported("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
-    }
     if arrangement.layout.context.get() > 1 && arrangement.context_exchange != ContextExchange::AllGather {
         return unsupported(
             "context parallelism in a ring or by all-to-all",

@@ -19,7 +19,7 @@ const HIGHEST_PUBLISHED: f64 = 3e-3;
 const MARGIN: f64 = 1.5;
 
 /// The rule for decoders with its sources, in words.
-const RULE: &str = "0.0235 N^(-5/12) B^(1/3), from 108 published pretrainings and Step Law's sweeps";
+const RULE: &str = "fit to 108 published pretrainings and Step Law";
 
 /// Returns the learning rate of Adam-like optimizers, not rounded.
 pub(super) fn adam(model: &Model, batch: u64, tokens: f64) -> Decision<f64> {
@@ -43,8 +43,12 @@ pub(super) fn of_decoder(blocks: f64, size: f64, tokens: f64) -> Decision<f64> {
     let at_most = |rate: f64| rate.min(HIGHEST_PUBLISHED) * fall;
     let value = at_most(rule);
     let is_capped = rule > HIGHEST_PUBLISHED;
-    let cap = if is_capped { format!("at most {HIGHEST_PUBLISHED:e}; ") } else { String::new() };
-    let mut reason = format!("{RULE}; {cap}N {} in blocks, B {} tokens", quantity(blocks), quantity(size));
+    let cap = if is_capped { format!("at most {HIGHEST_PUBLISHED:e}, ") } else { String::new() };
+    let mut reason = format!(
+        "{RULE}; 0.0235 N^(-5/12) B^(1/3), {cap}N {} in blocks, B {} tokens",
+        quantity(blocks),
+        quantity(size)
+    );
     if size > critical {
         let critical = quantity(critical);
         reason += &format!(", past the critical batch of {critical}, where the rate falls");

@@ -247,7 +247,7 @@ mod tests {
         let text = of_decoder(6.98e9, 4.19e6, 2e12).reason;
         assert_eq!(
             text,
-            "0.0235 N^(-5/12) B^(1/3), from 108 published pretrainings and Step Law's sweeps; N 6.98 B in blocks, \
+            "fit to 108 published pretrainings and Step Law; 0.0235 N^(-5/12) B^(1/3), N 6.98 B in blocks, \
              B 4.19 M tokens. At this size GPT-3 6.7B, Pythia 6.9B and BLOOM 7.1B used 1.2e-4 and Falcon 7B 6e-4; \
              Llama 2 7B, Llama 3 8B and 5 more are within a factor of 1.5"
         );

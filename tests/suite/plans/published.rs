@@ -32,6 +32,8 @@ pub(super) struct Run {
     memory_gib: Option<f64>,
     /// Precision of weights and optimizer state, where they are not those of mixed precision.
     state: Option<String>,
+    /// "fused", where the program never holds all logits.
+    pub(super) loss: Option<String>,
     model: toml::Table,
     /// Keys of `[layout]`.
     pub(super) layout: toml::Table,
@@ -43,13 +45,24 @@ struct Runs {
     run: Vec<Run>,
 }
 
-/// All of them.
+/// The runs of both files.
 pub(super) fn runs() -> Vec<Run> {
-    let read = |file: &str| {
-        let text = fs::read_to_string(root().join("tests/data").join(file)).expect("the file is there");
-        toml::from_str::<Runs>(&text).expect("it has the keys that its head explains").run
-    };
-    [read("tuned_runs.toml"), read("small_runs.toml")].concat()
+    [tuned_runs(), small_runs()].concat()
+}
+
+/// Trainings that were tuned, most of them on many GPUs.
+pub(super) fn tuned_runs() -> Vec<Run> {
+    read("tuned_runs.toml")
+}
+
+/// Trainings on one to sixteen GPUs.
+pub(super) fn small_runs() -> Vec<Run> {
+    read("small_runs.toml")
+}
+
+fn read(file: &str) -> Vec<Run> {
+    let text = fs::read_to_string(root().join("tests/data").join(file)).expect("the file is there");
+    toml::from_str::<Runs>(&text).expect("it has the keys that its head explains").run
 }
 
 impl Run {

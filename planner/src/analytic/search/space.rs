@@ -221,11 +221,18 @@ impl SearchProblem {
         }
     }
 
-    /// Returns the engine's most frequent reason to reject a layout; `None` if pins and divisibility leave no
-    /// layout.
+    /// Returns the engine's most frequent reason to reject a layout that is split along the fewest axes; `None`
+    /// if pins and divisibility leave no layout.
     pub fn infeasible_reason(&self) -> Option<UnsupportedLayout> {
+        let axes = |shape: &Degrees| {
+            let Degrees { tensor, context, expert, pipeline, data: _ } = *shape;
+            [tensor, context, expert, pipeline].into_iter().filter(|degree| *degree > 1).count()
+        };
+        let mut shapes = self.shapes();
+        let fewest = shapes.iter().map(axes).min()?;
+        shapes.retain(|shape| axes(shape) == fewest);
         let mut reasons: Vec<(u32, UnsupportedLayout)> = Vec::new();
-        for placed in self.shapes().iter().flat_map(|shape| self.placements(shape)) {
+        for placed in shapes.iter().flat_map(|shape| self.placements(shape)) {
             self.any(&placed, &self.shards(&placed), |config| {
                 let Some(reason) = self.unsupported(config) else { return false };
                 match reasons.iter_mut().find(|(_, known)| *known == reason) {

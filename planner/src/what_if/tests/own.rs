@@ -172,7 +172,7 @@ fn an_engine_refuses_a_part_that_it_is_not_written_for() {
     assert_eq!(refused("TPU v5p", &MEGATRON), "Megatron-LM does not run on TPU v5p; these do: jax");
     assert_eq!(
         refused("Gaudi3", &HF_TRAINER).split(" does not").last(),
-        Some(" run on GAUDI3; these do: deepspeed")
+        Some(" run on Gaudi 3; these do: deepspeed")
     );
     assert!(refused("TPU v6", &DTRAIN).contains("jax"));
     of(&recipe(), on("TPU v5p", 64), &crate::engine::JAX).expect("MaxText trains on TPUs");

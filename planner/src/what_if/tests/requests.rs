@@ -123,7 +123,7 @@ fn approximate_synchronization_is_priced_or_refused() {
     for engine in [&MEGATRON as &'static dyn Engine, &FSDP_PROGRAM, &HF_TRAINER, &DEEPSPEED] {
         let error = of(&recipe, slow, engine).expect_err("it has no DiLoCo").to_string();
         assert!(
-            error.contains("sync") || error.contains("alike approximately"),
+            error.contains("alike approximately") && error.contains("sync"),
             "{}: {error}",
             engine.name()
         );
