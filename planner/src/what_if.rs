@@ -84,6 +84,8 @@ pub struct DatasheetPlan {
     pub recipe: String,
     /// Number of model parameters.
     pub parameters: u64,
+    /// Number of tokens of a sample.
+    pub sample_tokens: u64,
     /// Number of devices in use.
     pub devices: u32,
     /// Number of devices that stay idle because fewer hosts are faster.
@@ -183,6 +185,7 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
     Ok(DatasheetPlan {
         recipe: recipe.name.clone(),
         parameters: recipe.model.parameters(),
+        sample_tokens: recipe.model.sample_tokens(),
         devices,
         per_host: request.cluster.per_host,
         gpu: (request.cluster.part(), request.cluster.gpu.source()),

@@ -74,7 +74,8 @@ fn check(output: &Output, what: &str) {
     let (times, marked) = table(&lines);
     assert!(times.is_sorted() && times.len() <= 5, "{what}: {times:?}\n{text}");
     assert_eq!(marked, usize::from(!times.is_empty()), "{what}: one choice\n{text}");
-    let told = reasons(&lines);
+    // Other lines go on with a reason.
+    let told: Vec<String> = reasons(&lines).into_iter().filter(|line| line.contains(": ")).collect();
     assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len(), "{what}: {told:?}\n{text}");
 }
 

@@ -17,6 +17,9 @@ use dtrain_recipes::{Precision, Seconds};
 /// Relative gain in tokens per second from which on a change helps.
 const HELPS: f64 = 0.01;
 
+/// Relative gain from which on a change that needs no other hardware is named first.
+const HELPS_FOR_FREE: f64 = 0.05;
+
 impl Answer {
     /// Returns the answer of a plan for `cluster`.
     pub fn of_datasheet_plan(plan: &DatasheetPlan, cluster: &HostGroup) -> Self {
@@ -47,7 +50,7 @@ impl Answer {
                 holder: "on the fullest GPU".into(),
                 measured: None,
             }),
-            training: training(&plan.batch, &plan.learning_rate),
+            training: training(&plan.batch, plan.sample_tokens, &plan.learning_rate),
             assumptions: assumptions(plan),
             confidence: confidence(plan.engine, std::slice::from_ref(cluster)),
             candidates: distinct(all.map(candidate)),
@@ -116,10 +119,11 @@ pub(super) fn length_and_cost(steps: u64, seconds: f64, hours: f64) -> Vec<Strin
     ]
 }
 
-/// Returns batch and learning rate with their rules.
-pub(super) fn training(batch: &Decision<u64>, rate: &Decision<f64>) -> Vec<TrainingValue> {
+/// Returns batch and learning rate with their rules; a sample has `tokens` tokens.
+pub(super) fn training(batch: &Decision<u64>, tokens: u64, rate: &Decision<f64>) -> Vec<TrainingValue> {
+    let each = if tokens > 1 { format!(" × {} tokens", thousands(tokens)) } else { String::new() };
     vec![
-        TrainingValue::of(format!("batch {}", thousands(batch.value)), &batch.reason),
+        TrainingValue::of(format!("batch {}{each}", thousands(batch.value)), &batch.reason),
         TrainingValue::of(format!("learning rate {}", learning_rate(rate.value)), &rate.reason),
     ]
 }
@@ -204,7 +208,7 @@ fn reasons(plan: &DatasheetPlan) -> Vec<Reason> {
         layout: one.layout.clone(),
     });
     let most = REASONS.saturating_sub(reasons.len());
-    reasons.extend(slowest(layouts.collect(), most));
+    reasons.extend(slowest(layouts.collect(), most, plan.choice.step_seconds));
     reasons
 }
 
@@ -285,10 +289,15 @@ fn faster(plan: &DatasheetPlan) -> Option<Reason> {
     })
 }
 
-/// Returns the two changes that help most, of different kinds.
+/// Returns the two changes that help most, of different kinds. One that needs no other hardware goes first.
 fn improvements(plan: &DatasheetPlan) -> Vec<String> {
     let mut told: Vec<&Advice> = Vec::new();
-    for advice in plan.advice.iter().filter(|advice| advice.speed >= HELPS) {
+    let helps = |advice: &&Advice| advice.speed >= HELPS;
+    let is_free = |advice: &&Advice| {
+        advice.speed >= HELPS_FOR_FREE && matches!(kind(&advice.change), "a near batch" | "engine")
+    };
+    let free = plan.advice.iter().find(is_free);
+    for advice in free.into_iter().chain(plan.advice.iter().filter(helps)) {
         let is_told = |known: &&Advice| kind(&known.change) == kind(&advice.change);
         if told.len() < 2 && !told.iter().any(is_told) {
             told.push(advice);
@@ -311,6 +320,9 @@ fn more(share: f64) -> String {
 fn kind(change: &str) -> &str {
     if change.ends_with("host") || change.ends_with("hosts") {
         return "hosts";
+    }
+    if change.starts_with("a batch of ") {
+        return "a near batch";
     }
     ["batch", "engine"].into_iter().find(|word| change.contains(word)).unwrap_or(change)
 }

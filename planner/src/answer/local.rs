@@ -30,7 +30,7 @@ impl Answer {
         let answer = Self {
             subject: format!("{}: {}, engine {}", plan.recipe.name, subject(plan), engine(plan)),
             runs: runs(candidate),
-            training: training(&plan.batch, &plan.learning_rate),
+            training: training(&plan.batch, plan.recipe.model.sample_tokens(), &plan.learning_rate),
             device: match candidate.arrangement.device {
                 DeviceKind::Cpu => "rank",
                 DeviceKind::Cuda | DeviceKind::Wgpu => "GPU",
@@ -162,7 +162,7 @@ fn reasons(plan: &Plan, estimate: &Estimate) -> Vec<Reason> {
         is_telling: !matches!(one.axis.as_str(), "sequence" | "schedule" | "shard" | "data"),
         layout: one.candidate.clone(),
     });
-    reasons.extend(slowest(layouts.collect(), REASONS.saturating_sub(reasons.len())));
+    reasons.extend(slowest(layouts.collect(), REASONS.saturating_sub(reasons.len()), estimate.step.0));
     let memory = plan.rejected.iter().filter_map(|group| match &group.rejection {
         Rejection::TooMuchMemory { needed, available } => Some(Reason::Memory {
             change: group.nearest.clone(),

@@ -34,7 +34,7 @@ impl Answer {
             }),
             total: total(plan),
             memory: Some(memory(plan, choice)),
-            training: training(&plan.batch, &plan.learning_rate),
+            training: training(&plan.batch, plan.sample_tokens, &plan.learning_rate),
             assumptions: link_assumptions(&plan.assumptions),
             confidence,
             candidates: distinct(all.map(|priced| candidate(plan, priced))),
@@ -147,7 +147,7 @@ fn alone(group: &StandaloneGroup, chosen: f64) -> Reason {
     match group.step_seconds {
         None => Reason::Rule(format!("{change}: no layout fits into memory")),
         Some(seconds) if seconds >= chosen => {
-            Reason::Slower { change, slowdown: seconds / chosen - 1.0, cause: None }
+            Reason::Slower { change, slowdown: seconds / chosen - 1.0, cause: None, is_offset: false }
         }
         Some(seconds) => Reason::Rule(format!("{change}: {}, as fast", step_time(seconds))),
     }

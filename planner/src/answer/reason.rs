@@ -38,6 +38,8 @@ pub enum Reason {
         slowdown: f64,
         /// Name of the part of a step that grows most, and by how many seconds; `None` if no part is known.
         cause: Option<(String, f64)>,
+        /// True if the part grows by more than the step, as other parts are shorter.
+        is_offset: bool,
     },
     /// The reason is a rule, in words.
     Rule(String),
@@ -48,16 +50,17 @@ impl fmt::Display for Reason {
         match self {
             Self::Faster { why } => f.write_str(why),
             Self::Memory { change, needed, available, .. } if needed > available => {
-                write!(f, "{change} does not fit: {}", bytes_of(*needed, *available))
+                write!(f, "{change}, the rest unchanged, does not fit: {}", bytes_of(*needed, *available))
             }
             Self::Memory { change, high, available, .. } => {
-                write!(f, "{change} may not fit: up to {}", bytes_of(*high, *available))
+                write!(f, "{change}, the rest unchanged, may not fit: up to {}", bytes_of(*high, *available))
             }
-            Self::Slower { change, slowdown, cause } => {
+            Self::Slower { change, slowdown, cause, is_offset } => {
                 write!(f, "{change}: {}", slower(*slowdown))?;
                 match cause {
                     Some((name, seconds)) if *seconds > 0.0 => {
-                        write!(f, ", {} {} longer", takes(name), Seconds(*seconds))
+                        write!(f, ", {} {} longer", takes(name), Seconds(*seconds))?;
+                        if *is_offset { f.write_str(", others less") } else { Ok(()) }
                     }
                     _ => Ok(()),
                 }
@@ -83,8 +86,8 @@ pub(super) struct SlowerLayout {
 }
 
 /// Returns at most `most` of the layouts as reasons, the telling ones first, then the slowest: one for each layout and each part of
-/// a step.
-pub(super) fn slowest(mut layouts: Vec<SlowerLayout>, most: usize) -> Vec<Reason> {
+/// a step, which takes `step_seconds` with the choice.
+pub(super) fn slowest(mut layouts: Vec<SlowerLayout>, most: usize, step_seconds: f64) -> Vec<Reason> {
     layouts.retain(|layout| layout.slowdown >= LEAST);
     layouts.sort_by(|a, b| b.is_telling.cmp(&a.is_telling).then(b.slowdown.total_cmp(&a.slowdown)));
     let mut told: Vec<SlowerLayout> = Vec::new();
@@ -97,6 +100,7 @@ pub(super) fn slowest(mut layouts: Vec<SlowerLayout>, most: usize) -> Vec<Reason
     let reason = |SlowerLayout { change, slowdown, cause, .. }| Reason::Slower {
         change,
         slowdown,
+        is_offset: cause.1 > 1.2 * slowdown * step_seconds,
         cause: Some(cause),
     };
     told.into_iter().map(reason).collect()

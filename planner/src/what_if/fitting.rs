@@ -5,10 +5,14 @@ use crate::analytic::search::{LayoutSearchResult, SearchProblem, fastest, search
 use crate::analytic::uncertainty::{Z_80_PERCENT, model_memory_uncertainty};
 use crate::hardware::HostGroup;
 
-/// Returns the factor by which the estimated memory of a layout must stay below that of a device, so that the
-/// upper end of its 80 % interval fits: nine in ten such layouts do.
-pub(super) fn memory_margin(problem: &SearchProblem) -> f64 {
-    (Z_80_PERCENT * model_memory_uncertainty(&problem.model, problem.constants)).exp()
+/// Standard deviations by which estimates stay below the memory of a device, the most certain first: nine, three
+/// quarters, six and five in ten layouts then fit.
+pub(super) const LEVELS: [f64; 4] = [Z_80_PERCENT, 0.6745, 0.2533, 0.0];
+
+/// Returns the factor by which the estimated memory of a layout must stay below that of a device, so that it
+/// fits by `level` standard deviations of the error of the estimate.
+pub(super) fn memory_margin(problem: &SearchProblem, level: f64) -> f64 {
+    (level * model_memory_uncertainty(&problem.model, problem.constants)).exp()
 }
 
 /// Returns the problem with `share` of the memory of its devices.
@@ -17,17 +21,24 @@ pub(super) fn with_memory(problem: &SearchProblem, share: f64) -> SearchProblem 
     SearchProblem { cluster, ..problem.clone() }
 }
 
-/// Searches the layouts of `asked` that fit with a probability of 90 %; if there are none, those whose
-/// estimate fits. Returns the problem, with the hosts and the memory in use, and what was found.
+/// Searches the layouts of `asked` that fit with a probability of 90 %; if there are none, those that fit with
+/// less, down to those whose estimate fits. Returns the problem, with the hosts and the memory in use, and what
+/// was found.
 pub(super) fn search_that_fits(asked: &SearchProblem, keep: usize) -> (SearchProblem, LayoutSearchResult) {
-    let within = |share: f64| {
-        let problem = with_memory(asked, share);
+    let within = |level: f64| {
+        let problem = with_memory(asked, 1.0 / memory_margin(asked, level));
         let problem = SearchProblem { cluster: host_count::cluster_to_use(&problem), ..problem };
         let found = search_front(&problem, keep);
         (problem, found)
     };
-    let (problem, found) = within(1.0 / memory_margin(asked));
-    if found.best.is_empty() { within(1.0) } else { (problem, found) }
+    let mut last = within(LEVELS[0]);
+    for level in &LEVELS[1..] {
+        if !last.1.best.is_empty() {
+            break;
+        }
+        last = within(*level);
+    }
+    last
 }
 
 /// Largest factor by which more devices are tried.

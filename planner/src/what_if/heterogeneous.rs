@@ -39,6 +39,8 @@ pub struct MixedClusterPlan {
     pub recipe: String,
     /// Number of model parameters.
     pub parameters: u64,
+    /// Number of tokens of a sample.
+    pub sample_tokens: u64,
     /// Each group as if it trained alone, in the given order.
     pub groups: Vec<StandaloneGroup>,
     /// Precision of matrix products, and the reason for it.
@@ -127,14 +129,20 @@ pub fn plan_mixed_cluster(
     groups.iter().try_for_each(|group| refuse_part(engine, group))?;
     let request = DatasheetPlanRequest { recipe, cluster: groups[0], engine, next: 0 };
     let Asked { problem: asked, batch, precision } = problem_on(&request, groups)?;
-    let margin = fitting::memory_margin(&asked);
-    let safe: Vec<HostGroup> =
-        groups.iter().map(|group| HostGroup { memory: group.memory / margin, ..*group }).collect();
-    let mut grouped = GroupedProblem::of(&asked, &safe);
-    let mut found = search(&grouped, 0, KEEP);
-    if found.best.is_empty() {
-        grouped = GroupedProblem::of(&asked, groups);
-        found = search(&grouped, 0, KEEP);
+    let within = |level: f64| {
+        let margin = fitting::memory_margin(&asked, level);
+        let safe: Vec<HostGroup> =
+            groups.iter().map(|group| HostGroup { memory: group.memory / margin, ..*group }).collect();
+        let grouped = GroupedProblem::of(&asked, &safe);
+        let found = search(&grouped, 0, KEEP);
+        (grouped, found)
+    };
+    let (mut grouped, mut found) = within(fitting::LEVELS[0]);
+    for level in &fitting::LEVELS[1..] {
+        if !found.best.is_empty() {
+            break;
+        }
+        (grouped, found) = within(*level);
     }
     let pricer = Pricer::new(&grouped);
     let mut ties = preferred(&found).ok_or_else(|| refusal(&grouped, &pricer, &found))?;
@@ -152,6 +160,7 @@ pub fn plan_mixed_cluster(
     Ok(MixedClusterPlan {
         recipe: recipe.name.clone(),
         parameters: recipe.model.parameters(),
+        sample_tokens: recipe.model.sample_tokens(),
         groups: grouped.problems().iter().map(alone).collect(),
         engine: engine.name(),
         learning_rate: rate(recipe, batch.value, choice.step_seconds),

@@ -133,8 +133,8 @@ fn half_of_the_measured_steps_lie_in_their_interval() {
 /// The programs of these runs differ from those that the planner prices, most of all on one to sixteen GPUs; docs/cost-model.md
 /// has the errors.
 #[test]
-fn small_runs_are_predicted_within_a_factor_of_two_and_half_within_a_fifth() {
-    let runs = small_runs();
+fn small_dense_runs_are_predicted_within_a_factor_of_two_and_half_within_a_fifth() {
+    let runs: Vec<Run> = small_runs().into_iter().filter(Run::is_dense).collect();
     let answers = each(&runs, published);
     let error = |run: &Run, answer: &Answer| Some(answer.choice.seconds / run.measured(&answer.choice)?);
     let errors: Vec<(&str, f64)> = runs

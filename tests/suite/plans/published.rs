@@ -73,6 +73,11 @@ impl Run {
         !self.layout.contains_key("data") || ranks as f64 == self.gpus()
     }
 
+    /// Whether all tokens go through the same weights.
+    pub(super) fn is_dense(&self) -> bool {
+        !self.model.contains_key("experts")
+    }
+
     /// GPUs in all.
     pub(super) fn gpus(&self) -> f64 {
         let shape = self.on.split(' ').next().expect("hosts and GPUs");
