@@ -32,7 +32,9 @@ const FIXED: char = '\u{a0}';
 /// Amount of detail in the rows about the cost, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Details {
-    /// Values alone.
+    /// Values without their rules.
+    Bare,
+    /// Values with the rules of those that the recipe does not pin.
     Values,
     /// Values with their rules.
     Rules,
@@ -71,6 +73,8 @@ impl Shown {
             Self { improvements: 0, ..self }
         } else if reasons > 1 {
             Self { reasons: 1, ..self }
+        } else if details == Details::Values {
+            Self { details: Details::Bare, ..self }
         } else {
             return None;
         };
@@ -108,7 +112,7 @@ impl Answer {
         let is_shown = |is_minor: bool| !is_minor || details == Details::All;
         let total = self.total.iter().chain(self.failures.iter().filter(|_| is_shown(true)));
         let assumed = self.assumptions.iter().filter(|assumed| is_shown(assumed.is_minor));
-        let training = self.training.iter().map(|value| training(value, details >= Details::Rules));
+        let training = self.training.iter().map(|value| training(value, details));
         let joined = |clauses: Vec<String>, joint| clauses.join(joint);
         let rows = [
             ("runs", self.runs.join(", ")),
@@ -249,9 +253,15 @@ fn memory(memory: &MemoryAnswer) -> String {
     text
 }
 
-fn training(value: &TrainingValue, details: bool) -> String {
+fn training(value: &TrainingValue, details: Details) -> String {
     let TrainingValue { value, rule } = value;
-    if rule.is_empty() || !details { fixed(value) } else { format!("{} ({rule})", fixed(value)) }
+    let is_shown = match details {
+        Details::Rules | Details::All => true,
+        // A value of the recipe needs no rule where there is little room.
+        Details::Values => !rule.starts_with("pinned"),
+        Details::Bare => false,
+    };
+    if rule.is_empty() || !is_shown { fixed(value) } else { format!("{} ({rule})", fixed(value)) }
 }
 
 fn assumption(assumption: &Assumption) -> String {

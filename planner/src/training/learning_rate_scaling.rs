@@ -172,7 +172,7 @@ mod tests {
     fn the_rate_is_at_most_the_highest_published() {
         let found = of_decoder(1e4, 16_384.0, 1e9);
         assert!((found.value - 3e-3).abs() < 1e-9, "{found:?}");
-        assert!(found.reason.contains("sweeps; at most 3e-3; N 10.0 k"), "{}", found.reason);
+        assert!(found.reason.contains(", at most 3e-3, N 10.0 k"), "{}", found.reason);
         let largest = published_pretrainings().iter().map(|one| one.peak_learning_rate).fold(0.0, f64::max);
         assert!((largest - HIGHEST_PUBLISHED).abs() < 1e-12, "{largest}");
     }
@@ -198,7 +198,7 @@ mod tests {
             prop_assert!(found.low < found.value && found.value < found.high, "{found:?}");
             prop_assert!(found.low > 0.0 && found.value <= HIGHEST_PUBLISHED);
             let (larger, doubled) = (at(2.0 * blocks, batch).value, at(blocks, 2.0 * batch).value);
-            let is_capped = found.reason.contains("; at most ");
+            let is_capped = found.reason.contains(", at most ");
             prop_assert!(larger < found.value || is_capped);
             let critical = batch_size::critical_tokens(tokens);
             if 2.0 * batch <= critical {

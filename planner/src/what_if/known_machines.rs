@@ -23,7 +23,9 @@ pub fn page() -> String {
         | part | memory, GiB | products | TFLOP/s | memory, GB/s | links in a host, GB/s one way | engines |\n\
         |---|---|---|---|---|---|---|\n",
     );
-    for part in gpus() {
+    let mut parts: Vec<&GpuSpec> = gpus().iter().collect();
+    parts.sort_by(|a, b| a.name.cmp(&b.name));
+    for part in parts {
         _ = writeln!(
             page,
             "| {}{} | {:.1} | {} | {} | {} | {} | {} |",
