@@ -237,15 +237,15 @@ fn memory(memory: &MemoryAnswer) -> String {
     if let Some(high) = high {
         _ = write!(text, "; below {} with {} chance", fixed(&bytes(*high)), fixed("90 %"));
     }
-    if let Some((high, available)) = high.zip(*available) {
-        if high > available {
-            let chance = exceedance_probability(*peak, high, available);
-            _ = write!(
-                text,
-                "; warning: {} chance that it does not fit",
-                fixed(&format!("{:.0} %", 100.0 * chance))
-            );
-        }
+    if let Some((high, available)) = high.zip(*available)
+        && high > available
+    {
+        let chance = exceedance_probability(*peak, high, available);
+        _ = write!(
+            text,
+            "; warning: {} chance that it does not fit",
+            fixed(&format!("{:.0} %", 100.0 * chance))
+        );
     }
     if let Some(measured) = measured {
         _ = write!(text, "; measured {}", fixed(&bytes(*measured)));

@@ -200,7 +200,7 @@ impl PartName {
             if let Some(form) = FORMS.iter().find(|form| **form == word) {
                 forms.push(*form);
                 forms.extend(synonyms(form));
-            } else if !is_size(word) && !(BESIDE.contains(&word) && word != "pro") {
+            } else if !(is_size(word) || BESIDE.contains(&word) && word != "pro") {
                 model.push_str(word);
             }
         }

@@ -9,17 +9,10 @@ fn cluster(on: &str) -> HostGroup {
     Machine::parse(on, None, &GpuFacts::default()).unwrap_or_else(|error| panic!("{on}: {error}")).groups[0]
 }
 
-/// Returns a Llama with these dimensions and this batch.
-fn llama(
-    layers: u32,
-    hidden: u32,
-    heads: u32,
-    kv_heads: u32,
-    ffn: u32,
-    vocab: u32,
-    context: u32,
-    batch: u64,
-) -> Recipe {
+/// Returns a Llama with these layers, hidden size, heads, key-value heads, feed-forward width, vocabulary and
+/// context, and this batch.
+fn llama(dimensions: [u32; 7], batch: u64) -> Recipe {
+    let [layers, hidden, heads, kv_heads, ffn, vocab, context] = dimensions;
     let mut recipe = recipe();
     let Model::Decoder(decoder) = &mut recipe.model else { panic!("it is a decoder") };
     *decoder = Decoder { layers, hidden, heads, kv_heads, ffn, vocab, context, ..decoder.clone() };
@@ -28,7 +21,7 @@ fn llama(
 }
 
 fn llama_13b() -> Recipe {
-    llama(40, 5120, 40, 40, 13824, 32000, 4096, 128)
+    llama([40, 5120, 40, 40, 13824, 32000, 4096], 128)
 }
 
 fn gpt2_xl() -> Recipe {
@@ -56,7 +49,7 @@ fn parts_without_bf16_train_in_f16() {
     pinned.train.precision = Tunable::Pinned(Precision::F16);
     let found = of(&pinned, cluster("1x8 A100"), &MEGATRON).expect("it fits");
     assert_eq!(found.choice.config.arrangement.precision, Precision::F16, "it is pinned");
-    let small = llama(22, 2048, 32, 4, 5632, 32000, 2048, 128);
+    let small = llama([22, 2048, 32, 4, 5632, 32000, 2048], 128);
     let in_f32 = of(&small, cluster("1x8 V100"), &TORCHTITAN);
     assert!(in_f32.is_ok_and(|found| found.precision.value == Precision::F32), "torchtitan has no f16");
 }
@@ -75,7 +68,7 @@ fn a_size_of_memory_in_a_name_counts() {
 #[test]
 fn memory_leaves_room_for_the_error_of_the_estimate_or_the_chance_is_said() {
     let requests = [
-        (llama(80, 8192, 64, 8, 28672, 32000, 4096, 256), "2x8 H100"),
+        (llama([80, 8192, 64, 8, 28672, 32000, 4096], 256), "2x8 H100"),
         (llama_13b(), "1x8 L40S"),
         (recipe(), "1x8 RTX 4090"),
         (recipe(), "1x8 A100-40GB"),
@@ -112,7 +105,7 @@ fn a_batch_that_the_devices_do_not_divide_is_the_reason_and_the_nearest_are_name
 
 #[test]
 fn approximate_synchronization_is_priced_or_refused() {
-    let mut recipe = llama(24, 1024, 16, 16, 2816, 32000, 1024, 128);
+    let mut recipe = llama([24, 1024, 16, 16, 2816, 32000, 1024], 128);
     let slow = Machine::parse("4x1 RTX 4090", Some(1.0), &GpuFacts::default()).expect("a machine").groups[0];
     let exact = of(&recipe, slow, &DTRAIN).expect("it fits").choice.step_seconds;
     let local = DiLoCo { every: 50, outer_learning_rate: 0.7, outer_momentum: 0.9 };
@@ -143,7 +136,7 @@ fn tensor_parallel_hides_nothing_behind_pcie() {
     let fast = Machine::parse("1x8 RTX 4090", None, &on_nvlink).expect("a machine").groups[0];
     let fast = of(&recipe(), fast, &MEGATRON).expect("it fits");
     assert!(found.choice.step_seconds > 1.3 * fast.choice.step_seconds);
-    let small = llama(22, 2048, 32, 4, 5632, 32000, 2048, 256);
+    let small = llama([22, 2048, 32, 4, 5632, 32000, 2048], 256);
     let found = of(&small, cluster("1x8 RTX 3090"), &MEGATRON).expect("it fits");
     assert_eq!(found.choice.config.degrees().tensor, 1, "{:?}", found.choice.config.degrees());
 }
