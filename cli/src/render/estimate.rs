@@ -203,9 +203,9 @@ mod tests {
         let row = |place: usize| RowEstimate {
             id: format!("a-row-with-a-name-that-is-quite-long-{place}"),
             source: format!("a source with a long name, number {place}"),
-            supported: place % 3 > 0,
+            supported: !place.is_multiple_of(3),
             reason: (place.is_multiple_of(3)).then(|| "words ".repeat(60)),
-            step_seconds: (place % 3 > 0).then_some(1.5),
+            step_seconds: (!place.is_multiple_of(3)).then_some(1.5),
             ..RowEstimate::default()
         };
         (0..count).map(row).collect()
