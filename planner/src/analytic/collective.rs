@@ -43,7 +43,7 @@ impl Interconnect {
             pair: group.pair.map(|pair| reaches(pair.bandwidth) * c.link),
             class: group.link.class,
             network: reaches(group.network.bandwidth) * c.network,
-            per_host: group.per_host.into(),
+            per_host: group.link_domain().into(),
             link_start: c.link_start,
             link_member: c.link_member,
             network_start: c.network_start,
@@ -72,8 +72,9 @@ impl Interconnect {
     pub fn group(&self, degree: f64, stride: f64) -> GroupTopology {
         let inside = (self.per_host / stride).floor().max(1.0).min(degree);
         let is_pair = stride <= 1.0 && inside <= 2.0;
-        let link = self.pair.filter(|_| is_pair).unwrap_or(self.link);
-        GroupTopology { inside, outside: degree / inside, link }
+        let pair = self.pair.filter(|_| is_pair).map(|link| (link, LinkClass::Bridge));
+        let (link, class) = pair.unwrap_or((self.link, self.class));
+        GroupTopology { inside, outside: degree / inside, link, class }
     }
 }
 
@@ -86,6 +87,8 @@ pub struct GroupTopology {
     pub outside: f64,
     /// Bytes/s that collectives reach between the members on one host.
     pub link: f64,
+    /// Class of the links between the members on one host.
+    pub class: LinkClass,
 }
 
 impl GroupTopology {

@@ -8,11 +8,11 @@ use dtrain_recipes::{Compression, ZeroStage};
 /// Bytes of a weight of f32, which replicas exchange when they synchronize at intervals.
 const WEIGHT_BYTES: f64 = 4.0;
 
-/// Returns the bytes of a gradient that replicas exchange, on average over the steps.
+/// Returns the bytes of a gradient that replicas exchange when they synchronize.
 fn gradient_bytes(case: &StepInputs<'_>) -> f64 {
     let (sync, usual) = (&case.config.arrangement.sync, case.engine.profile.gradient_bytes);
     let usual = if sync.local.is_some() { WEIGHT_BYTES } else { usual };
-    let bytes = match sync.compress {
+    match sync.compress {
         Compression::None => usual,
         Compression::F16 | Compression::Bf16 => usual.min(2.0),
         // Factors of `rank` columns and rows for a matrix of hidden × ffn.
@@ -22,10 +22,7 @@ fn gradient_bytes(case: &StepInputs<'_>) -> f64 {
         }
         // An all-gather of value and index from each replica, where an all-reduce sends each value twice.
         Compression::TopK { keep } => usual.min(0.5 * 2.0 * WEIGHT_BYTES * keep * case.config.replicas()),
-    };
-    #[expect(clippy::cast_precision_loss, reason = "an interval of steps is far below 2^52")]
-    let every = sync.every() as f64;
-    bytes / every
+    }
 }
 
 /// Communication groups of the replicas of one kind of weights: experts, or all others.
@@ -53,7 +50,12 @@ impl ReplicaGroups {
         Self {
             all: topology::expert_replica_group(case, all),
             shard: topology::expert_replica_group(case, shard),
-            across: GroupTopology { inside: 1.0, outside: all / shard, link: case.links.link },
+            across: GroupTopology {
+                inside: 1.0,
+                outside: all / shard,
+                link: case.links.link,
+                class: case.links.class,
+            },
         }
     }
 

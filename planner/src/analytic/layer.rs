@@ -278,8 +278,7 @@ fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
     let gather = gather_or_scatter(bytes, group, &case.links) + late;
     // Experts are not split here: only attention communicates.
     let count = if has_experts { 1.0 } else { 2.0 };
-    ForwardBackward { forward: pair, backward: pair + again * gather }
-        * (count * exposed(group, case.links.class, hidden))
+    ForwardBackward { forward: pair, backward: pair + again * gather } * (count * exposed(group, hidden))
 }
 
 /// Returns the exposed seconds of exchanging keys and values (and queries, if heads are exchanged). A ring
@@ -328,8 +327,7 @@ fn exchange(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackwa
     let share = config.expert_tensor();
     let shared = if share > 1.0 && config.expert() > 1.0 {
         let group = topology::tensor_group(case);
-        all_reduce(bytes * share, group, &case.links)
-            * exposed(group, case.links.class, profile.hidden_expert)
+        all_reduce(bytes * share, group, &case.links) * exposed(group, profile.hidden_expert)
     } else {
         0.0
     };

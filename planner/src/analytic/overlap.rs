@@ -10,14 +10,15 @@ use dtrain_recipes::ZeroStage;
 /// Returns the share of communication within `group` that is exposed if the engine hides the share `hidden`
 /// over NVLink. Overlap in pieces of a product needs links as fast: nothing is hidden over PCIe or between
 /// hosts.
-pub(super) fn exposed(group: GroupTopology, class: LinkClass, hidden: f64) -> f64 {
-    if group.spans_hosts() || class != LinkClass::NvSwitch { 1.0 } else { 1.0 - hidden }
+pub(super) fn exposed(group: GroupTopology, hidden: f64) -> f64 {
+    let is_nvlink = matches!(group.class, LinkClass::NvSwitch | LinkClass::Bridge);
+    if group.spans_hosts() || !is_nvlink { 1.0 } else { 1.0 - hidden }
 }
 
 /// Returns the share of computation that data-parallel communication hides behind.
 fn hidden_data(case: &StepInputs<'_>) -> f64 {
-    let uses_host_links = topology::replica_group(case).inside > 1.0;
-    let share = if uses_host_links { case.links.class.overlap_share() } else { 1.0 };
+    let group = topology::replica_group(case);
+    let share = if group.inside > 1.0 { group.class.overlap_share() } else { 1.0 };
     case.engine.profile.hidden_data * share
 }
 
@@ -55,12 +56,11 @@ pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters
         // The first and the last gather have nothing to overlap with.
         return 2.0 * gather(case, LocalParameters::of_layer(case));
     }
-    let late = f64::from(config.arrangement.sync.staleness) * config.micro_batches() * slowest;
+    let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
+    let sync = &config.arrangement.sync;
     // Late gradients travel behind the steps between.
-    let exposed = |all: f64, behind: f64| {
-        (all - hidden * behind - late).max(if late > 0.0 { 0.0 } else { (1.0 - hidden) * all })
-    };
-    let reduced = reduce(case, held);
+    let late = f64::from(sync.staleness) * config.micro_batches() * slowest;
+    let reduced = (reduce(case, held) - late).max(0.0);
     let gathered = if config.arrangement.zero == ZeroStage::Zero0 { 0.0 } else { gather(case, held) };
     let passes = slowest / config.chunks();
     // Weights that lie in shards are gathered for every micro-batch, others once a step.
@@ -73,5 +73,7 @@ pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters
         let each = exposed(reduced, BACKWARD * slowest);
         return config.micro_batches() * each + exposed(gathered, passes) + again;
     }
-    exposed(reduced + gathered, passes) + again
+    #[expect(clippy::cast_precision_loss, reason = "an interval of steps is far below 2^52")]
+    let every = sync.every() as f64;
+    exposed(reduced + gathered, passes) / every + again
 }

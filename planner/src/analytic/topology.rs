@@ -61,7 +61,7 @@ fn replica_subgroup(case: &StepInputs<'_>, count: f64) -> GroupTopology {
     let parts = case.links.group(config.context(), config.tensor());
     let pipelines = case.links.group(count / config.context(), stage_stride(case) * config.pipeline());
     let inside = if parts.spans_hosts() { parts.inside } else { parts.inside * pipelines.inside };
-    GroupTopology { inside, outside: count / inside, link: near.link }
+    GroupTopology { inside, outside: count / inside, link: case.links.link, class: case.links.class }
 }
 
 /// Returns the spread over hosts of the first `count` ranks that hold the same experts.

@@ -4,8 +4,8 @@
 //!
 //! [`Covariance`]: super::constants::covariance::Covariance
 
-use super::{Constants, StepInputs, StepTimes, Transformer, topology};
-use crate::hardware::GpuSpec;
+use super::{Constants, MatmulPrecision, StepInputs, StepTimes, Transformer, topology};
+use crate::hardware::{GpuSpec, LinkClass};
 use crate::normal::cumulative;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
@@ -33,8 +33,19 @@ pub struct MissingInputs {
     pub zero: bool,
 }
 
-/// Figures of a data sheet on which the time of a step depends.
-const TIMED: [&str; 4] = ["dense_16", "dense_32", "memory_gbs", "link_gbs"];
+/// Returns `true` if a figure of the data sheet of `gpu` on which the time of `case` depends was found in no source.
+fn has_unverified_figure(case: &StepInputs<'_>, gpu: &GpuSpec) -> bool {
+    let products = match case.products {
+        MatmulPrecision::Bits32 => "dense_32",
+        MatmulPrecision::Bits16 | MatmulPrecision::F16 => "dense_16",
+        MatmulPrecision::Bits8 | MatmulPrecision::Blocks8 | MatmulPrecision::Blocks4 => "dense_8",
+    };
+    let uses_nvlink = case.config.ranks() > 1.0 && case.links.class == LinkClass::NvSwitch;
+    [products, "memory_gbs"]
+        .into_iter()
+        .chain(uses_nvlink.then_some("link_gbs"))
+        .any(|column| gpu.is_unverified(column))
+}
 
 /// Half-width of an 80 % prediction interval, in standard deviations.
 pub const Z_80_PERCENT: f64 = 1.2816;
@@ -110,7 +121,7 @@ fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64;
         d.power * (1.0 - case.device.power),
         applies(!unknown.hardware && !is_measured, d.unmeasured),
         applies(unknown.hardware, d.unknown_hardware),
-        applies(TIMED.into_iter().any(|column| gpu.is_unverified(column)), d.unverified),
+        applies(has_unverified_figure(case, gpu), d.unverified),
         applies(unknown.software, d.unknown_software),
         applies(unknown.micro_batch, d.unknown_micro_batch),
         applies(unknown.chunks, d.unknown_chunks),

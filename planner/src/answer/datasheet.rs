@@ -41,8 +41,12 @@ impl Answer {
                 utilization: Some(choice.model_flops_utilization),
                 measured: None,
             }),
-            total: total(plan),
-            failures: with_failures(plan),
+            total: if failures_matter(plan) {
+                [total(plan), with_failures(plan).into_iter().collect()].concat()
+            } else {
+                total(plan)
+            },
+            failures: with_failures(plan).filter(|_| !failures_matter(plan)),
             memory: Some(MemoryAnswer {
                 peak: choice.peak_bytes,
                 available: Some(plan.memory_bytes),
@@ -86,7 +90,10 @@ fn runs(plan: &DatasheetPlan) -> Vec<String> {
 /// Returns the reason for a precision that is not the usual one.
 pub(super) fn precision_reason(precision: &Decision<Precision>) -> Option<String> {
     // Reasons are text; this one is a lack of a part or an engine.
-    precision.reason.contains(" has no ").then(|| format!("as {}", precision.reason))
+    let lacks = precision.reason.contains(" has no ");
+    // Layouts do not name f32.
+    let name = if precision.value == Precision::F32 { "f32, " } else { "" };
+    lacks.then(|| format!("{name}as {}", precision.reason))
 }
 
 fn total(plan: &DatasheetPlan) -> Vec<String> {
@@ -99,6 +106,12 @@ fn total(plan: &DatasheetPlan) -> Vec<String> {
         total.push(format!("{} in money at {price} an hour", amount(hours * price)));
     }
     total
+}
+
+/// Returns `true` if failures and checkpoints make a training longer by more than a twentieth.
+fn failures_matter(plan: &DatasheetPlan) -> bool {
+    let Some(without) = plan.total_seconds else { return false };
+    plan.failures.total_seconds.is_none_or(|with| with > 1.05 * without)
 }
 
 fn with_failures(plan: &DatasheetPlan) -> Option<String> {

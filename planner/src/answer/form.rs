@@ -101,7 +101,7 @@ impl Answer {
     }
 
     /// Formats layout, step, total, memory, training and confidence in rows at most `width` wide, for the
-    /// begin of a training.
+    /// start of a training.
     pub fn short_text(&self, width: usize) -> String {
         let width = width.clamp(NARROWEST, COLUMNS);
         self.cost_rows(Details::All).into_iter().map(|(key, value)| row(key, &value, width)).collect()

@@ -11,6 +11,7 @@ use crate::analytic::StepConfig;
 use crate::choice::tie_break::TieBreak;
 use crate::hardware::HostGroup;
 use crate::what_if::{GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
+use dtrain_protocol::Arrangement;
 use dtrain_recipes::number_format::{parameters, thousands};
 
 impl Answer {
@@ -55,7 +56,9 @@ fn subject(plan: &MixedClusterPlan) -> String {
 }
 
 fn config(plan: &MixedClusterPlan, priced: &MixedLayoutEstimate) -> StepConfig {
-    priced.layout.config(u32::try_from(plan.batch.value).unwrap_or(u32::MAX))
+    let config = priced.layout.config(u32::try_from(plan.batch.value).unwrap_or(u32::MAX));
+    let arrangement = Arrangement { precision: plan.precision.value, ..config.arrangement };
+    StepConfig { arrangement, ..config }
 }
 
 fn runs(plan: &MixedClusterPlan) -> Vec<String> {

@@ -202,7 +202,7 @@ fn config(
         schedule: schedule(cells, chunks),
         chunks: to_count(chunks),
         ends: ends(model, pipeline * chunks),
-        precision: Precision::Bf16,
+        precision: cells.products.map_or(Precision::Bf16, MatmulPrecision::precision),
         device: DeviceKind::Cuda,
         ..Arrangement::SINGLE
     };

@@ -247,7 +247,10 @@ pub(super) fn exact(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.sync.is_exact() {
         return None;
     }
-    unsupported("replicas that are kept alike approximately", "remove the `sync` table")
+    unsupported(
+        "replicas that are kept alike approximately",
+        "`--engine dtrain` has them; or remove the `sync` table",
+    )
 }
 
 /// Refuses recomputation of only some blocks.

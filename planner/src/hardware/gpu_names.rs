@@ -242,7 +242,7 @@ static PARTS: LazyLock<Vec<PartName>> = LazyLock::new(|| gpus().iter().map(PartN
 pub fn models() -> Vec<&'static str> {
     let mut models: Vec<&str> =
         PARTS.iter().flat_map(|part| part.models.iter().map(String::as_str)).collect();
-    models.sort_by_key(|word| std::cmp::Reverse(word.len()));
+    models.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
     models.dedup();
     models
 }

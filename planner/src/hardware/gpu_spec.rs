@@ -52,7 +52,7 @@ static SOURCES: LazyLock<Vec<GpuSource>> = LazyLock::new(|| rows(include_str!("d
 static UNKNOWN: LazyLock<GpuSpec> = LazyLock::new(|| GpuSpec {
     name: "unknown GPU".into(),
     also: String::new(),
-    generation: "ampere".into(),
+    generation: "unknown".into(),
     dense_16: 200.0,
     measured_16: None,
     dense_8: 0.0,

@@ -44,8 +44,8 @@ impl LinkClass {
     /// link. Copies over PCIe take multiprocessors and memory bandwidth from the computation they hide behind.
     pub fn overlap_share(self) -> f64 {
         match self {
-            Self::NvSwitch | Self::Network => 1.0,
-            Self::Bridge | Self::PeerPcie => 0.7,
+            Self::NvSwitch | Self::Bridge | Self::Network => 1.0,
+            Self::PeerPcie => 0.7,
             Self::ThroughHost => 0.5,
         }
     }

@@ -70,11 +70,6 @@ impl Machine {
         let group = HostGroup { memory, ..HostGroup::of(part, host.hosts.get(), count) };
         Some(Self { groups: vec![group] })
     }
-
-    /// Returns the number of devices in all groups.
-    pub fn devices(&self) -> u32 {
-        self.groups.iter().map(|group| group.devices).sum()
-    }
 }
 
 impl HostGroup {
@@ -126,6 +121,18 @@ impl HostGroup {
     pub fn with_network(self, bandwidth: f64) -> Self {
         let network = Link { bandwidth, ..self.network };
         Self { network, assumed: Assumed { network: false, ..self.assumed }, ..self }
+    }
+
+    /// Returns the number of devices that NVLink joins: those of a host, or of the rack of an NVL72.
+    pub fn link_domain(&self) -> u32 {
+        const NVL72: u32 = 72;
+        // The table has no racks.
+        let is_rack = self.gpu.name.starts_with("GB200") || self.gpu.name.starts_with("GB300");
+        if is_rack && self.link.class == LinkClass::NvSwitch {
+            self.devices.min(NVL72).max(self.per_host)
+        } else {
+            self.per_host
+        }
     }
 
     /// Returns the number of hosts; a last one may have fewer devices.

@@ -46,6 +46,13 @@ impl Machine {
     /// machine type of a cloud. `network` is the Gbit/s of a GPU between hosts; `facts` are what the recipe
     /// states about the GPUs.
     pub fn parse(on: &str, network: Option<f64>, facts: &GpuFacts) -> Result<Self, MachineError> {
+        let describes = GpuFacts { network: None, ..*facts };
+        if on.contains('+') && !describes.is_empty() {
+            return Err(MachineError::new(
+                "cluster.gpu describes one kind of GPU, and `--on` names several groups",
+                "remove cluster.gpu, or plan each group by itself",
+            ));
+        }
         let groups = on
             .split('+')
             .map(|group| stated(parse_group(group, facts)?, network, facts))
@@ -122,11 +129,19 @@ fn parse_group(on: &str, facts: &GpuFacts) -> Result<HostGroup, MachineError> {
     if u32::checked_mul(hosts, per_host).is_none() {
         return Err(MachineError::form(format!("`{size}` is too many GPUs")));
     }
+    if let Some(machine) = cloud_machine(part) {
+        return Err(MachineError::new(
+            format!("`{part}` is a machine type with {} GPUs", machine.gpus),
+            format!("write the number of machines alone: `--on \"{hosts}x {part}\"`"),
+        ));
+    }
     match parse_gpu_name(part) {
         Ok(ParsedGpuName { gpu, watts }) => {
             with_facts(HostGroup { watts, ..HostGroup::of(gpu, hosts, per_host) }, facts)
         }
-        Err(GpuNameError::Unknown(_)) if describes_a_part(facts) => {
+        Err(GpuNameError::Unknown(_) | GpuNameError::Form(..) | GpuNameError::Memory(..))
+            if describes_a_part(facts) =>
+        {
             let spec = GpuSpec { name: part.to_owned(), ..unknown().clone() };
             with_facts(HostGroup::of(leaked(spec), hosts, per_host), facts)
         }
@@ -147,6 +162,7 @@ fn with_facts(group: HostGroup, facts: &GpuFacts) -> Result<HostGroup, MachineEr
         if let Some(tflops) = facts.tflops {
             let scale = tflops / spec.dense_16;
             spec.dense_16 = tflops;
+            spec.measured_16 = None;
             spec.dense_32 *= scale;
             spec.dense_8 *= scale;
         }
@@ -205,7 +221,11 @@ fn unknown_gpu_type(part: &str, error: &GpuNameError) -> MachineError {
             let sold: Vec<String> = sold.iter().map(|size| format!("{size} GB")).collect();
             MachineError::new(
                 format!("`{part}` does not exist with {size} GB of memory"),
-                format!("it has {}; for another size set cluster.gpu.memory", sold.join(" or ")),
+                format!(
+                    "it has {}; describe another with cluster.gpu.memory, cluster.gpu.tflops and \
+                     cluster.gpu.memory_bandwidth",
+                    sold.join(" or ")
+                ),
             )
         }
         GpuNameError::Form(form, known) => MachineError::new(
@@ -244,7 +264,7 @@ fn unknown_name(part: &str, odd: Option<&str>) -> MachineError {
     near.sort_by(|a, b| b.0.total_cmp(&a.0));
     let near: Vec<String> = near.into_iter().take(3).map(|(_, name)| name).collect();
     let describe = "describe any other with cluster.gpu.memory, cluster.gpu.tflops and cluster.gpu.memory_bandwidth \
-                    (`dtrain plan --set`); docs/planning-elsewhere.md lists the known types";
+                    (`dtrain plan --set`); docs/parts.md lists the known types";
     match near.split_last() {
         None => failure(describe.into()),
         Some((only, [])) => failure(format!("did you mean {only}? Or {describe}")),

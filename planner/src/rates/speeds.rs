@@ -1,5 +1,5 @@
 //! Speeds of one rank in a pool of equal ranks: measured, extrapolated from the nearest measurement, or from
-//! the data peak.
+//! the data sheet.
 
 use crate::hardware::Link;
 use crate::hardware::device_peak::DevicePeak;
@@ -16,7 +16,7 @@ pub enum SpeedSource {
     Measured,
     /// Extrapolated from a measurement with this many ranks.
     Nearby(u32),
-    /// Taken from the data peak.
+    /// Taken from the data sheet.
     Datasheet,
 }
 
@@ -68,7 +68,7 @@ fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
 }
 
 /// Returns the speeds of a rank in `pool`: measured, extrapolated from the nearest measurement, or from the
-/// data peak.
+/// data sheet.
 pub fn rank_speeds(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> RankSpeeds {
     match nearest_measurement(case, pool) {
         Some(rates) => extrapolated(case, pool, micros, rates, distance(rates, pool)),

@@ -5,8 +5,8 @@ use crate::analytic::search::{LayoutSearchResult, SearchProblem, fastest, search
 use crate::analytic::uncertainty::{Z_80_PERCENT, model_memory_uncertainty};
 use crate::hardware::HostGroup;
 
-/// Standard deviations by which estimates stay below the memory of a device, the most certain first: nine, three
-/// quarters, six and five in ten layouts then fit.
+/// Standard deviations by which estimates stay below the memory of a device, the most certain first: 90, 75, 60
+/// and 50 % of the layouts then fit.
 pub(super) const LEVELS: [f64; 4] = [Z_80_PERCENT, 0.6745, 0.2533, 0.0];
 
 /// Returns the factor by which the estimated memory of a layout must stay below that of a device, so that it
@@ -52,6 +52,9 @@ pub(super) fn enough_devices(problem: &SearchProblem) -> Option<String> {
         std::iter::successors(Some(2), |factor| Some(factor * 2)).take_while(|factor| *factor <= MOST);
     factors.filter_map(|factor| devices.checked_mul(factor)).find_map(|more| {
         let host = if devices <= per_host { more.min(8).max(per_host) } else { per_host };
+        if !more.is_multiple_of(host) {
+            return None;
+        }
         let cluster = HostGroup { devices: more, per_host: host, ..problem.cluster };
         let larger = SearchProblem { cluster, ..problem.clone() };
         fastest(&larger, f64::INFINITY)?;

@@ -31,7 +31,10 @@ pub(super) fn memory_limits(problem: &SearchProblem, chosen: &StepConfig, second
     };
     let is_possible = |config: &StepConfig| {
         let per_round = config.degrees().data * config.micro_batch;
-        config.batch.is_multiple_of(per_round) && problem.allows(config)
+        let (pins, arrangement) = (&problem.pins, &config.arrangement);
+        let has_pins = pins.data.is_none_or(|pin| pin == arrangement.layout.data.get())
+            && pins.shard.is_none_or(|pin| pin == arrangement.shard);
+        has_pins && config.batch.is_multiple_of(per_round) && problem.allows(config)
     };
     let all = changes(problem, chosen).into_iter().filter(|(_, config)| is_possible(config));
     let mut limits: Vec<MemoryLimit> = all.filter_map(limit).collect();

@@ -30,6 +30,15 @@ pub(super) fn precision(
     let reason = |reason: String, value| Ok(Decision { value, low: value, high: value, reason });
     let wanted: Vec<Precision> = match &train.precision {
         Tunable::Pinned(precision) => {
+            let is_mxfp8 = *precision == Precision::Fp8 && train.fp8_recipe == Some(Fp8Recipe::Mxfp8);
+            let lacks_scales = |group: &&HostGroup| is_mxfp8 && !has_mxfp8(group.gpu);
+            if let Some(group) = groups.iter().find(lacks_scales) {
+                return Err(DatasheetPlanError::Precision {
+                    precision: "fp8 with scales of 32 values (mxfp8)",
+                    part: group.part(),
+                    instead: "train.fp8_recipe = \"delayed\" or \"blockwise\"".into(),
+                });
+            }
             return match lacking(*precision) {
                 Some(group) => Err(refusal(*precision, group)),
                 None => reason("pinned by the recipe".into(), *precision),
@@ -63,6 +72,12 @@ pub(super) fn precision(
         Some(group) => reason(format!("{} has no {}", group.part(), first.name()), chosen),
         None => reason(format!("{} has no {}", engine.title(), first.name()), chosen),
     }
+}
+
+/// Returns `true` if the tensor cores of `gpu` have scales of 32 values: those of Blackwell's data-center parts
+/// and of CDNA 4.
+fn has_mxfp8(gpu: &GpuSpec) -> bool {
+    matches!(gpu.generation.as_str(), "blackwell" | "cdna4")
 }
 
 /// Returns the settings that work instead, in words.

@@ -17,7 +17,7 @@ pub fn gather_or_scatter(bytes: f64, group: GroupTopology, links: &Interconnect)
     if size <= 1.0 {
         return 0.0;
     }
-    let GroupTopology { inside, outside, link } = group;
+    let GroupTopology { inside, outside, link, .. } = group;
     let levels =
         (inside - 1.0) / inside * bytes / link + (outside - 1.0) / outside * bytes / inside / links.network;
     let slowest = if group.spans_hosts() { link.min(inside * links.network) } else { link };
@@ -37,9 +37,9 @@ mod tests {
     fn a_group_that_leaves_its_host_uses_the_network_of_all_its_members() {
         let links = hosts_of_eight();
         let whole = links.group(16.0, 1.0);
-        assert_eq!(whole, GroupTopology { inside: 8.0, outside: 2.0, link: links.link });
+        assert_eq!(whole, GroupTopology { inside: 8.0, outside: 2.0, link: links.link, class: links.class });
         let apart = links.group(2.0, 8.0);
-        assert_eq!(apart, GroupTopology { inside: 1.0, outside: 2.0, link: links.link });
+        assert_eq!(apart, GroupTopology { inside: 1.0, outside: 2.0, link: links.link, class: links.class });
         let (bytes, seconds) = (8e9, |group| gather_or_scatter(8e9, group, &links));
         let alone = 0.5 * bytes / links.network;
         assert!((seconds(apart) / alone - 1.0).abs() < 0.01);

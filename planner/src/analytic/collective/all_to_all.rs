@@ -10,7 +10,7 @@ pub fn all_to_all(bytes: f64, once: Option<f64>, group: GroupTopology, links: &I
     if size <= 1.0 {
         return 0.0;
     }
-    let GroupTopology { inside, outside, link } = group;
+    let GroupTopology { inside, outside, link, .. } = group;
     let within = bytes * (inside - 1.0) / size / (link * links.all_to_all);
     let all = bytes * (size - inside) / size;
     let sent = once.map_or(all, |chosen| {

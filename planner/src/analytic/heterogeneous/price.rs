@@ -62,11 +62,11 @@ impl<'a> Pricer<'a> {
 
     /// Returns the cost inputs of `layout` on one of its groups of hosts.
     pub fn case(&self, layout: &GroupedLayout, group: usize) -> StepInputs<'a> {
-        StepInputs { config: layout.config(self.grouped.batch()), ..self.cases[group] }
+        StepInputs { config: self.grouped.config(layout), ..self.cases[group] }
     }
 
     fn terms(&self, layout: &GroupedLayout) -> GroupCosts<'a> {
-        let config = layout.config(self.grouped.batch());
+        let config = self.grouped.config(layout);
         let cases: Vec<StepInputs<'a>> =
             self.cases.iter().map(|case| StepInputs { config, ..*case }).collect();
         let key = [layout.tensor, layout.context, layout.expert, layout.micro];
@@ -81,7 +81,7 @@ impl<'a> Pricer<'a> {
 
     /// Returns `true` if the engine can run `layout`.
     pub(super) fn allows(&self, layout: &GroupedLayout) -> bool {
-        self.grouped.first().allows(&layout.config(self.grouped.batch()))
+        self.grouped.first().allows(&self.grouped.config(layout))
     }
 
     /// Returns the seconds of a step in `layout`, and the highest share of a device's memory that a stage

@@ -2,9 +2,10 @@
 //! each group.
 
 use super::grouped_layout::{GroupStages, GroupedLayout};
-use crate::analytic::Degrees;
 use crate::analytic::search::{SearchProblem, divisors_of, to_count};
+use crate::analytic::{Degrees, StepConfig};
 use crate::hardware::HostGroup;
+use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, Recompute};
 
 /// Degrees of a single rank, which callers replace.
@@ -34,8 +35,18 @@ impl GroupedProblem {
     /// If there is no group.
     pub fn of(problem: &SearchProblem, groups: &[HostGroup]) -> Self {
         assert!(!groups.is_empty(), "a cluster has devices");
-        let on = |cluster: &HostGroup| SearchProblem { cluster: *cluster, ..problem.clone() };
+        let on = |cluster: &HostGroup| {
+            let kernel = problem.engine.style.kernel_on(cluster.gpu.generation().has_flash);
+            SearchProblem { cluster: *cluster, kernel, ..problem.clone() }
+        };
         Self { problems: groups.iter().map(on).collect() }
+    }
+
+    /// Returns the configuration of `layout`, in the precision and with the synchronization of the problem.
+    pub fn config(&self, layout: &GroupedLayout) -> StepConfig {
+        let config = layout.config(self.batch());
+        let (precision, sync) = (self.first().products.precision(), self.first().sync);
+        StepConfig { arrangement: Arrangement { precision, sync, ..config.arrangement }, ..config }
     }
 
     /// Returns the problem of each group alone.

@@ -153,3 +153,45 @@ fn parts_that_an_engine_does_not_support_are_refused_with_those_that_do() {
     }
     assert!(of(&recipe(), cluster("1x8 MI300X"), &TORCHTITAN).is_ok());
 }
+
+#[test]
+fn groups_train_in_the_precision_that_all_have_and_each_with_its_kernel() {
+    let groups = [cluster("1x8 H100"), cluster("1x8 V100")];
+    let mut recipe = llama([22, 2048, 32, 4, 5632, 32000, 2048], 128);
+    let found = plan_mixed_cluster(&recipe, &groups, &MEGATRON).expect("it fits");
+    assert_eq!(found.precision.value, Precision::F16);
+    recipe.train.precision = Tunable::Pinned(Precision::F32);
+    let groups = [cluster("1x8 H100"), cluster("1x8 A100")];
+    let slow = plan_mixed_cluster(&recipe, &groups, &MEGATRON).expect("it fits");
+    recipe.train.precision = Tunable::Auto;
+    let fast = plan_mixed_cluster(&recipe, &groups, &MEGATRON).expect("it fits");
+    assert!(slow.choice.step_seconds > 1.2 * fast.choice.step_seconds, "f32 is slower");
+}
+
+#[test]
+fn figures_of_the_recipe_replace_those_of_the_table() {
+    let on = |facts: &GpuFacts| Machine::parse("1x1 V100", None, facts).expect("a machine").groups[0];
+    let small = llama([8, 1024, 16, 16, 2816, 32000, 1024], 16);
+    let seconds = |facts: &GpuFacts| of(&small, on(facts), &HF_TRAINER).expect("it fits").choice.step_seconds;
+    let slow = GpuFacts { tflops: Some(30.0), ..GpuFacts::default() };
+    assert!(seconds(&slow) > 1.3 * seconds(&GpuFacts::default()));
+    let described = GpuFacts {
+        memory: Some(dtrain_recipes::Bytes(32 << 30)),
+        tflops: Some(125.0),
+        memory_bandwidth: Some(900.0),
+        ..GpuFacts::default()
+    };
+    let card = Machine::parse("1x1 Card 9", None, &described).expect("a machine").groups[0];
+    let interval = |cluster| {
+        let choice = of(&small, cluster, &HF_TRAINER).expect("it fits").choice;
+        choice.step_seconds_high / choice.step_seconds_low
+    };
+    assert!(interval(card) > interval(cluster("1x1 H100")), "less is known of it");
+    assert!(Machine::parse("1x8 H100 + 1x8 A100", None, &slow).is_err(), "it describes one kind of GPU");
+}
+
+#[test]
+fn nvlink_joins_the_racks_of_an_nvl72() {
+    let rack = cluster("18x4 GB200");
+    assert_eq!((rack.link_domain(), cluster("2x8 B200").link_domain()), (72, 8));
+}
