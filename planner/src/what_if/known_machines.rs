@@ -9,6 +9,9 @@ use std::fmt::Write as _;
 /// Number of bytes in a GiB.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
+/// Columns of rates, on which the time of a step depends.
+const RATES: [&str; 5] = ["dense_16", "dense_8", "dense_32", "memory_gbs", "link_gbs"];
+
 /// Returns the page of all accelerators and machine types that `dtrain plan --on` knows, as Markdown.
 pub fn page() -> String {
     let mut page = String::from(
@@ -18,8 +21,8 @@ pub fn page() -> String {
         [cloud_machines.csv](../planner/src/hardware/data/cloud_machines.csv); the address of each figure is in\n\
         [gpu_sources.csv](../planner/src/hardware/data/gpu_sources.csv).\n\n## Accelerators\n\nMemory is that which the \
         driver reports. TFLOP/s are those of dense products of bf16, or of f16 where there is no bf16, with f32\n\
-        accumulation. Links are those that are assumed within a host. Figures of a part with `*` are in part \
-        unverified: they were\nnot found in a source that was opened, so that the interval is wider.\n\n\
+        accumulation. Links are those that are assumed within a host. Of a part with `*`, a rate is \
+        unverified: it was\nfound in no source that was opened, so that the interval is wider.\n\n\
         | part | memory, GiB | products | TFLOP/s | memory, GB/s | links in a host, GB/s one way | engines |\n\
         |---|---|---|---|---|---|---|\n",
     );
@@ -30,7 +33,7 @@ pub fn page() -> String {
             page,
             "| {}{} | {:.1} | {} | {} | {} | {} | {} |",
             part.name,
-            if part.unverified.is_empty() { "" } else { " *" },
+            if RATES.into_iter().any(|column| part.is_unverified(column)) { " *" } else { "" },
             part.memory_bytes() / GIB,
             precisions(part),
             part.dense_16,
