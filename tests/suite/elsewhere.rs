@@ -73,8 +73,8 @@ fn one_call_saves_draws_and_writes_and_the_plan_is_not_run_here() {
 
     let refused = words(&house.expect(2, ["run", &saved]));
     for wanted in [
-        "is a plan for torchtitan on 1024x8 H100, and `dtrain run` trains with dtrain's own worker",
-        "--on \"1024x8 H100\" --emit torchtitan --emit-to FOLDER",
+        "is a plan for torchtitan on 1024x8 H100 SXM5 80GB, and `dtrain run` trains with dtrain's own worker",
+        "--on \"1024x8 H100 SXM5 80GB\" --emit torchtitan --emit-to FOLDER",
         "cd FOLDER && ",
     ] {
         assert!(refused.contains(wanted), "{wanted}: {refused}");
@@ -160,8 +160,8 @@ fn a_power_limit_may_be_named() {
         outlook["choice"]["step_seconds"].as_f64().expect("a number")
     };
     assert!(step("4x8 H100 500W") > 1.03 * step("4x8 H100"));
-    let refused = words(&house.expect(2, ["plan", recipe, "--on", "4x8 L40S 200W"]));
-    assert!(refused.contains("no power limit of `L40S 200W` is known"), "{refused}");
+    let refused = words(&house.expect(2, ["plan", recipe, "--on", "4x8 L40S 20W"]));
+    assert!(refused.contains("`L40S 20W` cannot run with a power limit of 20 W"), "{refused}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Arguments of commands that take a recipe.
 
 use crate::completions;
+use crate::output::shell_quoted;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use dtrain_planner::emit::{ConfigFormat, EmitError};
@@ -38,6 +39,16 @@ pub(crate) struct LayerArgs {
     /// File with the cluster section
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
+}
+
+impl LayerArgs {
+    /// Returns these arguments as a shell takes them.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut all: Vec<String> =
+            self.set.iter().map(|set| format!("--set {}", shell_quoted(set))).collect();
+        all.extend(self.cluster.iter().map(|file| format!("--cluster {}", shell_quoted(file.display()))));
+        all
+    }
 }
 
 /// Template for a new recipe.

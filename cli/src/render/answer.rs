@@ -1,7 +1,6 @@
 //! Text of an answer: the form of a plan or an estimate, and the command that follows from it.
 
-use crate::args::LayerArgs;
-use crate::output::{PageStyle, shell_quoted};
+use crate::output::PageStyle;
 use dtrain_planner::answer::{Answer, COLUMNS};
 
 /// Label before a suggested command, as [`Output::next`](crate::output::Output::next) prints it.
@@ -41,13 +40,6 @@ pub(crate) fn on_several_lines<'a>(arguments: impl IntoIterator<Item = &'a str>)
         used += length;
     }
     text
-}
-
-/// Returns the arguments that override values of a recipe, as a shell takes them.
-pub(crate) fn layer_arguments(layers: &LayerArgs) -> Vec<String> {
-    let mut all: Vec<String> = layers.set.iter().map(|set| format!("--set {}", shell_quoted(set))).collect();
-    all.extend(layers.cluster.iter().map(|file| format!("--cluster {}", shell_quoted(file.display()))));
-    all
 }
 
 #[cfg(test)]

@@ -393,20 +393,3 @@ fn a_plan_and_the_estimate_of_its_row_agree() {
         }
     }
 }
-
-/// Compares the closed form with the simulation of every action of every stage, for the best layouts.
-#[test]
-fn the_first_twenty_candidates_take_as_long_as_their_actions() {
-    let mut recipe = recipe();
-    recipe.layout.pipeline = Some(4);
-    let cluster = on("H100", 64);
-    let Asked { problem, .. } =
-        problem(&DatasheetPlanRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: NEXT })
-            .expect("it can be asked");
-    let found = crate::analytic::search::search_front(&problem, 20);
-    assert_eq!(found.best.len(), 20);
-    for choice in &found.best {
-        let walked = stage_timeline::timeline(&problem, &choice.config).expect("it ends").step_seconds;
-        assert!((walked / choice.seconds - 1.0).abs() < 0.031, "{walked} {choice:?}");
-    }
-}

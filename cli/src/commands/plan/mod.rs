@@ -11,7 +11,7 @@ use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
-use crate::render::answer::{layer_arguments, on_several_lines};
+use crate::render::answer::on_several_lines;
 use crate::render::html::{page, plan_page};
 use crate::render::plan::full;
 use crate::{engine_choice, rates, slurm_job, trials};
@@ -56,7 +56,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
         Some(path) => run.push(shell_quoted(path.display())),
         None => {
             run.push(shell_quoted(&loaded.name));
-            run.extend(layer_arguments(&args.recipe.layers));
+            run.extend(args.recipe.layers.arguments());
             run.extend(flags.iter().map(|(_, name)| format!("--engine {}", name.trim_matches('"'))));
         }
     }

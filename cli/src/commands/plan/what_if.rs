@@ -8,7 +8,7 @@ use crate::exit_code::ExitReason;
 use crate::load_recipe::load_without_running;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
-use crate::render::answer::{layer_arguments, on_several_lines};
+use crate::render::answer::on_several_lines;
 use crate::render::html::{page, what_if_page};
 use crate::this_host;
 use clap::ValueEnum;
@@ -84,7 +84,7 @@ fn unknown_machine(error: &MachineError) -> CommandError {
 fn next(args: &PlanArgs, on: &str, engine: &dyn Engine) -> String {
     let here = |command: &[&str]| {
         let recipe = shell_quoted(&args.recipe.recipe);
-        let layers = layer_arguments(&args.recipe.layers);
+        let layers = args.recipe.layers.arguments();
         let (command, options) = command.split_first().expect("a command has a name");
         let words = [*command, recipe.as_str()].into_iter().chain(layers.iter().map(String::as_str));
         on_several_lines(words.chain(options.iter().copied()))
@@ -103,7 +103,7 @@ fn next(args: &PlanArgs, on: &str, engine: &dyn Engine) -> String {
 /// Returns the command of `args` for the hosts `on`, with `more` options.
 fn command_on(args: &PlanArgs, on: &str, more: &[&str]) -> String {
     let mut words = vec!["dtrain plan".to_owned(), shell_quoted(&args.recipe.recipe)];
-    words.extend(layer_arguments(&args.recipe.layers));
+    words.extend(args.recipe.layers.arguments());
     words.push(format!("--on {}", shell_quoted(on)));
     words.extend(args.network.map(|gbit| format!("--network {gbit}")));
     let engine = args.engine.and_then(|engine| engine.to_possible_value());

@@ -2,6 +2,7 @@
 //! one.
 
 mod enumerate;
+mod part_precision;
 mod reader_shares;
 mod recompute_options;
 mod rejections;
@@ -10,14 +11,16 @@ mod rejections;
 mod tests;
 
 use crate::engine::{Engine, EngineSupport, TrainingSpec, UnsupportedLayout, unsupported_in_run};
-use crate::hardware::{self, GpuSpec};
+use crate::hardware::GpuSpec;
 use crate::layout::batch_split::{BatchSplit, divisors};
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::layout::rejection::Rejection;
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
-use dtrain_recipes::{Decoder, Devices, Model, Precision, Recipe, ZeroStage};
+use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
 use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
+pub(crate) use part_precision::known_part;
+use part_precision::lacking_precision;
 use reader_shares::{largest_share, reader_shares};
 pub use rejections::RejectionTally;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -131,18 +134,6 @@ impl Capabilities {
             .or_else(|| self.is_run.then(|| unsupported_in_run(*engine, &training.model, arrangement))?)?;
         Some(format!("{} does not support {what} ({instead})", engine.title()))
     }
-}
-
-/// Returns the GPU of `host` if `device` is one that the table knows; `None` otherwise.
-pub(crate) fn known_part(host: &HostFacts, device: DeviceKind) -> Option<&'static GpuSpec> {
-    let first = host.gpus.first().filter(|_| device == DeviceKind::Cuda)?;
-    hardware::gpu(&first.name)
-}
-
-/// Returns the rejection of a precision that `part` lacks.
-fn lacking_precision(part: Option<&GpuSpec>, precision: Precision) -> Option<Rejection> {
-    let part = part.filter(|part| !part.has_precision(precision))?;
-    Some(Rejection::CannotRun(format!("{} has no products in {}", part.name, precision.name())))
 }
 
 impl CandidateSpace {
