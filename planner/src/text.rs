@@ -43,7 +43,7 @@ fn wrap_row(row: &str, width: usize, indent: usize) -> String {
     text + line.trim_end() + "\n"
 }
 
-/// Returns `n` as a float, for [`count`](dtrain_recipes::number_format::count).
+/// Returns `n` as a float, for [`dtrain_recipes::number_format::count`].
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub(crate) fn whole(n: u64) -> f64 {
     n as f64
