@@ -153,15 +153,14 @@ fn assumptions(plan: &DatasheetPlan) -> Vec<Assumption> {
     all
 }
 
-/// Returns what was assumed about the links of `groups`, each once.
+/// Returns what was assumed about links, as clauses of the answer.
 pub(super) fn link_assumptions(assumed: &[crate::hardware::Assumption]) -> Vec<Assumption> {
-    let mut all: Vec<Assumption> = Vec::new();
-    for crate::hardware::Assumption { what, correct } in assumed {
-        if !all.iter().any(|known| known.what == *what) {
-            all.push(Assumption { what: what.clone(), correction: Some(correct.clone()), is_minor: false });
-        }
-    }
-    all
+    let clause = |one: &crate::hardware::Assumption| Assumption {
+        what: one.what.clone(),
+        correction: Some(one.correct.clone()),
+        is_minor: false,
+    };
+    assumed.iter().map(clause).collect()
 }
 
 /// Returns the sources of the figures of `groups` and of the engine's profile.
