@@ -3,7 +3,7 @@
 
 use crate::sharding::{is_sharded, ranks_holding};
 use crate::{Axis, Channel, DeviceKind, Layout, Rank};
-use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Synchronisation, ZeroStage};
+use dtrain_recipes::{PipelineSchedule, Precision, Recompute, StatePolicy, Synchronisation, ZeroStage};
 use serde::{Deserialize, Serialize};
 
 /// The arrangement of a step: the way in which ranks divide its work.
@@ -48,6 +48,9 @@ pub struct Arrangement {
     /// Synchronization of the data-parallel replicas.
     #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
     pub sync: Synchronisation,
+    /// Precision and place of weights, gradients and moments.
+    #[serde(default, skip_serializing_if = "StatePolicy::is_plain")]
+    pub state: StatePolicy,
     /// Precision of matrix products.
     pub precision: Precision,
     /// Kind of device of every rank.
@@ -130,6 +133,7 @@ impl Arrangement {
         expert_fold: 1,
         order: RankOrder::PipelineOutermost,
         sync: Synchronisation::EXACT,
+        state: StatePolicy::PLAIN,
         precision: Precision::F32,
         device: DeviceKind::Cpu,
     };

@@ -4,6 +4,7 @@ mod small;
 
 use crate::architecture::{Activation, Norm, Positions};
 use crate::keyword_enum::keyword_enum;
+use crate::state::FrozenPrecision;
 use serde::{Deserialize, Serialize};
 
 /// Default base of rotary positions (Su et al. 2021).
@@ -81,6 +82,9 @@ pub struct Lora {
     pub alpha: f64,
     /// Linear layers of each block that have adapters.
     pub layers: AdaptedLayers,
+    /// Precision of the frozen weights; `None` for that of products.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<FrozenPrecision>,
 }
 
 keyword_enum! {

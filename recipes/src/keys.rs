@@ -13,6 +13,9 @@ use crate::keyword_enum::{KeywordEnum, Keywords, keyword_enum};
 use crate::model::{Framework, MlpActivation};
 use crate::objective::Goal;
 use crate::recipe::{PipelineSchedule, Recompute};
+use crate::state::{
+    AttentionImplementation, FrozenPrecision, LossKernel, MomentPrecision, Offload, StatePrecision,
+};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::training_engine::TrainingEngine;
@@ -169,6 +172,8 @@ pub const KEYS: &[Key] = keys![
         "Weight of the adapters, times rank: a layer adds alpha / rank · x·A·B";
     "model.lora.layers", one_of::<AdaptedLayers>(), Default("\"all\"; with experts: \"attention\""), DECODER,
         "Linear layers of each block that have adapters";
+    "model.lora.base", one_of::<FrozenPrecision>(), Optional("the precision of products; f32 with dtrain's own worker"), DECODER,
+        "Precision of the frozen weights below adapters; nf4 is QLoRA";
     "model.inputs", Whole(1, 1_048_576), Required, MLP,
         "Numbers of a row: one for each column of numbers or dates, one for each category of a column of text; `dtrain data` counts them";
     "model.hidden", ValueType::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";
@@ -261,6 +266,18 @@ pub const KEYS: &[Key] = keys![
         "Scaling of fp8: per tensor, from earlier steps, per block of 128, or per 32 values (Blackwell)";
     "train.from", OrNone(&ValueType::Folder), Optional("random weights"), DECODER,
         "Folder of Hugging Face transformers whose weights training begins with, relative to the recipe's folder";
+    "train.state.weights", one_of::<StatePrecision>(), Default("\"f32\""), DECODER,
+        "Precision of the weights that the optimizer updates; bf16 leaves no f32 copy";
+    "train.state.gradients", one_of::<StatePrecision>(), Optional("as the engine does"), DECODER,
+        "Precision in which gradients are accumulated and reduced";
+    "train.state.moments", one_of::<MomentPrecision>(), Default("\"f32\""), DECODER,
+        "Precision of optimizer moments; int8 has a scale per block";
+    "train.state.offload", OrAuto(&one_of::<Offload>()), Default("auto"), DECODER,
+        "State in host memory instead of the GPU; auto: none, unless nothing fits otherwise";
+    "train.state.loss", OrAuto(&one_of::<LossKernel>()), Default("auto"), DECODER,
+        "Whether all logits of a micro-batch are held; chunked and fused are for other engines";
+    "train.state.attention", one_of::<AttentionImplementation>(), Optional("the engine's own"), DECODER,
+        "Implementation of attention; for other engines";
     "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), OURS, "Seed of weights and data order";
 
     "layout.data", AXIS, AUTO_AXIS, OURS, "Data-parallel replicas";

@@ -31,6 +31,7 @@ pub mod recipe_digest;
 pub mod sanitize;
 pub mod sharing;
 pub mod source;
+pub mod state;
 pub mod subnet;
 pub mod sync;
 pub mod train;
@@ -62,6 +63,10 @@ pub use recipe::{
     ZeroStage,
 };
 pub use source::{ConfigLayer, Origin, Source};
+pub use state::{
+    AttentionImplementation, FrozenPrecision, LossKernel, MomentPrecision, Offload, StatePins, StatePolicy,
+    StatePrecision,
+};
 pub use subnet::Subnet;
 pub use sync::{Compression, CompressionKind, DiLoCo, Synchronisation};
 pub use train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};

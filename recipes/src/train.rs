@@ -1,6 +1,7 @@
 //! Training settings: optimizer, learning rate, batch size, gradient clipping and precision.
 
 use crate::keyword_enum::keyword_enum;
+use crate::state::StatePins;
 use crate::tunable::Tunable;
 use crate::units::{Samples, Tokens};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub struct Train {
     /// paths; `None`: random weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PathBuf>,
+    /// Precision and place of weights, gradients and moments.
+    #[serde(default, skip_serializing_if = "StatePins::is_open")]
+    pub state: StatePins,
     /// Seed of the initial weights and of the data order.
     pub seed: u64,
 }
@@ -57,6 +61,7 @@ impl Train {
             precision: Tunable::Auto,
             fp8_recipe: None,
             from: None,
+            state: StatePins::default(),
             seed: 1,
         }
     }
@@ -125,7 +130,7 @@ keyword_enum! {
 }
 
 keyword_enum! {
-    /// The precision of matrix products; weights and optimizer state are always kept in f32.
+    /// The precision of matrix products.
     pub enum Precision {
         /// 32-bit floats (TF32 inside a GPU's tensor cores).
         F32 = "f32",

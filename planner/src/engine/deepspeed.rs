@@ -1,14 +1,29 @@
 //! DeepSpeed: the layouts it can run, from the sources of version 0.19.8.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
 use crate::engine::SoftwareStyle;
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Compression, OptimizerKind, Precision, ZeroStage};
+use dtrain_recipes::{
+    AttentionImplementation, Compression, FrozenPrecision, LossKernel, MomentPrecision, Offload,
+    OptimizerKind, Precision, StatePrecision, ZeroStage,
+};
 
 /// The engine DeepSpeed.
 #[derive(Clone, Copy, Debug)]
 pub struct DeepSpeed;
+
+/// State of `ds_config.json`: `offload_optimizer`, `offload_param`, `bf16_master_weights_and_grads` and
+/// `grad_accum_dtype`, with optimizers of bitsandbytes.
+static STATE: StateSupport = StateSupport {
+    weights: &[StatePrecision::F32, StatePrecision::Bf16],
+    gradients: &[StatePrecision::F32, StatePrecision::Bf16],
+    moments: &[MomentPrecision::F32, MomentPrecision::Bf16, MomentPrecision::Int8],
+    offload: &[Offload::None, Offload::Optimizer, Offload::All],
+    loss: &[LossKernel::Plain],
+    attention: &AttentionImplementation::ALL,
+    frozen: &FrozenPrecision::ALL,
+};
 
 impl Engine for DeepSpeed {
     fn name(&self) -> &'static str {
@@ -25,6 +40,10 @@ impl Engine for DeepSpeed {
 
     fn kinds(&self) -> &'static [AcceleratorKind] {
         &[AcceleratorKind::Nvidia, AcceleratorKind::Amd, AcceleratorKind::Gaudi]
+    }
+
+    fn state_support(&self) -> &'static StateSupport {
+        &STATE
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
@@ -51,6 +70,7 @@ impl Engine for DeepSpeed {
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| state_support::of_layout(self, arrangement))
             .or_else(|| sums(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
             .or_else(|| rules::whole_blocks(arrangement))

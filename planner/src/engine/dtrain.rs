@@ -1,14 +1,17 @@
 //! dtrain's own worker: the layouts it can run, from `dtrain_protocol::supported`.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
 use crate::engine::SoftwareStyle;
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange, supported};
-use dtrain_recipes::{Model, Precision};
+use dtrain_recipes::{FrozenPrecision, Model, Precision};
 
 /// The engine of dtrain: its own worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Dtrain;
+
+/// State of the worker: all in f32, with adapters.
+static STATE: StateSupport = StateSupport { frozen: &[FrozenPrecision::F32], ..StateSupport::PLAIN };
 
 impl Engine for Dtrain {
     fn name(&self) -> &'static str {
@@ -25,6 +28,10 @@ impl Engine for Dtrain {
 
     fn kinds(&self) -> &'static [AcceleratorKind] {
         &[AcceleratorKind::Nvidia]
+    }
+
+    fn state_support(&self) -> &'static StateSupport {
+        &STATE
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
@@ -54,6 +61,7 @@ impl Engine for Dtrain {
             return unsupported(refusal.reason, "docs/layouts.md says what the worker runs");
         }
         rules::of_all(&training.model, arrangement, micro_batches)
+            .or_else(|| state_support::of_layout(self, arrangement))
             .or_else(|| rules::whole_heads(&training.model, arrangement))
     }
 }

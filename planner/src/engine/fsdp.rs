@@ -1,15 +1,29 @@
 //! dtrain's own program for PyTorch FSDP2, which `dtrain run` starts: the layouts it can run, as `fsdp_model.py`
 //! of the Python package checks them.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
 use crate::engine::SoftwareStyle;
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, OptimizerKind, Precision, Recompute};
+use dtrain_recipes::{
+    AttentionImplementation, Decoder, LossKernel, MomentPrecision, Offload, OptimizerKind, Precision,
+    Recompute, StatePrecision,
+};
 
 /// The engine PyTorch FSDP2, through dtrain's own program.
 #[derive(Clone, Copy, Debug)]
 pub struct FsdpProgram;
+
+/// State of the program: `CPUOffloadPolicy`, weights of bf16 with moments like them, and a loss in chunks.
+static STATE: StateSupport = StateSupport {
+    weights: &[StatePrecision::F32, StatePrecision::Bf16],
+    gradients: &[],
+    moments: &[MomentPrecision::F32, MomentPrecision::Bf16],
+    offload: &[Offload::None, Offload::All],
+    loss: &[LossKernel::Plain, LossKernel::Chunked],
+    attention: &[AttentionImplementation::Eager, AttentionImplementation::Sdpa],
+    frozen: &[],
+};
 
 impl Engine for FsdpProgram {
     fn name(&self) -> &'static str {
@@ -26,6 +40,10 @@ impl Engine for FsdpProgram {
 
     fn kinds(&self) -> &'static [AcceleratorKind] {
         &[AcceleratorKind::Nvidia, AcceleratorKind::Amd, AcceleratorKind::Intel]
+    }
+
+    fn state_support(&self) -> &'static StateSupport {
+        &STATE
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
@@ -54,6 +72,7 @@ impl Engine for FsdpProgram {
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| state_support::of_layout(self, arrangement))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
             .or_else(|| axes(model, arrangement))

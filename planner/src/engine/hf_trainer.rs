@@ -1,15 +1,31 @@
 //! The Trainer of Hugging Face transformers, with PyTorch FSDP2 through accelerate: the layouts it can run, from
 //! `parallelism_config.py` of accelerate 1.15.0 and the tensor-parallel plans of transformers 5.23.0.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
 use crate::engine::SoftwareStyle;
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
+use dtrain_recipes::{
+    AttentionImplementation, Decoder, FrozenPrecision, LossKernel, MomentPrecision, Offload, OptimizerKind,
+    Precision, StatePrecision, ZeroStage,
+};
 
 /// The Trainer of Hugging Face transformers, with PyTorch FSDP2 through accelerate.
 #[derive(Clone, Copy, Debug)]
 pub struct HfTrainer;
+
+/// State of transformers: `torch_dtype`, `optim`, `use_liger_kernel` and `attn_implementation`, with adapters of
+/// peft and quantized weights of bitsandbytes. Host memory takes FSDP's `fsdp_offload_params`, or DeepSpeed below
+/// accelerate.
+static STATE: StateSupport = StateSupport {
+    weights: &[StatePrecision::F32, StatePrecision::Bf16],
+    gradients: &[],
+    moments: &[MomentPrecision::F32, MomentPrecision::Bf16, MomentPrecision::Int8],
+    offload: &[Offload::None, Offload::Optimizer, Offload::All],
+    loss: &[LossKernel::Plain, LossKernel::Fused],
+    attention: &AttentionImplementation::ALL,
+    frozen: &FrozenPrecision::ALL,
+};
 
 impl Engine for HfTrainer {
     fn name(&self) -> &'static str {
@@ -26,6 +42,10 @@ impl Engine for HfTrainer {
 
     fn kinds(&self) -> &'static [AcceleratorKind] {
         &[AcceleratorKind::Nvidia, AcceleratorKind::Amd, AcceleratorKind::Intel]
+    }
+
+    fn state_support(&self) -> &'static StateSupport {
+        &STATE
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
@@ -52,6 +72,7 @@ impl Engine for HfTrainer {
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| state_support::of_layout(self, arrangement))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
             .or_else(|| rules::whole_blocks(arrangement))

@@ -1,6 +1,6 @@
 //! MaxText on JAX: the layouts it can run, from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
 use crate::engine::SoftwareStyle;
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -54,6 +54,7 @@ impl Engine for Jax {
         let model = &training.model;
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| state_support::of_layout(self, arrangement))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
             .or_else(|| rules::pipeline_outermost(arrangement))

@@ -1,7 +1,7 @@
 //! Megatron-LM: the layouts it can run, from `megatron/training/arguments.py` and `megatron/core` of
 //! megatron-core 0.19.2.
 
-use super::{Engine, Overlaps, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, Overlaps, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
 use crate::engine::SoftwareStyle;
 use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -50,6 +50,7 @@ impl Engine for Megatron {
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| optimizer(training, arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| state_support::of_layout(self, arrangement))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| pipeline(arrangement))
             .or_else(|| matrices(model, arrangement))

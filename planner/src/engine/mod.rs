@@ -14,6 +14,7 @@ pub(crate) mod overlap;
 mod recomputation;
 pub(crate) mod rules;
 mod software_style;
+mod state_support;
 mod torchtitan;
 
 #[cfg(test)]
@@ -28,11 +29,12 @@ pub use self::megatron::Megatron;
 pub use self::overlap::Overlaps;
 pub use self::recomputation::Recomputation;
 pub use self::software_style::{AttentionKernel, SoftwareStyle};
+pub use self::state_support::StateSupport;
 pub use self::torchtitan::Torchtitan;
 
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind};
-use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train, TrainingEngine};
+use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, StatePins, Train, TrainingEngine};
 
 /// A training engine, and the layouts it can run.
 pub trait Engine: Sync + std::fmt::Debug {
@@ -52,6 +54,11 @@ pub trait Engine: Sync + std::fmt::Debug {
 
     /// Returns the exchanges of keys and values that the engine supports in context parallelism.
     fn context_exchanges(&self) -> &'static [ContextExchange];
+
+    /// Returns the training state that the engine can hold: by default in f32 on the device.
+    fn state_support(&self) -> &'static StateSupport {
+        &StateSupport::PLAIN
+    }
 
     /// Returns the communication that the engine, configured as emitted, overlaps with computing when it runs
     /// `training` in `precision`: by default all that its software style hides.
@@ -93,6 +100,8 @@ pub struct TrainingSpec {
     pub fp8_recipe: Fp8Recipe,
     /// True if a z-loss is added to the loss.
     pub has_z_loss: bool,
+    /// Precision and place of the training state, as far as they are pinned.
+    pub state: StatePins,
 }
 
 impl TrainingSpec {
@@ -103,6 +112,7 @@ impl TrainingSpec {
             optimizer: train.optimizer.kind,
             fp8_recipe: train.fp8_recipe.unwrap_or_default(),
             has_z_loss: train.z_loss > 0.0,
+            state: train.state,
         }
     }
 }

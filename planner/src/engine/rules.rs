@@ -1,6 +1,6 @@
 //! Rules that several engines share. Each returns the reason why a layout is refused, or `None`.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, unsupported};
+use super::{Engine, TrainingSpec, UnsupportedLayout, state_support, unsupported};
 use crate::pipeline_schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, sharding};
 use dtrain_recipes::{
@@ -63,8 +63,10 @@ const TRAINING_SETTINGS: [TrainingSetting; 1] = [TrainingSetting {
 pub(super) fn training_settings(engine: &dyn Engine, training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let lacks =
         |setting: &&TrainingSetting| (setting.is_used)(training) && !setting.engines.contains(&engine.name());
-    let missing = TRAINING_SETTINGS.iter().find(lacks)?;
-    unsupported(missing.key, missing.instead)
+    match TRAINING_SETTINGS.iter().find(lacks) {
+        Some(missing) => unsupported(missing.key, missing.instead),
+        None => state_support::of_training(engine, training),
+    }
 }
 
 /// Refuses products in f16.

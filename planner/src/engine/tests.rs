@@ -37,6 +37,7 @@ fn with_adamw(model: &Decoder) -> TrainingSpec {
         optimizer: OptimizerKind::Adamw,
         fp8_recipe: Fp8Recipe::Blockwise,
         has_z_loss: false,
+        state: StatePins::default(),
     }
 }
 

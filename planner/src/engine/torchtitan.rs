@@ -1,6 +1,6 @@
 //! torchtitan: the layouts it can run, from the sources of version 0.3.0.
 
-use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
 use crate::engine::SoftwareStyle;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -53,6 +53,7 @@ impl Engine for Torchtitan {
         let model = &training.model;
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
+            .or_else(|| state_support::of_layout(self, arrangement))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
             .or_else(|| rules::every_block(arrangement))

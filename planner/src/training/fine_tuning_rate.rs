@@ -91,7 +91,7 @@ mod tests {
             let model = Model::Decoder(Decoder { lora, ..llama.clone() });
             recommended_peak(&model, train, 32, 1e8)
         };
-        let lora = Some(Lora { rank: 8, alpha: 16.0, layers: AdaptedLayers::All });
+        let lora = Some(Lora { rank: 8, alpha: 16.0, layers: AdaptedLayers::All, base: None });
         let full = rate(&from_weights(), None);
         assert_eq!((full.value, full.low, full.high), (2e-5, 4e-6, 1e-4));
         assert!(full.reason.starts_with("fine-tuning: 2e-5 up to 13 B"), "{}", full.reason);

@@ -202,7 +202,7 @@ mod tests {
         let mut recipe = recipe(false, steps(1000));
         assert_eq!(affordable_samples(&recipe, 8, 1000), 2400);
         let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
-        decoder.lora = Some(Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All });
+        decoder.lora = Some(Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All, base: None });
         assert_eq!(affordable_samples(&recipe, 8, 1000), 1600);
     }
 

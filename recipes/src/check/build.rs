@@ -12,6 +12,7 @@ use crate::keys::Kind;
 use crate::objective::{Metric, Objective, StopConditions};
 use crate::params::{ParamRange, ParamValue, resolve_params};
 use crate::recipe::{CheckpointSchedule, Interval, LayoutPins, Recipe, ValidationSchedule, ZeroStage};
+use crate::state::StatePins;
 use crate::sync::{Compression, CompressionKind, DiLoCo, Synchronisation};
 use crate::train::{Optimizer, Train, Warmup};
 use crate::tunable::Tunable;
@@ -153,6 +154,14 @@ fn train(values: &ParsedValues) -> Option<Train> {
         precision: choice(values.get("train.precision")?, ParsedValue::one_of)?,
         fp8_recipe: values.one_of("train.fp8_recipe"),
         from: values.patterns("train.from").pop().map(PathBuf::from),
+        state: StatePins {
+            weights: values.one_of("train.state.weights").unwrap_or_default(),
+            gradients: values.one_of("train.state.gradients"),
+            moments: values.one_of("train.state.moments").unwrap_or_default(),
+            offload: values.one_of("train.state.offload"),
+            loss: values.one_of("train.state.loss"),
+            attention: values.one_of("train.state.attention"),
+        },
         seed: values.whole("train.seed")?,
     })
 }

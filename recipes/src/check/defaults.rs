@@ -9,6 +9,7 @@ use crate::data::DataKind;
 use crate::decoder::{AdaptedLayers, NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
 use crate::model::{Framework, MlpActivation};
+use crate::state::{MomentPrecision, StatePrecision};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::training_engine::TrainingEngine;
@@ -205,6 +206,10 @@ fn train(values: &mut ParsedValues) {
     values.or("train.clip", ParsedValue::Real(1.0));
     if values.kind == Some(Kind::Decoder) {
         values.or("train.z_loss", ParsedValue::Real(0.0));
+        values.or("train.state.weights", ParsedValue::of(StatePrecision::F32));
+        values.or("train.state.moments", ParsedValue::of(MomentPrecision::F32));
+        values.or("train.state.offload", ParsedValue::Auto);
+        values.or("train.state.loss", ParsedValue::Auto);
     }
     values.or("train.precision", ParsedValue::Auto);
     if values.get("train.precision").is_some_and(|precision| precision.can_be(Precision::Fp8)) {

@@ -25,7 +25,7 @@ fn all_parts_together_are_the_model() {
 #[test]
 fn adapters_are_what_is_trained_and_all_other_weights_are_frozen() {
     let Model::Decoder(llama) = fixtures::llama() else { panic!("a decoder") };
-    let lora = Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All };
+    let lora = Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All, base: None };
     let model = Model::Decoder(Decoder { lora: Some(lora), ..llama.clone() });
     let parts = ModelParameters::of(&model, &Layout::SINGLE, Coord([0; 5]));
     assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.trained_parameters());

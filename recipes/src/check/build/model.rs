@@ -100,6 +100,7 @@ fn decoder(values: &ParsedValues) -> Option<Decoder> {
                 rank,
                 alpha: values.real("model.lora.alpha")?,
                 layers: values.one_of("model.lora.layers")?,
+                base: values.one_of("model.lora.base"),
             }),
             None => None,
         },

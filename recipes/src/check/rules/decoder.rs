@@ -27,7 +27,9 @@ impl Rules<'_> {
             return;
         }
         if self.values.get(rank).is_none() {
-            let said = ["model.lora.alpha", layers].into_iter().find(|key| self.values.said(key).is_some());
+            let said = ["model.lora.alpha", layers, "model.lora.base"]
+                .into_iter()
+                .find(|key| self.values.said(key).is_some());
             if let Some(key) = said {
                 let hint = "write for example `lora = { rank = 8 }` below `[model]`";
                 self.wrong(format!("missing `{rank}`"), &[key], hint);

@@ -61,7 +61,7 @@ fn wide() -> Decoder {
 
 /// Creates a decoder that trains LoRA adapters alone.
 fn adapted() -> Decoder {
-    Decoder { lora: Some(Lora { rank: 3, alpha: 6.0, layers: AdaptedLayers::All }), ..llama() }
+    Decoder { lora: Some(Lora { rank: 3, alpha: 6.0, layers: AdaptedLayers::All, base: None }), ..llama() }
 }
 
 fn mlp() -> Mlp {
