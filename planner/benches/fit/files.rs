@@ -14,6 +14,9 @@ fn path(name: &str) -> PathBuf {
 /// Writes the values of all fitted constants.
 pub(crate) fn write(priors: &ConstantPriors, constants: &Constants, page: &CovarianceFile) {
     fs::write(path("covariance.toml"), covariance(page)).expect("the file can be written");
+    let head = "# How many sources of published runs measured what, as `cargo bench --bench fit -- --write` left it.\n\n";
+    fs::write(path("experience.toml"), head.to_owned() + &constants.experience.page())
+        .expect("the file can be written");
     for file in ["constants.toml", "engines.toml", "generations.toml"] {
         let page = fs::read_to_string(path(file)).expect("the file can be read");
         let mut table = if file == "constants.toml" { "general".to_owned() } else { String::new() };

@@ -19,8 +19,12 @@ pub struct Interconnect {
     pub pair: Option<f64>,
     /// Class of the link between a device and the other devices of its host.
     pub class: LinkClass,
+    /// Number of other devices to which each is linked directly; `None` if a switch joins them.
+    pub mesh_peers: Option<f64>,
     /// Bytes/s that collectives reach over the network, per device.
     pub network: f64,
+    /// Bytes/s of copies between a device and host memory, while all devices of the host copy.
+    pub host: f64,
     /// Devices per host (per rack, if they share one NVLink domain).
     pub per_host: f64,
     /// Seconds to start a collective within a host.
@@ -42,7 +46,14 @@ impl Interconnect {
             link: reaches(group.link.bandwidth) * c.link,
             pair: group.pair.map(|pair| reaches(pair.bandwidth) * c.link),
             class: group.link.class,
+            // Hosts of more devices than a mesh joins have switches.
+            mesh_peers: group
+                .gpu
+                .generation()
+                .mesh_peers
+                .filter(|_| group.link.class == LinkClass::NvSwitch && group.link_domain() <= 8),
             network: reaches(group.network.bandwidth) * c.network,
+            host: reaches(group.gpu.pcie_gbs * 1e9) * c.host_link,
             per_host: group.link_domain().into(),
             link_start: c.link_start,
             link_member: c.link_member,
@@ -59,6 +70,7 @@ impl Interconnect {
             link: self.link / from.link * to.link,
             pair: self.pair.map(|pair| pair / from.link * to.link),
             network: self.network / from.network * to.network,
+            host: self.host / from.host_link * to.host_link,
             link_start: to.link_start,
             link_member: to.link_member,
             network_start: to.network_start,
@@ -74,6 +86,9 @@ impl Interconnect {
         let is_pair = stride <= 1.0 && inside <= 2.0;
         let pair = self.pair.filter(|_| is_pair).map(|link| (link, LinkClass::Bridge));
         let (link, class) = pair.unwrap_or((self.link, self.class));
+        // A group uses the links among its members alone.
+        let used = self.mesh_peers.map_or(1.0, |peers| ((inside - 1.0) / peers).clamp(1.0 / peers, 1.0));
+        let link = link * used;
         GroupTopology { inside, outside: degree / inside, link, class }
     }
 }

@@ -4,6 +4,7 @@
 pub mod covariance;
 pub mod fitted;
 
+use super::experience::Experience;
 use super::software_profile::{SoftwareProfile, SoftwareProfiles};
 use crate::engine::SoftwareStyle;
 use crate::hardware::{self, GpuGeneration, GpuSpec};
@@ -21,6 +22,8 @@ pub struct Constants {
     pub profiles: SoftwareProfiles,
     /// Properties of each hardware generation, by its name.
     pub generations: BTreeMap<String, GpuGeneration>,
+    /// Published runs that the constants were fitted to.
+    pub experience: Experience,
     /// Covariance of the logarithms of the fitted constants.
     pub covariance: Covariance,
 }
@@ -44,6 +47,7 @@ pub struct GeneralConstants {
     pub narrow_head: f64,
     pub flash_backward: f64,
     pub attention_ramp: f64,
+    pub attention_short: f64,
     pub ring: f64,
     pub unfused: f64,
     pub scores_forward: f64,
@@ -74,6 +78,11 @@ pub struct GeneralConstants {
     pub grouped: f64,
     pub expert_passes: f64,
     pub product_again: f64,
+    pub adapter_passes: f64,
+    pub dequantise: f64,
+    pub operations_adapter: f64,
+    pub host_link: f64,
+    pub host_stream: f64,
     pub memory: MemoryConstants,
     pub doubt: UncertaintyConstants,
 }
@@ -108,7 +117,7 @@ pub struct UncertaintyConstants {
     pub larger: f64,
     pub power: f64,
     pub several: f64,
-    pub unmeasured: f64,
+    pub unseen: f64,
     pub unknown_hardware: f64,
     pub unverified: f64,
     pub unknown_software: f64,
@@ -150,6 +159,7 @@ static SHIPPED: LazyLock<Constants> = LazyLock::new(|| Constants {
     general: toml::from_str(include_str!("data/constants.toml")).expect("a test reads the file"),
     profiles: toml::from_str(include_str!("data/engines.toml")).expect("a test reads the file"),
     generations: hardware::generations().clone(),
+    experience: toml::from_str(include_str!("data/experience.toml")).expect("a test reads the file"),
     covariance: covariance(),
 });
 

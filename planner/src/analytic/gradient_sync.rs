@@ -25,6 +25,12 @@ fn gradient_bytes(case: &StepInputs<'_>) -> f64 {
     }
 }
 
+/// Returns the bytes of a weight that is gathered: of a frozen one as it is stored.
+pub(super) fn gathered_bytes(case: &StepInputs<'_>) -> f64 {
+    let wire = case.engine.profile.wire_bytes;
+    case.model.adapters.map_or(wire, |adapters| case.frozen_bytes(adapters.frozen).min(wire))
+}
+
 /// Communication groups of the replicas of one kind of weights: experts, or all others.
 pub(super) struct ReplicaGroups {
     /// All ranks that hold the same weights.
@@ -61,12 +67,12 @@ impl ReplicaGroups {
 
     /// Returns the seconds to gather `parameters` weights from their shards.
     pub(super) fn gather(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        gather_or_scatter(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
+        gather_or_scatter(gathered_bytes(case) * parameters, self.shard, &case.links)
     }
 
     /// Returns the seconds to reduce the gradients of `parameters` weights, scattered to their shards.
     pub(super) fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = gradient_bytes(case) * parameters;
+        let bytes = gradient_bytes(case) * case.trained_share() * parameters;
         if case.config.arrangement.zero == ZeroStage::Zero0 {
             return all_reduce(bytes, self.all, &case.links);
         }
@@ -76,13 +82,13 @@ impl ReplicaGroups {
     /// Returns the seconds to reduce the gradients of `parameters` weights within a shard group, scattered to
     /// their shards.
     pub(super) fn scatter(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        gather_or_scatter(gradient_bytes(case) * parameters, self.shard, &case.links)
+        gather_or_scatter(gradient_bytes(case) * case.trained_share() * parameters, self.shard, &case.links)
     }
 
     /// Returns the seconds to all-reduce the gradients of one shard of `parameters` among the ranks that hold
     /// it.
     pub(super) fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
-        let bytes = gradient_bytes(case) * parameters / self.shard.size();
+        let bytes = gradient_bytes(case) * case.trained_share() * parameters / self.shard.size();
         all_reduce(bytes, self.across, &case.links)
     }
 }

@@ -4,6 +4,7 @@ use super::StepInputs;
 use super::collective::all_reduce;
 use super::device_throughput::DeviceThroughput;
 use super::matmul::{ceiling, linear};
+use dtrain_recipes::LossKernel;
 
 /// Returns the seconds of output head and loss, forward and backward, for one micro-batch on the last stage.
 pub fn head_seconds(case: &StepInputs<'_>) -> f64 {
@@ -11,8 +12,17 @@ pub fn head_seconds(case: &StepInputs<'_>) -> f64 {
     let width = vocabulary_shard(case);
     // The head's product stays in 16 bits.
     let wide = DeviceThroughput { small: None, ..case.device };
-    let products = linear(tokens, width, model.hidden, &wide).sum();
-    let loss = c.loss_passes * 4.0 * tokens * width / case.device.stream;
+    let product = linear(tokens, width, model.hidden, &wide);
+    let (_, again) = case.logits_held();
+    // A frozen head has no gradient of its weights, which is half of its backward.
+    let backward = if model.adapters.is_some() { product.forward } else { product.backward };
+    let products = product.forward * (1.0 + again) + backward;
+    let passes = match case.config.arrangement.state.loss {
+        LossKernel::Plain | LossKernel::Chunked => c.loss_passes * case.engine.profile.loss,
+        // Logits are read and written once in 16 bits beside the sum.
+        LossKernel::Fused => 0.5 * c.loss_passes,
+    };
+    let loss = passes * 4.0 * tokens * width / case.device.stream;
     let group = super::topology::tensor_group(case);
     let sum = all_reduce(case.engine.profile.wire_bytes * tokens * model.hidden, group, &case.links);
     let host = 30.0 * case.engine.profile.launch;

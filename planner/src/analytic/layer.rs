@@ -1,5 +1,6 @@
 //! Seconds of one transformer layer on one rank, for one micro-batch.
 
+use super::adapters::{adapter_operations, adapter_seconds, model_linear};
 use super::collective::{all_reduce, all_to_all, gather_or_scatter, point_to_point};
 use super::constants::GeneralConstants;
 use super::matmul::{ForwardBackward, alignment, grouped_linear, linear};
@@ -98,7 +99,7 @@ impl LayerTimes {
             projections,
             core,
             feed_forward,
-            elementwise: elementwise(case, experts),
+            elementwise: elementwise(case, experts) + adapter_seconds(case),
             idle: in_both(operations, case.general().kernel, case.general()),
             host: host(case, operations, experts),
             tensor,
@@ -155,7 +156,7 @@ fn projections(case: &StepInputs<'_>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
     let HeadChannels { queries, keys, values } = heads(case);
     let before = match model.latent {
-        None => linear(tokens, queries + 2.0 * keys, model.hidden, device),
+        None => model_linear(case, tokens, queries + 2.0 * keys, model.hidden),
         Some(LatentDims { query, key_value, rotary }) => {
             let expanded = model.heads / case.config.tensor() * (model.head - rotary + model.head_value);
             linear(tokens, query, model.hidden, device)
@@ -164,7 +165,7 @@ fn projections(case: &StepInputs<'_>) -> ForwardBackward {
                 + linear(tokens, expanded, key_value, device)
         }
     };
-    before + linear(tokens, model.hidden, values, device)
+    before + model_linear(case, tokens, model.hidden, values)
 }
 
 /// Returns the seconds of the core of attention: scores, softmax and weighted values.
@@ -175,7 +176,7 @@ fn attention_core(case: &StepInputs<'_>) -> ForwardBackward {
     let width = local * (model.head + model.head_value) / case.config.context();
     let all = 2.0 * micro * s * s * width;
     if case.kernel.is_fused() {
-        let causal = 0.5 * all * pieces(case);
+        let causal = 0.5 * all * short_pieces(case);
         let attended = model.window.map_or(causal, |WindowDims { tokens, share }| {
             (1.0 - share) * causal + share * causal.min(2.0 * micro * s * tokens * width)
         });
@@ -191,22 +192,24 @@ fn attention_core(case: &StepInputs<'_>) -> ForwardBackward {
     }
 }
 
-/// Returns the slowdown factor of fused attention in a ring, where short pieces of the sequence are less
-/// efficient and the causal mask makes ranks wait for each other.
-fn pieces(case: &StepInputs<'_>) -> f64 {
-    let (context, s, ramp) = (case.config.context(), case.model.sequence, case.general().attention_ramp);
+/// Returns the slowdown factor of fused attention: short sequences are less efficient, as are the pieces of a
+/// ring, where the causal mask makes ranks wait for each other.
+fn short_pieces(case: &StepInputs<'_>) -> f64 {
+    let (context, s, c) = (case.config.context(), case.model.sequence, case.general());
+    let short = 1.0 + c.attention_short / s;
     if context <= 1.0 || !case.config.arrangement.context_exchange.is_ring() {
-        return 1.0;
+        return short;
     }
-    let slower = |length: f64| 1.0 + ramp / length;
-    slower(0.5 * s / context) / slower(s) * (1.0 + case.general().ring * (context - 1.0) / context)
+    let slower = |length: f64| 1.0 + c.attention_ramp / length;
+    short * slower(0.5 * s / context) / slower(s) * (1.0 + c.ring * (context - 1.0) / context)
 }
 
 /// Returns the seconds of the matrix products of the feed-forward block, or of the experts.
 fn feed_forward(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
     let (h, t, up) = (model.hidden, case.config.tensor(), model.matrices() - 1.0);
-    let dense = |width: f64| linear(tokens, up * width / t, h, device) + linear(tokens, h, width / t, device);
+    let dense =
+        |width: f64| model_linear(case, tokens, up * width / t, h) + model_linear(case, tokens, h, width / t);
     let Some(experts) = experts else { return dense(model.ffn) };
     let c = case.general();
     let local = (experts.count / case.config.expert()).max(1.0);
@@ -248,7 +251,7 @@ fn operations(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> f64 {
     let all = if experts.is_some() { c.operations_experts } else { c.operations };
     let tensor = if case.config.tensor() > 1.0 { c.operations_tensor } else { 0.0 };
     let unfused = if case.kernel.is_fused() { 0.0 } else { c.operations_unfused };
-    all * case.engine.profile.operations + tensor + unfused
+    all * case.engine.profile.operations + tensor + unfused + adapter_operations(case)
 }
 
 /// Returns the seconds of the host to launch `operations` kernels, and to learn how many tokens each expert

@@ -5,11 +5,12 @@ mod lower_bound;
 pub(super) use lower_bound::MemoryLowerBound;
 
 use super::local_parameters::LocalParameters;
-use super::{StagePartition, StepConfig, StepInputs};
+use super::state::StateBytes;
+use super::{MatmulPrecision, StagePartition, StepConfig, StepInputs};
 use crate::engine::Recomputation;
 use crate::price::memory::kept_apart;
 use dtrain_protocol::Arrangement;
-use dtrain_recipes::{PipelineSchedule, ZeroStage};
+use dtrain_recipes::{FrozenPrecision, LossKernel, Offload, PipelineSchedule, ZeroStage};
 
 /// Peak bytes of one rank, by what they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,6 +97,11 @@ impl PeakMemory {
         ]
     }
 
+    /// Returns the bytes of tensors alone.
+    pub fn allocated(&self) -> f64 {
+        self.states + self.gathered + self.activations + self.working
+    }
+
     /// Returns the bytes of all categories together.
     pub fn total(&self) -> f64 {
         self.states + self.gathered + self.activations + self.working + self.fragments + self.process
@@ -149,15 +155,28 @@ impl LayerMemory {
 
     /// Returns the peak memory of a rank of the given stage.
     fn stage(&self, case: &StepInputs<'_>, stage: StageLoad) -> PeakMemory {
-        let (states, gathered) = state(case, stage);
+        let StageState { states, gradients, weights, gathered } = state(case, stage);
         let [activations, working] = self.alive(case, stage);
+        let profile = &case.engine.profile;
+        // Gradients that are freed after a step grow while activations are freed.
+        let is_freed = profile.frees_gradients && case.config.micro_batches() <= 1.0;
+        let before = if is_freed { gradients } else { 0.0 };
+        let passes = activations + working - before;
+        let update = if case.config.arrangement.state.offload == Offload::None {
+            profile.update_copies * weights
+        } else {
+            0.0
+        };
+        // At the end of the backward, all gradients stand beside the activations of one layer.
+        let after = self.input + self.working.min(working);
+        let working = passes.max(after).max(update) - activations;
         let alive = states + gathered + activations + working;
         PeakMemory {
             states,
             gathered,
             activations,
             working,
-            fragments: alive * (case.general().memory.fragmentation - 1.0),
+            fragments: alive * (case.fragmentation() - 1.0),
             process: process(case),
         }
     }
@@ -183,9 +202,19 @@ impl StageLoad {
     }
 }
 
+impl StepInputs<'_> {
+    /// Returns the peak bytes as the allocator holds them, of what is alive.
+    pub(super) fn fragmentation(&self) -> f64 {
+        self.engine.profile.fragmentation.unwrap_or(self.general().memory.fragmentation)
+    }
+}
+
 /// Returns the bytes of the process and of its communication buffers.
 fn process(case: &StepInputs<'_>) -> f64 {
-    case.engine.profile.context_bytes + case.general().memory.communicator * axes(case)
+    let profile = &case.engine.profile;
+    let is_sharded = profile.has_master_copy && case.config.shard() > 1.0;
+    let buffers = if is_sharded { profile.shard_buffers } else { 0.0 };
+    profile.context_bytes + buffers + case.general().memory.communicator * axes(case)
 }
 
 /// Returns the number of axes along which ranks communicate.
@@ -213,26 +242,55 @@ pub(crate) fn in_flight(config: &StepConfig, stage: f64) -> f64 {
     alive.min(n)
 }
 
+/// Bytes of the state of a rank of a stage.
+#[derive(Clone, Copy, Debug)]
+struct StageState {
+    /// Bytes of weights, gradients and optimizer state.
+    states: f64,
+    /// Bytes of the gradients among them.
+    gradients: f64,
+    /// Bytes of the trained weights among them.
+    weights: f64,
+    /// Bytes of weights that are gathered for use.
+    gathered: f64,
+}
+
 /// Returns the bytes of the state of a stage, and of the weights that it gathers.
-fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
+fn state(case: &StepInputs<'_>, stage: StageLoad) -> StageState {
     let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
     let (t, wire) = (config.tensor(), profile.wire_bytes);
     let layer = LocalParameters::of_layer(case);
     let (dense, sparse) = (layer.dense + model.router(), layer.experts);
     let is_whole = config.pipeline() <= 1.0;
     let has_table = stage.is_first || stage.is_last;
+    let is_tied = profile.ties_embeddings && model.is_tied.unwrap_or(!model.is_gated);
     let tables = match () {
-        () if is_whole && (model.is_gated || !profile.ties_embeddings) => 2.0,
+        () if is_whole && !is_tied => 2.0,
         () if has_table => 1.0,
         () => 0.0,
     };
     let embedding = model.embedding() / t;
     let (all_dense, all_sparse) = (stage.layers * dense + tables * embedding, stage.layers * sparse);
     // Experts have fewer replicas than the rest.
-    let states = sharded(case, all_dense, config.shard()) + sharded(case, all_sparse, config.expert_shard());
-    let gathered = match (config.arrangement.zero == ZeroStage::Zero3, is_whole) {
+    let states = match model.adapters {
+        None => sharded(case, all_dense, config.shard()) + sharded(case, all_sparse, config.expert_shard()),
+        Some(adapters) => {
+            let trained = stage.layers * adapters.parameters(model) / t;
+            frozen(case, stage.layers * dense, adapters.frozen, config.shard())
+                + frozen(case, stage.layers * sparse, adapters.frozen, config.expert_shard())
+                + frozen(case, tables * embedding, None, config.shard())
+                + sharded(case, trained, config.shard())
+        }
+    };
+    let wire = model.adapters.map_or(wire, |adapters| case.frozen_bytes(adapters.frozen).min(wire));
+    let is_apart = config.arrangement.zero == ZeroStage::Zero3 || config.is_offloaded();
+    let gathered = match (is_apart, is_whole) {
         (false, _) => 0.0,
-        (true, true) => 2.0 * wire * (dense + sparse) + wire * embedding,
+        (true, true) => {
+            // Frozen tables are never quantized.
+            let table = if case.is_quantized() { profile.wire_bytes } else { wire };
+            2.0 * wire * (dense + sparse) + table * embedding
+        }
         // In a pipeline weights and gradients stay whole.
         (true, false) => {
             2.0 * wire * (dense + sparse)
@@ -240,24 +298,50 @@ fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
                 + (wire + 4.0) * (all_dense + all_sparse)
         }
     };
-    (states, gathered)
+    let trained = match model.adapters {
+        None => (all_dense, all_sparse),
+        Some(adapters) => (stage.layers * adapters.parameters(model) / t, 0.0),
+    };
+    let of = |part: fn(StateBytes) -> f64, is_sharded: bool| {
+        let bytes =
+            part(StateBytes::of(case).on_device(config.arrangement.state.offload, config.arrangement.zero));
+        let (shard, expert_shard) =
+            if is_sharded { (config.shard(), config.expert_shard()) } else { (1.0, 1.0) };
+        bytes * (trained.0 / shard + trained.1 / expert_shard)
+    };
+    let zero = config.arrangement.zero;
+    StageState {
+        states,
+        gradients: of(|bytes| bytes.gradients, matches!(zero, ZeroStage::Zero2 | ZeroStage::Zero3)),
+        weights: of(
+            |bytes| bytes.weights,
+            zero == ZeroStage::Zero3 || profile.shards_weights && zero != ZeroStage::Zero0,
+        ),
+        gathered,
+    }
 }
 
 /// Returns the bytes per rank of `parameters` weights with their gradients and optimizer state.
 fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
-    let profile = &case.engine.profile;
-    let (weights, gradients, optimizer) =
-        if profile.has_master_copy { (2.0, profile.gradient_bytes, 4.0) } else { (4.0, 4.0, 0.0) };
-    let optimizer = optimizer + 4.0 * case.engine.moments;
-    let all = weights + gradients + optimizer;
+    let (profile, arrangement) = (&case.engine.profile, &case.config.arrangement);
+    let held = StateBytes::of(case).on_device(arrangement.state.offload, arrangement.zero);
+    let StateBytes { weights, gradients, optimizer } = held;
+    let all = held.sum();
+    // Weights that come from host memory for each pass are counted as gathered.
+    let wire = if case.config.is_offloaded() {
+        0.0
+    } else {
+        // FSDP2 gathers weights in the format of products of 8 bits.
+        profile.wire_bytes.min(case.products.saved_bytes())
+    };
     let (whole, shared) = match case.config.arrangement.zero {
-        ZeroStage::Zero0 if profile.shards_weights => (all + profile.wire_bytes, 0.0),
-        ZeroStage::Zero1 if profile.shards_weights => (profile.wire_bytes + gradients, weights + optimizer),
+        ZeroStage::Zero0 if profile.shards_weights => (all + wire, 0.0),
+        ZeroStage::Zero1 if profile.shards_weights => (wire + gradients, weights + optimizer),
         ZeroStage::Zero0 => (all, 0.0),
         ZeroStage::Zero1 => (weights + gradients, optimizer),
         // Gathered weights are whole; without an f32 master copy they come in addition to the sharded ones.
         ZeroStage::Zero2 if profile.has_master_copy => (weights, gradients + optimizer),
-        ZeroStage::Zero2 => (profile.wire_bytes, all),
+        ZeroStage::Zero2 => (wire, all),
         ZeroStage::Zero3 => (0.0, all),
     };
     #[expect(clippy::cast_precision_loss, reason = "a few values for each parameter")]
@@ -265,9 +349,16 @@ fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     parameters * (whole + shared / shard + apart)
 }
 
-/// Returns the bytes of the logits and of their gradients.
+/// Returns the bytes per rank of `parameters` frozen weights.
+fn frozen(case: &StepInputs<'_>, parameters: f64, frozen: Option<FrozenPrecision>, shard: f64) -> f64 {
+    let shared = if case.config.arrangement.zero == ZeroStage::Zero3 { shard } else { 1.0 };
+    if case.config.is_offloaded() { 0.0 } else { case.frozen_bytes(frozen) * parameters / shared }
+}
+
+/// Returns the bytes of the logits and of their gradients that are held at once.
 fn logits(case: &StepInputs<'_>) -> f64 {
-    case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.config.tensor()
+    let (share, _) = case.logits_held();
+    share * case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.config.tensor()
 }
 
 /// Bytes saved by one layer for the backward of one micro-batch.
@@ -301,19 +392,38 @@ impl LayerActivations {
             ),
             None => (model.ffn / t, 0.0),
         };
-        let activation = if model.is_gated { 4.0 } else { 2.0 };
+        // Eager programs keep the output of the activation function beside its inputs, and norms keep their
+        // inputs in f32.
+        // Kernels that fuse the loss (Liger) fuse norms and activation functions too.
+        let is_fused_loss = config.arrangement.state.loss == LossKernel::Fused;
+        let is_eager = case.engine.profile.keeps_norms && model.is_gated && !is_fused_loss;
+        let activation = match (model.is_gated, is_eager) {
+            (true, true) => 6.0,
+            (true, false) => 4.0,
+            (false, _) => 2.0,
+        };
+        let norms = if is_eager { 8.0 * h / between } else { 0.0 };
+        // Eager programs save inputs of split matrices as gathered from the ranks.
+        let inputs = if is_eager && config.arrangement.sequence { 4.0 * h * (1.0 - 1.0 / t) } else { 0.0 };
         let through = (4.0 + 2.0 * input + dropout) * h / between
             + 2.0 * queries
             + 4.0 * keys
             + input * values
             + (activation + input) * wide
+            + norms
+            + inputs
             + routed;
+        let width = if case.products == MatmulPrecision::Bits32 { 2.0 } else { 1.0 };
         let s = model.sequence;
         let scores = if is_fused {
             4.0 * tokens * model.heads / t
         } else {
             5.0 * config.micro() * s * s * model.heads / t / config.context()
         };
-        Self { through: tokens * through, scores, input: 2.0 * tokens * h / between }
+        Self {
+            through: width * tokens * through,
+            scores: width * scores,
+            input: width * 2.0 * tokens * h / between,
+        }
     }
 }

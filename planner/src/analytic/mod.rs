@@ -8,9 +8,11 @@
 //!
 //! Counts are `f64` too, as formulas multiply them.
 
+mod adapters;
 pub mod collective;
 pub mod constants;
 pub mod device_throughput;
+pub mod experience;
 mod flops;
 mod gradient_sync;
 pub mod head_and_embedding;
@@ -26,14 +28,17 @@ pub mod site_calibration;
 pub mod software;
 pub mod software_profile;
 pub mod stage_partition;
+mod state;
 pub mod step;
 pub mod topology;
 pub mod transformer;
 pub mod uncertainty;
 
+pub use adapters::{AdaptedMatrices, AdapterDims};
 pub use collective::{GroupTopology, Interconnect};
 pub use constants::Constants;
 pub use device_throughput::{DeviceThroughput, MatmulPrecision};
+pub use experience::Experience;
 pub use layer::LayerTimes;
 pub use memory::{PeakMemory, StageLoad};
 pub use software::Software;
@@ -44,7 +49,7 @@ pub use uncertainty::MissingInputs;
 
 use crate::engine::AttentionKernel;
 use dtrain_protocol::{Arrangement, Layout};
-use dtrain_recipes::ZeroStage;
+use dtrain_recipes::{Offload, ZeroStage};
 use serde::Serialize;
 use std::num::NonZeroU32;
 
@@ -179,14 +184,16 @@ impl StepConfig {
         1.0 / f64::from(self.arrangement.recompute_every)
     }
 
-    /// Returns `true` if weights are gathered for each pass (ZeRO-3). In a pipeline they stay gathered.
+    /// Returns `true` if weights are gathered for each pass: from the other ranks (ZeRO-3), or from host
+    /// memory. In a pipeline they stay gathered.
     pub fn gathers_layers(&self) -> bool {
-        self.arrangement.zero == ZeroStage::Zero3 && self.pipeline() <= 1.0
+        let is_apart = self.arrangement.zero == ZeroStage::Zero3 || self.is_offloaded();
+        is_apart && self.pipeline() <= 1.0
     }
 
-    /// Returns `true` if gradients are reduce-scattered after each micro-batch (ZeRO-2).
-    pub fn scatters_each_micro_batch(&self) -> bool {
-        self.arrangement.zero == ZeroStage::Zero2
+    /// Returns `true` if weights are in host memory.
+    pub fn is_offloaded(&self) -> bool {
+        self.arrangement.state.offload == Offload::All
     }
 }
 
@@ -239,6 +246,14 @@ impl StepInputs<'_> {
     /// Returns the constants that depend on neither hardware nor engine.
     pub fn general(&self) -> &constants::GeneralConstants {
         &self.constants.general
+    }
+
+    /// Returns `true` if gradients are reduce-scattered after each micro-batch (ZeRO-2). In a pipeline, only
+    /// dtrain's own worker does so; others keep them until the last micro-batch.
+    pub fn scatters_each_micro_batch(&self) -> bool {
+        let is_kept =
+            self.config.pipeline() > 1.0 && self.engine.style != crate::engine::SoftwareStyle::Dtrain;
+        self.config.arrangement.zero == ZeroStage::Zero2 && !is_kept
     }
 
     /// Returns the number of tokens per rank and micro-batch.

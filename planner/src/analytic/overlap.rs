@@ -1,7 +1,8 @@
 //! Overlap of communication with computing: the exposed part, for which a step waits.
 
-use super::gradient_sync::{ReplicaGroups, gather, reduce, scatter};
+use super::gradient_sync::{ReplicaGroups, gather, gathered_bytes, reduce, scatter};
 use super::local_parameters::LocalParameters;
+use super::matmul::ForwardBackward;
 use super::topology;
 use super::{GroupTopology, LayerTimes, StepInputs};
 use crate::hardware::LinkClass;
@@ -26,16 +27,30 @@ fn hidden_data(case: &StepInputs<'_>) -> f64 {
 /// gradients (ZeRO-3).
 pub(super) fn exposed_gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
     let held = LocalParameters::of_layer(case);
-    let (hidden, gather, passes) = (hidden_data(case), gather(case, held), layer.passes());
+    let (hidden, passes) = (hidden_data(case), layer.passes());
+    let hooks = ForwardBackward { forward: 1.0, backward: 2.0 } * case.engine.profile.gather_host;
+    let gather = gather(case, held) + from_host(case, held);
     let copies = if case.config.shard() < case.config.replicas() {
         ReplicaGroups::dense(case).between_copies(held.all(), case)
     } else {
         0.0
     };
+    // Gradients of weights in host memory go there.
+    let down = from_host(case, held) * case.trained_share();
     let forward = (gather - hidden * passes.forward).max(0.0);
-    let backward =
-        (gather + scatter(case, held) + copies - hidden * (passes.backward + layer.recompute)).max(0.0);
-    forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
+    let backward = (gather + scatter(case, held) + copies + down
+        - hidden * (passes.backward + layer.recompute))
+        .max(0.0);
+    hooks.sum() + forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
+}
+
+/// Returns the seconds to copy the shard of `held` parameters from host memory; zero if it is on the device.
+fn from_host(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
+    if !case.config.is_offloaded() {
+        return 0.0;
+    }
+    let owned = held.dense / case.config.shard() + held.experts / case.config.expert_shard();
+    gathered_bytes(case) * owned / case.links.host
 }
 
 /// Returns the number of messages that a stage waits for in the steady phase of the pipeline, in each
@@ -58,6 +73,7 @@ pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters
     }
     let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
     let sync = &config.arrangement.sync;
+    let to_host = config.micro_batches() * case.gradients_to_host_seconds(held);
     // Late gradients travel behind the steps between.
     let late = f64::from(sync.staleness) * config.micro_batches() * slowest;
     let reduced = (reduce(case, held) - late).max(0.0);
@@ -69,11 +85,11 @@ pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters
     } else {
         0.0
     };
-    if config.scatters_each_micro_batch() {
+    if case.scatters_each_micro_batch() {
         let each = exposed(reduced, BACKWARD * slowest);
-        return config.micro_batches() * each + exposed(gathered, passes) + again;
+        return config.micro_batches() * each + exposed(gathered, passes) + again + to_host;
     }
     #[expect(clippy::cast_precision_loss, reason = "an interval of steps is far below 2^52")]
     let every = sync.every() as f64;
-    exposed(reduced + gathered, passes) / every + again
+    exposed(reduced + gathered, passes) / every + again + to_host
 }

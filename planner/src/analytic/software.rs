@@ -37,6 +37,7 @@ impl Software {
             OptimizerKind::Lion | OptimizerKind::Sgd => 1.0,
         };
         let profile = &mut software.profile;
+        profile.has_master_copy = engine.has_master_copy().unwrap_or(profile.has_master_copy);
         for (overlaps, hidden) in [
             (data, &mut profile.hidden_data),
             (tensor, &mut profile.hidden_tensor),

@@ -30,6 +30,20 @@ pub struct SoftwareProfile {
     pub shards_weights: bool,
     pub ties_embeddings: bool,
     pub logit_bytes: f64,
+    #[serde(default)]
+    pub frees_gradients: bool,
+    #[serde(default)]
+    pub keeps_norms: bool,
+    #[serde(default)]
+    pub update_copies: f64,
+    #[serde(default)]
+    pub applies_in_backward: bool,
+    #[serde(default)]
+    pub fragmentation: Option<f64>,
+    #[serde(default)]
+    pub shard_buffers: f64,
+    pub loss: f64,
+    pub gather_host: f64,
     pub context_bytes: f64,
     pub doubt: f64,
     pub largest: f64,
@@ -45,6 +59,7 @@ pub struct SoftwareProfiles {
     pub modern: SoftwareProfile,
     pub fsdp: SoftwareProfile,
     pub fully_shard: SoftwareProfile,
+    pub hugging_face: SoftwareProfile,
     pub compiled: SoftwareProfile,
     pub xla: SoftwareProfile,
     pub dtrain: SoftwareProfile,
@@ -59,6 +74,7 @@ impl SoftwareProfiles {
             SoftwareStyle::Modern => self.modern,
             SoftwareStyle::Fsdp => self.fsdp,
             SoftwareStyle::FullyShard => self.fully_shard,
+            SoftwareStyle::HuggingFace => self.hugging_face,
             SoftwareStyle::Compiled => self.compiled,
             SoftwareStyle::Xla => self.xla,
             SoftwareStyle::Dtrain => self.dtrain,
@@ -75,6 +91,7 @@ impl SoftwareProfiles {
             SoftwareStyle::Modern => &mut self.modern,
             SoftwareStyle::Fsdp => &mut self.fsdp,
             SoftwareStyle::FullyShard => &mut self.fully_shard,
+            SoftwareStyle::HuggingFace => &mut self.hugging_face,
             SoftwareStyle::Compiled => &mut self.compiled,
             SoftwareStyle::Xla => &mut self.xla,
             SoftwareStyle::Dtrain => &mut self.dtrain,
@@ -98,11 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn the_program_for_fsdp2_has_the_constants_of_fsdp_but_for_what_it_does_otherwise() {
-        let SoftwareProfiles { fsdp, fully_shard, .. } = Constants::shipped().profiles;
-        let SoftwareProfile { gradient_bytes, shards_weights, doubt, .. } = fsdp;
+    fn the_program_for_fsdp2_has_the_constants_of_hugging_face_but_for_what_it_does_otherwise() {
+        let SoftwareProfiles { hugging_face, fully_shard, .. } = Constants::shipped().profiles;
+        let SoftwareProfile { gradient_bytes, shards_weights, doubt, .. } = hugging_face;
         let alike = SoftwareProfile { gradient_bytes, shards_weights, doubt, ..fully_shard };
-        assert_eq!(format!("{alike:?}"), format!("{fsdp:?}"));
+        assert_eq!(format!("{alike:?}"), format!("{hugging_face:?}"));
         let unknown = Constants::shipped().general.doubt.unknown_software;
         assert_eq!(fully_shard.doubt.to_bits(), unknown.to_bits());
     }

@@ -6,7 +6,7 @@ use super::local_parameters::LocalParameters;
 use super::overlap::{exposed_gathering, exposed_gradient_sync, steady_messages};
 use super::{LayerTimes, StagePartition, StepConfig, StepInputs, Transformer, head_and_embedding, topology};
 use dtrain_protocol::Arrangement;
-use dtrain_recipes::{PipelineSchedule, Recompute};
+use dtrain_recipes::{Offload, PipelineSchedule, Recompute};
 
 /// Seconds of a step, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -249,7 +249,11 @@ pub(crate) fn stage_message_seconds(case: &StepInputs<'_>) -> f64 {
 pub(super) fn optimizer_seconds(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let config = &case.config;
     let owned = held.dense / config.shard() + held.experts / config.expert_shard();
-    case.general().optimizer_bytes * owned / case.device.stream
+    let owned = owned * case.trained_share();
+    if config.arrangement.state.offload != Offload::None {
+        return case.host_update_seconds(owned);
+    }
+    case.general().optimizer_bytes * case.update_traffic() * owned / case.device.stream
 }
 
 /// Returns the seconds that hosts wait for the slowest host in passes of `seconds`: the expected maximum of

@@ -25,6 +25,10 @@ pub struct Transformer {
     pub is_gated: bool,
     /// Dimensions of the mixture of experts, if some layers use it.
     pub experts: Option<ExpertDims>,
+    /// True if the head shares the embedding; `None` if engines decide by the family of the model.
+    pub is_tied: Option<bool>,
+    /// Low-rank adapters, the only trained weights if there are any.
+    pub adapters: Option<super::AdapterDims>,
     /// Number of entries in the vocabulary.
     pub vocabulary: f64,
     /// Number of tokens per sample.

@@ -4,6 +4,7 @@
 //!
 //! [`Covariance`]: super::constants::covariance::Covariance
 
+use super::experience::DEVIATIONS;
 use super::{Constants, MatmulPrecision, StepInputs, StepTimes, Transformer, topology};
 use crate::hardware::{GpuSpec, LinkClass};
 use crate::normal::cumulative;
@@ -51,7 +52,7 @@ fn has_unverified_figure(case: &StepInputs<'_>, gpu: &GpuSpec) -> bool {
 pub const Z_80_PERCENT: f64 = 1.2816;
 
 /// Number of causes of uncertainty, besides the fitted constants.
-const CAUSES: usize = 23;
+const CAUSES: usize = 22 + DEVIATIONS;
 
 /// Standard deviations of ln(measured / estimated step time) of one layout, by cause.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +70,13 @@ impl LogStdDevs {
     pub fn deviation(&self) -> f64 {
         let shared = self.constants.iter().chain(&self.causes).map(|part| part * part).sum::<f64>();
         (shared + self.own * self.own).sqrt()
+    }
+
+    /// Returns the standard deviation from all fitted constants, that of each layout for itself, and those by
+    /// cause.
+    pub fn by_cause(&self) -> Vec<f64> {
+        let constants = self.constants.iter().map(|part| part * part).sum::<f64>().sqrt();
+        [constants, self.own].into_iter().chain(self.causes).collect()
     }
 
     /// Returns the standard deviation of the logarithm of the ratio of two step times, in which common errors
@@ -91,6 +99,20 @@ pub fn step_time_uncertainty(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: Miss
 }
 
 fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64; CAUSES] {
+    let known = of_effects(case, gpu, unknown);
+    let unseen = if unknown.hardware {
+        [0.0; DEVIATIONS]
+    } else {
+        case.constants.experience.deviations(case, gpu, case.general().doubt.unseen)
+    };
+    let mut all = [0.0; CAUSES];
+    all[..known.len()].copy_from_slice(&known);
+    all[known.len()..].copy_from_slice(&unseen);
+    all
+}
+
+/// Returns the standard deviations by effect that the formulas leave out, and by unknown input.
+fn of_effects(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64; CAUSES - DEVIATIONS] {
     let (d, config, profile) = (&case.general().doubt, &case.config, &case.engine.profile);
     let step = StepTimes::of(case);
     let layer = &step.layer;
@@ -98,7 +120,7 @@ fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64;
     // Layers make up most of a step.
     let share = |seconds: f64| (seconds / all).min(1.0);
     let of_step = |seconds: f64| seconds / step.total();
-    let (hosts, is_measured) = (config.ranks() / profile.largest, case.constants.generation(gpu).is_measured);
+    let hosts = config.ranks() / profile.largest;
     let tensor = topology::tensor_group(case);
     let split = share(layer.core.sum() + layer.context.sum());
     let applies = |applies: bool, deviation: f64| if applies { deviation } else { 0.0 };
@@ -119,7 +141,6 @@ fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64;
         applies(config.arrangement.zero == ZeroStage::Zero2, d.zero_2),
         d.larger * hosts.max(1.0).ln(),
         d.power * (1.0 - case.device.power),
-        applies(!unknown.hardware && !is_measured, d.unmeasured),
         applies(unknown.hardware, d.unknown_hardware),
         applies(has_unverified_figure(case, gpu), d.unverified),
         applies(unknown.software, d.unknown_software),
@@ -190,6 +211,8 @@ pub(super) mod tests {
             ffn: 14_336.0,
             is_gated: true,
             experts: None,
+            is_tied: None,
+            adapters: None,
             vocabulary: 128_256.0,
             sequence: 8192.0,
             mtp_layers: 0.0,

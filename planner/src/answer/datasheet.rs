@@ -4,6 +4,7 @@ use super::layout_words::{abbreviated, clauses};
 use super::numbers::{learning_rate, step_time};
 use super::reason::{REASONS, Reason, SlowerLayout, slowest};
 use super::{Answer, AnswerCandidate, Assumption, MemoryAnswer, StepAnswer, TrainingValue};
+use crate::analytic::Constants;
 use crate::analytic::search::SearchAxis;
 use crate::choice::tie_break::TieBreak;
 use crate::engine::engine_by_name;
@@ -171,7 +172,7 @@ pub(super) fn confidence(engine: &str, groups: &[HostGroup]) -> Vec<String> {
     } else {
         "from data sheets; engine never measured on a GPU: wide interval".to_owned()
     }];
-    let is_known = |group: &HostGroup| group.gpu.generation().is_measured;
+    let is_known = |group: &HostGroup| Constants::shipped().experience.sources(&group.gpu.generation) > 0;
     let unknown: Vec<String> = groups.iter().filter(|group| !is_known(group)).map(HostGroup::part).collect();
     if !unknown.is_empty() {
         words.push(format!("no published run on GPUs like {} is known", unknown.join(", ")));

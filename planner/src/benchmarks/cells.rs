@@ -1,6 +1,7 @@
 //! Typed cells of a row: from its typed columns, or from the words of its other cells where those are blank.
 
 use super::columns;
+use super::state_cells::{StateCells, state_cells};
 use super::table::TableRow;
 use super::words::{self, AttentionContext, ModelFamily, ShardGroup};
 use crate::analytic::search::to_count;
@@ -32,6 +33,8 @@ pub(super) struct TypedCells {
     pub(super) zero: Option<ZeroStage>,
     /// Group of replicas that shards state, under hybrid sharding.
     pub(super) shard: Option<ShardGroup>,
+    /// Training state.
+    pub(super) state: StateCells,
     /// Unusual dimensions of the model.
     pub(super) model: ModelCells,
 }
@@ -49,6 +52,8 @@ pub(super) struct ModelCells {
     pub(super) drops_tokens: bool,
     /// Number of entries in the vocabulary; `None` if neither the row nor the name of the model tells it.
     pub(super) vocabulary: Option<f64>,
+    /// True if the head shares the embedding; `None` if the row does not tell.
+    pub(super) is_tied: Option<bool>,
     /// True if the feed-forward block has a gate; `None` if neither the row nor the name of the model tells.
     pub(super) is_gated: Option<bool>,
 }
@@ -67,7 +72,9 @@ pub(super) fn typed_cells(row: &TableRow) -> Result<TypedCells, String> {
     };
     Ok(TypedCells {
         style,
-        gradient_bytes: gradients.or_else(|| words::has_short_gradients(row).then_some(2.0)),
+        gradient_bytes: gradients
+            .filter(|bytes| *bytes > 0.0)
+            .or_else(|| words::has_short_gradients(row).then_some(2.0)),
         is_tensor_async: columns::switch(row, "async_tp")?.unwrap_or_else(|| words::is_tensor_async(row)),
         is_loss_fused: columns::switch(row, "fused_loss")?.unwrap_or_else(|| words::is_composer(row)),
         products,
@@ -76,6 +83,7 @@ pub(super) fn typed_cells(row: &TableRow) -> Result<TypedCells, String> {
         recompute: words::recompute(row)?,
         zero: words::stage(row)?,
         shard: shard_ranks(row).map(ShardGroup::Ranks).or_else(|| words::shard_group(row)),
+        state: state_cells(row)?,
         model: model(row)?,
     })
 }
@@ -138,6 +146,7 @@ fn model(row: &TableRow) -> Result<ModelCells, String> {
         mtp_layers: number("mtp_layers").unwrap_or(family.mtp_layers),
         drops_tokens: drops_tokens.unwrap_or(family.drops_tokens),
         vocabulary: told_vocabulary(row, &family),
+        is_tied: columns::switch(row, "tied")?,
         is_gated: number("gated_mlp").map(|gated| gated > 0.0).or(family.is_gated),
     })
 }

@@ -17,7 +17,7 @@ pub(super) const PRODUCTS: [(&str, MatmulPrecision); 7] = [
 ];
 
 /// Values of the column `gradients`, as bytes of a gradient on its way.
-pub(super) const GRADIENTS: [(&str, f64); 3] = [("fp32", 4.0), ("bf16", 2.0), ("fp16", 2.0)];
+pub(super) const GRADIENTS: [(&str, f64); 4] = [("fp32", 4.0), ("bf16", 2.0), ("fp16", 2.0), ("none", 0.0)];
 
 /// Values of the column `kernel`.
 pub(super) const KERNELS: [(&str, AttentionKernel); 5] = [
@@ -29,11 +29,12 @@ pub(super) const KERNELS: [(&str, AttentionKernel); 5] = [
 ];
 
 /// Values of the column `style`.
-const STYLES: [SoftwareStyle; 8] = [
+const STYLES: [SoftwareStyle; 9] = [
     SoftwareStyle::Research,
     SoftwareStyle::Megatron,
     SoftwareStyle::Modern,
     SoftwareStyle::Fsdp,
+    SoftwareStyle::HuggingFace,
     SoftwareStyle::FullyShard,
     SoftwareStyle::Compiled,
     SoftwareStyle::Xla,

@@ -94,7 +94,7 @@ struct UncorrectedEstimate<'a> {
     /// Standard deviation of ln(measured / estimated seconds).
     doubt: f64,
     bytes: f64,
-    /// Bytes of state and activations only, to compare with papers that compute memory.
+    /// Bytes of the part of memory that the row states, to compare with it.
     counted: f64,
 }
 
@@ -138,14 +138,19 @@ fn site_of(row: &TableRow) -> (String, String) {
 fn uncorrected<'a>(row: &TableRow, constants: &'a Constants) -> Result<UncorrectedEstimate<'a>, String> {
     let training = read::resolve_training(row, constants)?;
     let case = training.case();
-    let step = StepTimes::of(&case);
+    let (step, peak) = (StepTimes::of(&case), PeakMemory::of(&case));
     Ok(UncorrectedEstimate {
         seconds: step.total(),
         doubt: step_time_uncertainty(&case, training.gpu, training.unknown)
             .deviation()
             .hypot(if training.is_model_assumed { UNKNOWN_MODEL } else { 0.0 }),
-        bytes: PeakMemory::of(&case).total(),
-        counted: PeakMemory::state_and_activations(&case),
+        bytes: peak.total(),
+        counted: match measured::MeasuredMemory::of(row) {
+            _ if measured::is_computed(row) => PeakMemory::state_and_activations(&case),
+            measured::MeasuredMemory::Allocated => peak.allocated(),
+            measured::MeasuredMemory::Reserved => peak.allocated() + peak.fragments,
+            measured::MeasuredMemory::Process => peak.total(),
+        },
         training,
     })
 }
@@ -216,7 +221,9 @@ fn row_estimate(row: &TableRow, estimate: &UncorrectedEstimate<'_>, site: SiteCa
 /// Adds the measurements of a row, and the errors against them, to its estimate.
 fn with_errors(row: &TableRow, estimate: &UncorrectedEstimate<'_>, priced: RowEstimate) -> RowEstimate {
     let (seconds, bytes) = (measured::step_seconds(row), measured::peak_bytes(row));
-    let estimated = if measured::is_computed(row) { Some(estimate.counted) } else { priced.peak_bytes };
+    let is_partial =
+        measured::is_computed(row) || measured::MeasuredMemory::of(row) != measured::MeasuredMemory::Process;
+    let estimated = if is_partial { Some(estimate.counted) } else { priced.peak_bytes };
     let error = |estimated: Option<f64>, measured: Option<f64>| Some(estimated? / measured? - 1.0);
     RowEstimate {
         measured_step_seconds: seconds,

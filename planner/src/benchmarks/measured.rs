@@ -56,6 +56,29 @@ pub fn peak_bytes(row: &TableRow) -> Option<f64> {
     row.positive("mem_gb").map(|value| value * unit)
 }
 
+/// The part of a process's memory that a publication measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeasuredMemory {
+    /// Tensors alone, as PyTorch's `max_memory_allocated`.
+    Allocated,
+    /// Tensors and what the allocator holds beside them, as PyTorch's `max_memory_reserved`.
+    Reserved,
+    /// All memory of the process, as the driver reports it.
+    Process,
+}
+
+impl MeasuredMemory {
+    /// Returns the part that the memory of a row covers: all of it unless the row states otherwise.
+    pub fn of(row: &TableRow) -> Self {
+        let kind = row.lower("mem_kind");
+        match () {
+            () if kind.contains("allocated") => Self::Allocated,
+            () if kind.contains("reserved") => Self::Reserved,
+            () => Self::Process,
+        }
+    }
+}
+
 /// Returns `true` if the published memory of a row was computed, from state and activations only.
 pub fn is_computed(row: &TableRow) -> bool {
     row.lower("mem_kind").contains("analytic")

@@ -15,6 +15,7 @@ pub mod read;
 mod row_degrees;
 pub mod score;
 mod sharding;
+mod state_cells;
 pub mod table;
 pub mod training;
 mod words;

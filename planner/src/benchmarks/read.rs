@@ -7,6 +7,7 @@ use super::row_degrees::{RowDegrees, shape};
 use super::sharding::{shard, usual_stage};
 use super::table::TableRow;
 use super::training::ResolvedTraining;
+use super::words;
 use crate::analytic::search::to_count;
 use crate::analytic::{
     Constants, Degrees, ExpertDims, Interconnect, MatmulPrecision, MissingInputs, Software, StepConfig,
@@ -15,7 +16,7 @@ use crate::analytic::{
 use crate::engine::{AttentionKernel, SoftwareStyle};
 use crate::hardware::{AcceleratorKind, GpuSpec, HostGroup, unknown};
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
-use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{LossKernel, PipelineSchedule, Precision, Recompute, ZeroStage};
 
 /// Columns without which a row cannot be priced.
 const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
@@ -64,6 +65,7 @@ pub fn resolve_training<'a>(
         products,
         constants,
         is_model_assumed: cells.model.vocabulary.is_none() || cells.model.is_gated.is_none(),
+        may_recompute: words::is_profile(row),
         assumptions: Vec::new(),
     };
     training.assume_recompute();
@@ -163,6 +165,8 @@ fn model(row: &TableRow, cells: &TypedCells) -> Result<Transformer, String> {
         ffn,
         is_gated,
         experts,
+        is_tied: named.is_tied,
+        adapters: cells.state.adapters,
         vocabulary: named.vocabulary.unwrap_or(GPT_2_VOCABULARY),
         sequence,
         mtp_layers: named.mtp_layers,
@@ -171,9 +175,10 @@ fn model(row: &TableRow, cells: &TypedCells) -> Result<Transformer, String> {
 
 fn engine(cells: &TypedCells, style: SoftwareStyle, constants: &Constants) -> Software {
     let mut engine = Software::of(style, constants);
+    cells.state.set_copies(&mut engine);
     let profile = &mut engine.profile;
     profile.gradient_bytes = cells.gradient_bytes.unwrap_or(profile.gradient_bytes);
-    if cells.is_loss_fused {
+    if cells.is_loss_fused && cells.state.policy.loss == LossKernel::Plain {
         profile.logit_bytes = 4.0;
     }
     if cells.is_tensor_async {
@@ -202,6 +207,7 @@ fn config(
         schedule: schedule(cells, chunks),
         chunks: to_count(chunks),
         ends: ends(model, pipeline * chunks),
+        state: cells.state.policy,
         precision: cells.products.map_or(Precision::Bf16, MatmulPrecision::precision),
         device: DeviceKind::Cuda,
         ..Arrangement::SINGLE

@@ -10,6 +10,7 @@ pub(super) fn usual_stage(style: SoftwareStyle) -> ZeroStage {
         SoftwareStyle::Research | SoftwareStyle::Megatron => ZeroStage::Zero0,
         SoftwareStyle::Modern => ZeroStage::Zero1,
         SoftwareStyle::Fsdp
+        | SoftwareStyle::HuggingFace
         | SoftwareStyle::FullyShard
         | SoftwareStyle::Compiled
         | SoftwareStyle::Xla

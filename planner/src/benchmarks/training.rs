@@ -35,6 +35,8 @@ pub struct ResolvedTraining<'a> {
     pub unknown: MissingInputs,
     /// True if the vocabulary or the gate of the model is assumed, which widens the prediction interval too.
     pub is_model_assumed: bool,
+    /// True if a stated recompute mode is one that the run was allowed, as in tables of profilers.
+    pub may_recompute: bool,
     /// Assumptions about open settings, in words.
     pub assumptions: Vec<String>,
 }
@@ -87,7 +89,8 @@ impl ResolvedTraining<'_> {
     /// so whatever they were allowed.
     pub(super) fn assume_recompute(&mut self) {
         let asked = self.config.arrangement.recompute;
-        let may = self.engine.style == SoftwareStyle::Research && asked == Recompute::Full;
+        let may =
+            self.engine.style == SoftwareStyle::Research && asked == Recompute::Full && self.may_recompute;
         if !may && !self.unknown.recompute {
             return;
         }

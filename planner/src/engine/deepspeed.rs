@@ -35,11 +35,15 @@ impl Engine for DeepSpeed {
     }
 
     fn style(&self) -> SoftwareStyle {
-        SoftwareStyle::Fsdp
+        SoftwareStyle::HuggingFace
     }
 
     fn kinds(&self) -> &'static [AcceleratorKind] {
         &[AcceleratorKind::Nvidia, AcceleratorKind::Amd, AcceleratorKind::Gaudi]
+    }
+
+    fn has_master_copy(&self) -> Option<bool> {
+        Some(true)
     }
 
     fn state_support(&self) -> &'static StateSupport {

@@ -37,7 +37,7 @@ impl Engine for HfTrainer {
     }
 
     fn style(&self) -> SoftwareStyle {
-        SoftwareStyle::Fsdp
+        SoftwareStyle::HuggingFace
     }
 
     fn kinds(&self) -> &'static [AcceleratorKind] {

@@ -60,6 +60,11 @@ pub trait Engine: Sync + std::fmt::Debug {
         &StateSupport::PLAIN
     }
 
+    /// Returns `true` if the engine keeps 16-bit weights beside an f32 copy; `None` if it does as its style.
+    fn has_master_copy(&self) -> Option<bool> {
+        None
+    }
+
     /// Returns the communication that the engine, configured as emitted, overlaps with computing when it runs
     /// `training` in `precision`: by default all that its software style hides.
     fn overlaps(&self, _training: &TrainingSpec, _precision: Precision) -> Overlaps {

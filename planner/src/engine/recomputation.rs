@@ -24,7 +24,9 @@ impl SoftwareStyle {
             Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => {
                 Recomputation::Attention
             }
-            Self::Fsdp | Self::FullyShard | Self::Compiled => Recomputation::EverySecondProduct,
+            Self::Fsdp | Self::HuggingFace | Self::FullyShard | Self::Compiled => {
+                Recomputation::EverySecondProduct
+            }
         }
     }
 }

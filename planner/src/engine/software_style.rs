@@ -11,7 +11,9 @@ pub enum SoftwareStyle {
     Modern,
     /// Style of PyTorch FSDP and DeepSpeed ZeRO, not compiled.
     Fsdp,
-    /// Style of dtrain's program for PyTorch FSDP2, whose costs are not measured.
+    /// Style of models of Hugging Face transformers, not compiled, under its Trainer with FSDP or DeepSpeed.
+    HuggingFace,
+    /// Style of dtrain's program for PyTorch FSDP2, which runs such models.
     FullyShard,
     /// Style of `torch.compile`, as in torchtitan.
     Compiled,
@@ -29,6 +31,7 @@ impl SoftwareStyle {
             Self::Megatron => "megatron",
             Self::Modern => "modern",
             Self::Fsdp => "fsdp",
+            Self::HuggingFace => "hugging_face",
             Self::FullyShard => "fully_shard",
             Self::Compiled => "compiled",
             Self::Xla => "xla",
@@ -57,7 +60,9 @@ impl SoftwareStyle {
             Self::Research | Self::Dtrain => AttentionKernel::Plain,
             Self::Megatron => AttentionKernel::Unfused,
             Self::Modern => AttentionKernel::Fused,
-            Self::Fsdp | Self::FullyShard | Self::Compiled | Self::Xla => AttentionKernel::Flash2,
+            Self::Fsdp | Self::HuggingFace | Self::FullyShard | Self::Compiled | Self::Xla => {
+                AttentionKernel::Flash2
+            }
         }
     }
 }

@@ -4,12 +4,15 @@ use super::*;
 use crate::analytic::Constants;
 use crate::benchmarks::read_table;
 
-const ROWS: &str = include_str!("../../benches/data/measured_layouts.csv");
+const TABLES: [&str; 2] = [
+    include_str!("../../benches/data/measured_layouts.csv"),
+    include_str!("../../benches/data/small_trainings.csv"),
+];
 const PRIORS: &str = include_str!("../../benches/data/priors.toml");
 
 #[test]
 fn the_shipped_constants_are_the_minimum() {
-    let rows = read_table(ROWS.as_bytes()).expect("the table is whole");
+    let rows = TABLES.map(|table| read_table(table.as_bytes()).expect("the table is whole")).concat();
     let priors = ConstantPriors::read(PRIORS).expect("the page is whole");
     let shipped = Constants::shipped();
     let observed = measured_runs(&rows, shipped);

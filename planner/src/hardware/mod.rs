@@ -34,11 +34,12 @@ pub struct GpuGeneration {
     pub fused: f64,
     #[serde(default)]
     pub kind: AcceleratorKind,
+    #[serde(default)]
+    pub mesh_peers: Option<f64>,
     #[serde(default = "yes")]
     pub has_bf16: bool,
     #[serde(default = "yes")]
     pub has_flash: bool,
-    pub is_measured: bool,
 }
 
 fn yes() -> bool {

@@ -1,7 +1,7 @@
 //! Converts the decoder of a recipe into the dimensions that the cost model uses.
 
-use crate::analytic::{ExpertDims, LatentDims, Transformer, WindowDims};
-use dtrain_recipes::{Activation, Decoder};
+use crate::analytic::{AdaptedMatrices, AdapterDims, ExpertDims, LatentDims, Transformer, WindowDims};
+use dtrain_recipes::{Activation, Decoder, Lora};
 
 /// Returns the dimensions of a decoder that decide its cost.
 pub fn transformer(decoder: &Decoder) -> Transformer {
@@ -33,8 +33,27 @@ pub fn transformer(decoder: &Decoder) -> Transformer {
             dense_layers: decoder.dense_layers().into(),
             drop: experts.capacity.is_some(),
         }),
+        is_tied: Some(decoder.tied),
+        adapters: decoder.lora.map(adapters),
         vocabulary: decoder.vocab.into(),
         sequence: decoder.context.into(),
         mtp_layers: decoder.mtp_layers.into(),
+    }
+}
+
+fn adapters(lora: Lora) -> AdapterDims {
+    let (attention, ffn) = (lora.adapts_attention(), lora.adapts_ffn());
+    AdapterDims {
+        rank: lora.rank.into(),
+        matrices: AdaptedMatrices {
+            query: attention,
+            key: attention,
+            value: attention,
+            output: attention,
+            gate: ffn,
+            up: ffn,
+            down: ffn,
+        },
+        frozen: lora.base,
     }
 }

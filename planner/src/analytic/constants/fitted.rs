@@ -33,23 +33,24 @@ type NamedField<T> = (&'static str, fn(&mut T) -> &mut f64);
 
 const GENERAL: &[NamedField<GeneralConstants>] = fields!(
     GeneralConstants: wave align_8 align_4 align_2 align_1 kernel stream flash_1 flash_2 fused
-    narrow_head flash_backward attention_ramp ring unfused scores_forward scores_backward plain quantise blocks link link_start link_member
+    narrow_head flash_backward attention_ramp attention_short ring unfused scores_forward scores_backward plain quantise blocks link link_start link_member
     network network_start network_member all_to_all gather_again contention straggler loss_passes optimizer_bytes operations
     operations_backward operations_tensor operations_unfused operations_experts operations_expert routing imbalance grouped expert_passes
-    product_again);
+    product_again adapter_passes dequantise operations_adapter host_link host_stream);
 
 const PROFILE: &[NamedField<SoftwareProfile>] = fields!(
     SoftwareProfile: passes launch hidden_tensor hidden_data hidden_expert step operations
-    late message message_exposed);
+    late message message_exposed loss gather_host);
 
 const GENERATION: &[NamedField<GpuGeneration>] =
     fields!(GpuGeneration: ceiling_16 sustained_16 ceiling_8 sustained_8 flash fused);
 
-const STYLES: [SoftwareStyle; 6] = [
+const STYLES: [SoftwareStyle; 7] = [
     SoftwareStyle::Research,
     SoftwareStyle::Megatron,
     SoftwareStyle::Modern,
     SoftwareStyle::Fsdp,
+    SoftwareStyle::HuggingFace,
     SoftwareStyle::Compiled,
     SoftwareStyle::Xla,
 ];

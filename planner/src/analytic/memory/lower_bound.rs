@@ -22,8 +22,10 @@ impl MemoryLowerBound {
             let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
             let case = StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case };
             let bytes = |stage: StageLoad| {
-                let (states, gathered) = state(&case, stage);
-                states + gathered
+                let held = state(&case, stage);
+                // Gradients that are freed need not stand beside activations.
+                let freed = if case.engine.profile.frees_gradients { held.gradients } else { 0.0 };
+                held.states + held.gathered - freed
             };
             stages(&case, division).map(|stage| stage.map_or(0.0, bytes))
         };
@@ -39,6 +41,6 @@ impl MemoryLowerBound {
             states.iter().zip(&alive).map(|(state, alive)| state + alive).fold(0.0, f64::max)
         };
         let least = self.states.iter().map(heaviest).fold(f64::INFINITY, f64::min);
-        least * case.general().memory.fragmentation + process(case)
+        least * case.fragmentation() + process(case)
     }
 }

@@ -90,6 +90,11 @@ pub(super) fn recompute(row: &TableRow) -> Result<Option<Recompute>, String> {
     }
 }
 
+/// Returns `true` if the row is one of vTrain's, which may recompute and does so only where memory demands it.
+pub(super) fn is_profile(row: &TableRow) -> bool {
+    row.lower("source").contains("vtrain")
+}
+
 /// Returns `true` if the framework is llm-foundry or Composer.
 pub(super) fn is_composer(row: &TableRow) -> bool {
     has_any(&row.lower("framework"), &["foundry", "composer"])

@@ -22,6 +22,8 @@ const MODERN: &[&str] = &["nemo", "bridge", "megatroncore", "mcore", "megascale"
 const YEARS: &[&str] = &["2019", "2020", "2021", "2022"];
 const XLA: &[&str] = &["jax", "pax", "xla", "maxtext", "axlearn", "t5x", "levanter", "alpa", "easylm"];
 const COMPILED: &[&str] = &["torchtitan", "compile"];
+const HUGGING_FACE: &[&str] =
+    &["hugging", "accelerate", "transformers", "llamafactory", "trl", "peft", "nanotron"];
 const FSDP: &[&str] = &[
     "fsdp",
     "composer",
@@ -32,9 +34,6 @@ const FSDP: &[&str] = &[
     "mosaic",
     "litgpt",
     "lightning",
-    "hugging",
-    "accelerate",
-    "nanotron",
     "colossal",
     "torch",
 ];
@@ -44,19 +43,23 @@ const FSDP: &[&str] = &[
 pub(in crate::benchmarks) fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
     let name = normalized_gpu_name(framework);
     let is_megatron = name.contains("megatron");
+    let is_compiled = name.contains("compile") || notes.to_lowercase().contains("compile");
     match () {
         () if has_any(&name, RESEARCH) || has_word(&framework.to_lowercase(), "amp") => {
             Some(SoftwareStyle::Research)
+        }
+        // NeMo AutoModel trains models of transformers.
+        () if name.contains("automodel") => {
+            Some(if is_compiled { SoftwareStyle::Compiled } else { SoftwareStyle::HuggingFace })
         }
         () if has_any(&name, MODERN) => Some(SoftwareStyle::Modern),
         () if name.contains("megatronlm") && has_any(&name, YEARS) => Some(SoftwareStyle::Megatron),
         () if is_megatron => Some(SoftwareStyle::Modern),
         () if has_any(&name, XLA) => Some(SoftwareStyle::Xla),
         // torchtitan compiles only on request.
-        () if name.contains("torchtitan") && !notes.to_lowercase().contains("compile") => {
-            Some(SoftwareStyle::Fsdp)
-        }
+        () if name.contains("torchtitan") && !is_compiled => Some(SoftwareStyle::Fsdp),
         () if has_any(&name, COMPILED) => Some(SoftwareStyle::Compiled),
+        () if has_any(&name, HUGGING_FACE) => Some(SoftwareStyle::HuggingFace),
         () if has_any(&name, FSDP) => Some(SoftwareStyle::Fsdp),
         () => None,
     }
