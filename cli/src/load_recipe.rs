@@ -110,6 +110,16 @@ pub(crate) fn load(
     Ok(loaded)
 }
 
+/// Returns `true` if a recipe that was loaded without running may read its files, and all of them are here.
+pub(crate) fn are_files_here(loaded: &LoadedRecipe) -> bool {
+    let LoadedRecipe { checked, folder, project, .. } = loaded;
+    let is_permitted = || -> Result<bool, CommandError> {
+        Ok(sharing::trust::permit(&store(project, false)?, &trust()?, checked).is_ok())
+    };
+    is_permitted().unwrap_or(false)
+        && checked.files.iter().all(|pattern| !matching_files(pattern, folder).is_empty())
+}
+
 /// Loads a recipe for display or planning only: its data may be on another machine, and no command runs.
 pub(crate) fn load_without_running(
     name: &str,

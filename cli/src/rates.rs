@@ -180,6 +180,7 @@ fn request(
     let request = PlanRequest {
         recipe,
         host,
+        group: None,
         engine,
         rates,
         observations,
@@ -296,7 +297,8 @@ fn observations(
     Ok(readable.collect())
 }
 
-fn refusal(error: &dtrain_planner::PlanError) -> CommandError {
+/// Returns the failure of a recipe that has no plan.
+pub(crate) fn refusal(error: &dtrain_planner::PlanError) -> CommandError {
     use dtrain_planner::PlanError as E;
     match error {
         E::NothingFits { .. } => CommandError::of(ExitReason::NothingFits, error),

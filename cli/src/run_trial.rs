@@ -289,6 +289,7 @@ fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Res
     dtrain_planner::plan(&PlanRequest {
         recipe: &recipe,
         host: &HostFacts { hosts, ..plan.host.clone() },
+        group: None,
         engine: None,
         rates,
         observations: &[],

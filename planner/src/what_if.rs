@@ -20,6 +20,7 @@ mod stage_timeline;
 mod to_plan;
 mod tradeoffs;
 mod transformer;
+mod worker_plan;
 mod world_size;
 
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use heterogeneous::{
 pub use memory_limits::MemoryLimit;
 pub use to_plan::to_plan;
 pub use transformer::transformer;
+pub use worker_plan::{WorkerPlan, WorkerPlanRequest, plan_for_worker, worker_only_kind};
 
 use crate::analytic::search::{LayoutSearchResult, SearchProblem};
 use crate::analytic::uncertainty::{

@@ -121,6 +121,53 @@ fn plans_elsewhere_fit_a_screen() {
     assert!(answered > 30, "{answered}");
 }
 
+/// Models that dtrain's own worker alone trains are planned for it, with the network between the hosts.
+#[test]
+fn classifiers_elsewhere_fit_a_screen_and_name_their_exchange() {
+    let house = TestEnv::default();
+    let text = "name = \"photos\"\n[model]\nkind = \"cnn\"\nchannels = 3\nheight = 64\nwidth = 64\n\
+        stages = [64, 128, 256, 512]\nblocks = 2\nclasses = 100\n[data]\nformat = \"csv\"\n\
+        train = \"not-here.csv\"\ntarget = \"label\"\nvalid = \"5%\"\n[objective]\nstop = { steps = 10000 }\n\
+        [train]\nbatch = 256\n";
+    let recipe = house.file("photos.toml", text);
+    let recipe = recipe.to_str().expect("UTF-8");
+    let on = ["plan", recipe, "--on", "4x1 RTX 3060"];
+    let said = |more: &[&str], code| {
+        let output = house.expect(code, [&on[..], more].concat());
+        let of = if code == 0 { &output.stdout } else { &output.stderr };
+        let words = String::from_utf8_lossy(of).split_whitespace().collect::<Vec<_>>().join(" ");
+        (output, words)
+    };
+    let (output, slow) = said(&["--network", "1"], 0);
+    check(&output, "a residual network");
+    assert!(slow.contains("on 4 RTX 3060 12GB (4 hosts × 1), engine dtrain"), "{slow}");
+    assert!(
+        slow.contains("data parallel 4") && slow.contains("over a network of 1.0 Gbit/s per GPU"),
+        "{slow}"
+    );
+    let (output, usual) = said(&[], 0);
+    check(&output, "an assumed network");
+    assert!(usual.contains("Gbit/s per GPU (--network)"), "{usual}");
+    let step = |gbits: &str| {
+        let (output, _) = said(&["--network", gbits, "--json"], 0);
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        found["plan"]["choices"][0]["estimate"]["step"].as_f64().expect("a number")
+    };
+    assert!(step("1") > 2.0 * step("10"));
+
+    let (_, refused) = said(&["--engine", "megatron"], 2);
+    assert!(refused.contains("Megatron") && refused.contains("model.kind = \"cnn\""), "{refused}");
+    let (_, refused) = said(&["--emit", "torchtitan"], 2);
+    assert!(refused.contains("torchtitan does not train model.kind = \"cnn\""), "{refused}");
+    let mixed = house.expect(2, ["plan", recipe, "--on", "4x1 RTX 3060 + 1x8 H100"]);
+    let mixed = String::from_utf8_lossy(&mixed.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(mixed.contains("plan each group by itself"), "{mixed}");
+    let page = recipe.replace("photos.toml", "plan.html");
+    let (_, explained) = said(&["--explain", "--html", &page], 0);
+    assert!(explained.contains("candidates evaluated"), "{explained}");
+    assert!(fs::read_to_string(&page).is_ok_and(|page| page.contains("<svg")));
+}
+
 #[test]
 fn plans_here_fit_a_screen() {
     let house = TestEnv::default();

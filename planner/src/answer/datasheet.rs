@@ -8,7 +8,7 @@ use crate::analytic::Constants;
 use crate::analytic::search::SearchAxis;
 use crate::choice::tie_break::TieBreak;
 use crate::engine::engine_by_name;
-use crate::hardware::HostGroup;
+use crate::hardware::{HostGroup, equal_hosts};
 use crate::text::amount;
 use crate::training::decision::Decision;
 use crate::what_if::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, MemoryLimit};
@@ -16,7 +16,7 @@ use dtrain_recipes::number_format::{parameters, thousands};
 use dtrain_recipes::{Precision, Seconds};
 
 /// Relative gain in tokens per second from which on a change helps.
-const HELPS: f64 = 0.01;
+pub(super) const HELPS: f64 = 0.01;
 
 /// Relative gain from which on a change that needs no other hardware is named first.
 const HELPS_FOR_FREE: f64 = 0.05;
@@ -31,7 +31,7 @@ impl Answer {
                 "{}: {} parameters on {}, engine {}",
                 plan.recipe,
                 parameters(plan.parameters),
-                hosts(plan.devices, plan.per_host, &plan.gpu.0),
+                equal_hosts(plan.devices, plan.per_host, &plan.gpu.0),
                 plan.engine
             ),
             runs: runs(plan),
@@ -62,17 +62,6 @@ impl Answer {
             reasons: reasons(plan),
             improvements: improvements(plan),
             ..Self::empty()
-        }
-    }
-}
-
-/// Describes equal hosts: `64 H100 (8 hosts × 8)`.
-pub(super) fn hosts(devices: u32, per_host: u32, part: &str) -> String {
-    match devices / per_host.max(1) {
-        0 | 1 if devices == 1 => format!("one {part}"),
-        0 | 1 => format!("{devices} {part} (1 host)"),
-        hosts => {
-            format!("{} {part} ({} hosts × {per_host})", thousands(devices.into()), thousands(hosts.into()))
         }
     }
 }
@@ -320,7 +309,7 @@ fn improvements(plan: &DatasheetPlan) -> Vec<String> {
 }
 
 /// Formats a gain: as `12 % more`, or as `2.5 times the` from twice the speed on.
-fn more(share: f64) -> String {
+pub(super) fn more(share: f64) -> String {
     if share >= 0.995 {
         format!("{:.1} times the", 1.0 + share)
     } else {

@@ -1,7 +1,7 @@
 //! The answer of a plan or an estimate: one form of at most 24 lines of 80 columns, for all of them.
 //!
-//! [`Answer::of_plan`], [`Answer::of_datasheet_plan`], [`Answer::of_mixed_plan`] and [`Answer::of_row`] fill
-//! in the fields, [`Answer::text`] formats them. Full explanations are beside the plans: [`crate::explain`],
+//! [`Answer::of_plan`], [`Answer::of_datasheet_plan`], [`Answer::of_worker_plan`], [`Answer::of_mixed_plan`]
+//! and [`Answer::of_row`] fill in the fields, [`Answer::text`] formats them. Full explanations are beside the plans: [`crate::explain`],
 //! [`crate::what_if::explain`]. `docs/glossary.md` defines the words and abbreviations.
 
 mod datasheet;
@@ -12,6 +12,7 @@ mod mixed;
 pub mod numbers;
 mod reason;
 mod row;
+mod worker;
 
 #[cfg(test)]
 mod tests;

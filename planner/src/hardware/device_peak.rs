@@ -1,8 +1,11 @@
 //! Peak figures of one rank's device on the hosts of a recipe, which a probe then replaces by measured rates.
 
-use super::{GpuSpec, HostGroup, Link, LinkClass, Machine};
-use dtrain_protocol::{DeviceKind, HostFacts};
+use super::{GpuSpec, HostGroup, Link, LinkClass};
+use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Precision;
+
+/// Share of the bandwidth of a link that a collective reaches.
+const REACHED: f64 = 0.8;
 
 /// Peak figures of the device of one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,15 +22,17 @@ pub struct DevicePeak {
     pub launch: f64,
     /// Link to the other devices of the host.
     pub link: Link,
+    /// Network to devices of other hosts; `None` for CPU cores, whose network no data sheet gives.
+    pub network: Option<Link>,
     /// Factor, in either direction, within which 80 % of predictions from the data sheet lie.
     pub doubt: f64,
 }
 
 impl DevicePeak {
-    /// Returns the peak figures of a rank on `host`: of `threads` CPU cores, or of a GPU.
-    pub fn of_rank(host: &HostFacts, device: DeviceKind, threads: u32) -> Self {
-        match (device, Machine::of_host(host)) {
-            (DeviceKind::Cuda | DeviceKind::Wgpu, Some(machine)) => Self::of_gpu(&machine.groups[0]),
+    /// Returns the peak figures of a rank: of `threads` CPU cores, or of a GPU of `group`.
+    pub fn of_rank(group: Option<&HostGroup>, device: DeviceKind, threads: u32) -> Self {
+        match (device, group) {
+            (DeviceKind::Cuda | DeviceKind::Wgpu, Some(group)) => Self::of_gpu(group),
             (DeviceKind::Cpu, _) | (_, None) => Self::of_cores(threads),
         }
     }
@@ -43,22 +48,26 @@ impl DevicePeak {
             efficiency: 0.5,
             launch: 2e-6,
             link: Link { class: LinkClass::ThroughHost, bandwidth: 3e9, latency: 20e-6 },
+            network: None,
             doubt: 2.5,
         }
     }
 
-    /// Returns the figures of one GPU of `group`.
+    /// Returns the figures of one GPU of `group`, at the clock that its power limit allows.
     pub fn of_gpu(group: &HostGroup) -> Self {
         let part: &GpuSpec = group.gpu;
         let generation = part.generation();
         let is_known = part != super::unknown();
+        let clock = group.watts.map_or(1.0, |watts| part.clock_at(watts));
+        let reached = |link: Link| Link { bandwidth: REACHED * link.bandwidth, ..link };
         Self {
-            f32_flops: part.dense_32 * 1e12,
-            half_flops: part.dense_16 * 1e12,
+            f32_flops: part.dense_32 * 1e12 * clock,
+            half_flops: part.dense_16 * 1e12 * clock,
             memory_bandwidth: part.memory_gbs * 1e9,
             efficiency: generation.ceiling_16 * generation.sustained_16,
             launch: 6e-6,
-            link: Link { bandwidth: 0.8 * group.link.bandwidth, ..group.link },
+            link: reached(group.link),
+            network: Some(reached(group.network)),
             doubt: if is_known { 1.8 } else { 3.0 },
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{GpuSpec, Link, LinkClass, gpu, unknown};
 use dtrain_protocol::HostFacts;
+use dtrain_recipes::number_format::thousands;
 use serde::Serialize;
 
 /// Seconds of latency of a message between two devices of a host.
@@ -184,6 +185,17 @@ impl Assumption {
             all.push(Self { what, correct: "--network".into() });
         }
         all
+    }
+}
+
+/// Describes equal hosts: `64 H100 (8 hosts × 8)`.
+pub fn equal_hosts(devices: u32, per_host: u32, part: &str) -> String {
+    match devices / per_host.max(1) {
+        0 | 1 if devices == 1 => format!("one {part}"),
+        0 | 1 => format!("{devices} {part} (1 host)"),
+        hosts => {
+            format!("{} {part} ({} hosts × {per_host})", thousands(devices.into()), thousands(hosts.into()))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ pub mod on;
 
 pub use gpu_spec::{GpuSource, GpuSpec, SOURCED, gpu_sources, gpus, unknown};
 pub use link::{Link, LinkClass};
-pub use machine::{Assumed, Assumption, HostGroup, Machine};
+pub use machine::{Assumed, Assumption, HostGroup, Machine, equal_hosts};
 
 use dtrain_recipes::Precision;
 use serde::Deserialize;

@@ -118,6 +118,7 @@ impl Estimator<'_> {
             SpeedSource::Nearby(ranks) => {
                 format!("measured on {here} on {day} with {ranks} ranks, carried over")
             }
+            SpeedSource::Datasheet if self.request.group.is_some() => "data sheets, not measured".into(),
             SpeedSource::Datasheet => "data sheet, not measured; `dtrain probe` measures this machine".into(),
         };
         let factors = self.cost_model.factors();

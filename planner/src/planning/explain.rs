@@ -4,6 +4,7 @@ mod alternatives;
 mod arrangement;
 mod checkpoints;
 
+use crate::hardware::equal_hosts;
 use crate::layout::candidate::{Candidate, layout_with_devices};
 use crate::planning::foreign::command_with_values;
 use crate::planning::plan::{Plan, RankedCandidate};
@@ -140,6 +141,10 @@ pub fn choice(plan: &Plan) -> Vec<String> {
 /// Describes the hosts of a plan in words.
 pub(crate) fn host(plan: &Plan) -> String {
     let host = &plan.host;
+    if let (true, [first, ..]) = (plan.is_estimated(), host.gpus.as_slice()) {
+        let per_host = u32::try_from(host.gpus.len()).unwrap_or(u32::MAX);
+        return equal_hosts(per_host.saturating_mul(host.hosts.get()), per_host, &first.name);
+    }
     let cores = if host.cores == 1 { "1 core".into() } else { format!("{} cores", host.cores) };
     let memory = Bytes(host.memory_bytes);
     let gpus = match host.gpus.as_slice() {

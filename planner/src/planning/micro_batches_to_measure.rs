@@ -27,6 +27,7 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host,
+        group: None,
         engine: None,
         rates: None,
         factors: Factors::default(),

@@ -3,6 +3,7 @@
 use crate::choice::alternative::Alternative;
 use crate::choice::tradeoffs::Tradeoffs;
 use crate::engine::Engine;
+use crate::hardware::HostGroup;
 use crate::layout::candidate::Candidate;
 use crate::layout::rejection::RejectedGroup;
 use crate::price::estimate::Estimate;
@@ -31,6 +32,8 @@ pub struct PlanRequest<'a> {
     pub recipe: &'a Recipe,
     /// Facts about the hosts that train.
     pub host: &'a HostFacts,
+    /// Data sheets of hosts that are not at hand; `None` for those that the names of the GPUs in `host` lead to.
+    pub group: Option<HostGroup>,
     /// Another engine for which the plan will be emitted, which rejects candidates that it cannot run; `None`
     /// for dtrain's own worker.
     pub engine: Option<&'static dyn Engine>,
@@ -60,6 +63,7 @@ impl<'a> PlanRequest<'a> {
         Self {
             recipe,
             host,
+            group: None,
             engine: None,
             rates: None,
             observations: &[],
@@ -179,7 +183,7 @@ pub struct RankedCandidate {
     /// The candidate that is ranked.
     pub candidate: Candidate,
     /// Predicted cost of the candidate; `None` for a foreign command, whose work is unknown, and in a plan
-    /// for other hosts or for another engine, whose estimates have other causes and categories.
+    /// of a decoder for other hosts or for another engine, whose estimates have other causes and categories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// Steps of the training, with its warm-up, checkpoint and validation intervals.

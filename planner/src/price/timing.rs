@@ -230,7 +230,7 @@ impl<'a> TimingInputs<'a> {
 
     /// Returns the predicted seconds of a single repetition of `transfer`.
     fn once(&self, transfer: &CommunicationOp) -> f64 {
-        self.factors.communication * all_reduce::transfer_seconds(transfer, self.speeds)
+        self.factors.communication * all_reduce::transfer_seconds(transfer, self.arrangement, self.speeds)
     }
 
     /// Returns the predicted seconds of all repetitions of `transfer`.

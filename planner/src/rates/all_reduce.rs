@@ -2,14 +2,17 @@
 //! bandwidth.
 
 use crate::hardware::Link;
+use crate::rates::members_on_host::members_on_host;
 use crate::rates::speeds::RankSpeeds;
 use crate::step::traffic::{CollectiveKind, CommunicationOp};
+use dtrain_protocol::Arrangement;
 
-/// Returns the seconds of one repetition of `transfer`, over the links of `speeds`.
+/// Returns the seconds of one repetition of `transfer` in `arrangement`, over the links of `speeds`.
 ///
 /// The measured curve is an all-reduce. Among `n` ranks it takes `2 (n − 1) / n` times as long as sending its
-/// bytes one way; half an all-reduce is a reduce-scatter, an all-gather or an all-to-all.
-pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 {
+/// bytes one way; half an all-reduce is a reduce-scatter, an all-gather or an all-to-all. Without a measured
+/// curve, ranks of one host exchange over its links first, and hosts over the network what is left.
+pub fn transfer_seconds(transfer: &CommunicationOp, arrangement: &Arrangement, speeds: &RankSpeeds) -> f64 {
     let ranks = f64::from(transfer.ranks);
     let half = (ranks - 1.0) / ranks;
     let ways = match transfer.kind {
@@ -21,16 +24,21 @@ pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 
     if let Some(one_way) = interpolated(&speeds.all_reduce, bytes) {
         return one_way * speeds.all_reduce_scale * ways;
     }
-    let Link { bandwidth, latency, .. } = speeds.link;
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
     let size = bytes as f64;
-    let level = [Level { members: transfer.ranks, bandwidth, latency }];
+    let level = |Link { bandwidth, latency, .. }: Link, members| Level { members, bandwidth, latency };
+    let (inside, network) = match speeds.network {
+        Some(network) => (members_on_host(transfer, arrangement, network.ranks_per_host), network.link),
+        None => (transfer.ranks, speeds.link),
+    };
+    let levels = [level(speeds.link, inside), level(network, transfer.ranks.div_ceil(inside))];
     match transfer.kind {
-        CollectiveKind::AllReduce => all_reduce(size, &level),
-        CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => {
-            reduce_scatter(size, &level)
-        }
-        CollectiveKind::Message => latency + size / bandwidth,
+        CollectiveKind::AllReduce => all_reduce(size, &levels),
+        CollectiveKind::ReduceScatter | CollectiveKind::AllGather => reduce_scatter(size, &levels),
+        CollectiveKind::AllToAll => all_to_all(size, &levels),
+        // Others wait for the message that takes longest.
+        CollectiveKind::Message if inside < transfer.ranks => network.latency + size / network.bandwidth,
+        CollectiveKind::Message => speeds.link.latency + size / speeds.link.bandwidth,
     }
 }
 
@@ -78,6 +86,20 @@ pub fn reduce_scatter(bytes: f64, levels: &[Level]) -> f64 {
     seconds
 }
 
+/// Returns the seconds of an all-to-all of `bytes` bytes over nested levels: each rank sends an equal part to
+/// every other, and what leaves a host is not reduced before.
+fn all_to_all(bytes: f64, levels: &[Level]) -> f64 {
+    let ranks: f64 = levels.iter().map(|level| f64::from(level.members)).product();
+    let mut nearer = 1.0;
+    let mut seconds = 0.0;
+    for level in levels.iter().filter(|level| level.members > 1) {
+        let n = f64::from(level.members);
+        seconds += (n - 1.0) * nearer / ranks * bytes / level.bandwidth + (n - 1.0) * level.latency;
+        nearer *= n;
+    }
+    seconds
+}
+
 /// Returns the seconds of an all-reduce of `bytes` bytes over nested levels: a reduce-scatter and an
 /// all-gather.
 pub fn all_reduce(bytes: f64, levels: &[Level]) -> f64 {
@@ -112,5 +134,15 @@ mod tests {
         assert!((both - ring - 2.0 * 0.5 * 1e9 / 10e9).abs() < 1e-9, "one eighth leaves the host");
         let alone = Level { members: 1, ..inside };
         assert!(all_reduce(8e9, &[alone]) == 0.0);
+    }
+
+    #[test]
+    fn what_goes_to_each_rank_of_other_hosts_leaves_the_host() {
+        let inside = Level { members: 8, bandwidth: 100e9, latency: 0.0 };
+        let one = all_to_all(8e9, &[inside]);
+        assert!((one - reduce_scatter(8e9, &[inside])).abs() < 1e-9, "on one host both send as much");
+        let across = Level { members: 2, bandwidth: 10e9, latency: 0.0 };
+        let both = all_to_all(8e9, &[inside, across]);
+        assert!((both - 7.0 / 16.0 * 8e9 / 100e9 - 0.5 * 8e9 / 10e9).abs() < 1e-9, "half leaves the host");
     }
 }

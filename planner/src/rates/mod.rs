@@ -8,4 +8,5 @@ pub(crate) mod custom_model;
 
 pub mod forward_work;
 pub mod measured_precision;
+pub(crate) mod members_on_host;
 pub mod speeds;

@@ -20,6 +20,15 @@ pub enum SpeedSource {
     Datasheet,
 }
 
+/// Network between the hosts of a pool of ranks, from the data sheet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolNetwork {
+    /// Network of one rank to ranks of other hosts.
+    pub link: Link,
+    /// Number of ranks on each host.
+    pub ranks_per_host: u32,
+}
+
 /// Speeds of one rank in a pool of equal ranks.
 #[derive(Clone, Debug)]
 pub struct RankSpeeds {
@@ -33,6 +42,9 @@ pub struct RankSpeeds {
     pub all_reduce_scale: f64,
     /// Link between the ranks, from the data sheet, for where no all-reduce was measured.
     pub link: Link,
+    /// Network between the hosts of the pool, for where no all-reduce was measured; `None` for one host, and
+    /// for CPUs.
+    pub network: Option<PoolNetwork>,
     /// Bytes resident in a rank before the model is built.
     pub baseline: u64,
     /// Origin of these speeds.
@@ -128,6 +140,7 @@ fn extrapolated(
         all_reduce: curve,
         all_reduce_scale: if rates.ranks > 1 { crowd / ways } else { 1.0 },
         link: peak.link,
+        network: network(case, pool, &peak),
         baseline: baseline(pool.device, Some(rates.baseline_bytes)),
         source: if exact { SpeedSource::Measured } else { SpeedSource::Nearby(rates.ranks) },
         spread: rates.spread.clamp(0.0, 0.5),
@@ -170,9 +183,16 @@ fn from_datasheet(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> Rank
         resolution: 0.05,
         first_step: None,
         link: peak.link,
+        network: network(case, pool, &peak),
     }
 }
 
 fn peak(case: &CostInputs<'_>, pool: RankPool) -> DevicePeak {
-    DevicePeak::of_rank(case.host, pool.device, pool.threads)
+    DevicePeak::of_rank(case.host_group().as_ref(), pool.device, pool.threads)
+}
+
+fn network(case: &CostInputs<'_>, pool: RankPool, peak: &DevicePeak) -> Option<PoolNetwork> {
+    let hosts = case.host.hosts;
+    let link = peak.network.filter(|_| hosts.get() > 1)?;
+    Some(PoolNetwork { link, ranks_per_host: (pool.ranks / hosts).max(1) })
 }

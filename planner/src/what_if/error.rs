@@ -1,17 +1,46 @@
 //! Reasons why a recipe cannot be planned from data sheets.
 
+use crate::planning::error::PlanError;
+
 /// Reasons why a recipe cannot be planned from data sheets.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DatasheetPlanError {
     /// The model is not a decoder, which the formulas require.
-    #[error(
-        "model.kind = \"{kind}\": only decoders can be planned from data sheets; plan other models on the \
-        machine itself"
-    )]
+    #[error("model.kind = \"{kind}\": the formulas for engines and for different hosts are of decoders")]
     NoDecoder {
         /// Kind of the recipe's model.
         kind: &'static str,
     },
+    /// Other engines train the model too, or its work is unknown.
+    #[error("dtrain's own worker alone trains mlp, cnn and custom models, and this is another")]
+    NotWorkerOnly,
+    /// The engine trains decoders, and the model is none.
+    #[error(
+        "{engine} does not train model.kind = \"{kind}\": dtrain's own worker does; plan for it without --engine and \
+        --emit"
+    )]
+    OtherEngine {
+        /// Kind of the recipe's model.
+        kind: &'static str,
+        /// Name of the engine, as its authors spell it.
+        engine: &'static str,
+    },
+    /// The worker trains the model on equal hosts alone.
+    #[error(
+        "model.kind = \"{kind}\" is trained on identical hosts: plan each group by itself, with an `--on` of its own"
+    )]
+    DifferentHosts {
+        /// Kind of the recipe's model.
+        kind: &'static str,
+    },
+    /// The recipe asks for CPUs, and the hosts are described by their GPUs.
+    #[error(
+        "cluster.devices = \"cpu\", and data sheets are of GPUs: remove it, or plan on the hosts themselves"
+    )]
+    Devices,
+    /// dtrain's own worker has no plan for the recipe.
+    #[error("{0}")]
+    Worker(PlanError),
     /// The recipe trains adapters, while the formulas count gradients and moments of every weight.
     #[error(
         "model.lora: adapters cannot be planned from data sheets; plan them on the machine itself, without --on"

@@ -1,6 +1,7 @@
 mod own;
 mod parts;
 mod requests;
+mod worker;
 
 use super::*;
 use crate::analytic::MatmulPrecision;

@@ -1,14 +1,15 @@
 //! Converts a plan from data sheets into a plan that can be saved, and emitted for other engines.
 
+use super::worker_plan::host_facts;
 use super::{DatasheetPlan, DatasheetPlanRequest, LayoutEstimate};
 use crate::engine::{DTRAIN, Engine as _};
+use crate::hardware::HostGroup;
 use crate::layout::batch_split::BatchSplit;
 use crate::layout::candidate::Candidate;
 use crate::layout::rejection::Rejection;
 use crate::planning::plan::{FORMAT, Plan, RankedCandidate};
 use crate::rates::calibrate::Factors;
 use crate::training::training_schedule::{self, StepAndValidationTime};
-use dtrain_protocol::{Gpu, HostFacts};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
@@ -26,13 +27,13 @@ pub fn to_plan(
     let all = near.chain(found.next.iter().map(|priced| (priced, false)));
     let choices =
         all.map(|(priced, is_tied)| ranked(request, found, priced, is_tied)).collect::<Result<_, _>>()?;
-    let hosts = NonZeroU32::new((found.devices - found.idle) / found.per_host).unwrap_or(NonZeroU32::MIN);
+    let used = HostGroup { devices: found.devices - found.idle, ..request.cluster };
     Ok(Plan {
         format: FORMAT,
         recipe: recipe.clone(),
         settings: BTreeMap::new(),
         data_root,
-        host: host(found, hosts),
+        host: host_facts(&used),
         engine: (found.engine != DTRAIN.name()).then(|| found.engine.into()),
         rates: None,
         factors: Factors::default(),
@@ -66,20 +67,4 @@ fn ranked(
     let cost = StepAndValidationTime { step: priced.step_seconds, validation_sample: None };
     let run_length = training_schedule::training_schedule(request.recipe, batch.get(), None, None, cost);
     Ok(RankedCandidate { candidate, estimate: None, run_length, is_tied })
-}
-
-/// Returns the facts of the hosts that the plan uses; unknown properties are zero.
-fn host(found: &DatasheetPlan, hosts: NonZeroU32) -> HostFacts {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
-    let memory_bytes = found.memory_bytes as u64;
-    let gpu = Gpu { device: dtrain_protocol::DeviceKind::Cuda, name: found.gpu.0.clone(), memory_bytes };
-    HostFacts {
-        name: format!("{hosts}x{} {}", found.per_host, found.gpu.0),
-        hosts,
-        processor: String::new(),
-        cores: 0,
-        memory_bytes: 0,
-        gpus: vec![gpu; found.per_host as usize],
-        links: None,
-    }
 }

@@ -3,6 +3,7 @@
 mod emit;
 mod plan_output;
 mod what_if;
+mod worker;
 
 use crate::args::PlanArgs;
 use crate::command_error::{CommandError, CommandResult};

@@ -1,6 +1,7 @@
 //! `dtrain plan --on`: estimates the cost of a recipe on GPUs that are not there.
 
 use super::plan_output::{PlanOutput, output_plan};
+use super::worker;
 use crate::args::{EngineName, PlanArgs};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -10,7 +11,7 @@ use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::answer::on_several_lines;
 use crate::render::html::{page, what_if_page};
-use crate::this_host;
+use crate::{rates, this_host};
 use clap::ValueEnum;
 use dtrain_planner::Plan;
 use dtrain_planner::answer::{Answer, ROWS};
@@ -21,7 +22,7 @@ use dtrain_planner::hardware::{AcceleratorKind, HostGroup, Machine};
 use dtrain_planner::text::wrapped;
 use dtrain_planner::what_if::{
     DatasheetPlanError, DatasheetPlanRequest, NEXT, explain, explain_mixed_cluster, plan_from_datasheets,
-    plan_mixed_cluster, to_plan,
+    plan_mixed_cluster, to_plan, worker_only_kind,
 };
 
 /// Searches all layouts on the GPUs that `on` describes, and prints the cost of the best.
@@ -32,6 +33,9 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
     let machine =
         Machine::parse(on, args.network, &recipe.cluster.gpu).map_err(|error| unknown_machine(&error))?;
     let groups = &machine.groups;
+    if worker_only_kind(&recipe.model).is_some() {
+        return worker::run(context, args, (on, groups), &loaded);
+    }
     let engine = engine(args, groups)?;
     let [cluster] = groups[..] else {
         refuse_what_is_for_equal_hosts(args)?;
@@ -81,7 +85,7 @@ fn unknown_machine(error: &MachineError) -> CommandError {
 
 /// Returns the command that follows from a plan for `engine`: the one that writes its files, or for a program of
 /// dtrain's own the one that runs on such hosts.
-fn next(args: &PlanArgs, on: &str, engine: &dyn Engine) -> String {
+pub(super) fn next(args: &PlanArgs, on: &str, engine: &dyn Engine) -> String {
     let here = |command: &[&str]| {
         let recipe = shell_quoted(&args.recipe.recipe);
         let layers = args.recipe.layers.arguments();
@@ -129,7 +133,7 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
 }
 
 /// Returns the engine that the user named, else that of `--emit`, else one that supports the GPUs.
-fn engine(args: &PlanArgs, groups: &[HostGroup]) -> Result<&'static dyn Engine, CommandError> {
+pub(super) fn engine(args: &PlanArgs, groups: &[HostGroup]) -> Result<&'static dyn Engine, CommandError> {
     let of_format = match args.emit {
         Some(ConfigFormat::Torchtitan) => Some(EngineName::Torchtitan),
         Some(ConfigFormat::Deepspeed) => Some(EngineName::Deepspeed),
@@ -170,13 +174,18 @@ fn engine(args: &PlanArgs, groups: &[HostGroup]) -> Result<&'static dyn Engine, 
     }
 }
 
-fn refusal(error: &DatasheetPlanError) -> CommandError {
+pub(super) fn refusal(error: &DatasheetPlanError) -> CommandError {
     match error {
         DatasheetPlanError::NothingFits { .. }
         | DatasheetPlanError::NoLayout { .. }
         | DatasheetPlanError::Batch { .. }
         | DatasheetPlanError::Engine { .. } => CommandError::of(ExitReason::NothingFits, error),
+        DatasheetPlanError::Worker(error) => rates::refusal(error),
         DatasheetPlanError::NoDecoder { .. }
+        | DatasheetPlanError::NotWorkerOnly
+        | DatasheetPlanError::OtherEngine { .. }
+        | DatasheetPlanError::DifferentHosts { .. }
+        | DatasheetPlanError::Devices
         | DatasheetPlanError::Adapters
         | DatasheetPlanError::NoBatch
         | DatasheetPlanError::Precision { .. }

@@ -19,6 +19,7 @@ fn case<'a>(recipe: &'a Recipe, host: &'a HostFacts, rates: Option<&'a Rates>) -
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host,
+        group: None,
         engine: None,
         rates,
         factors: Factors::default(),
