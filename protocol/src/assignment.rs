@@ -2,7 +2,8 @@
 
 use crate::{Action, Arrangement, AttemptId, DeviceKind, Placement, Rank, StepId, TrialId};
 use dtrain_recipes::{
-    Data, Framework, Goal, Metric, Mlp, MlpActivation, Model, Optimizer, Schedule, TrainingEngine,
+    AttentionImplementation, Data, Framework, Goal, Metric, Mlp, MlpActivation, Model, Optimizer, Schedule,
+    TrainingEngine,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -156,6 +157,9 @@ pub struct Hyperparameters {
     /// Weight of the z-loss that training adds to the loss of a decoder; 0 adds nothing.
     #[serde(default)]
     pub z_loss: f64,
+    /// Implementation of attention, which engines of dtrain's own read; `None` for the engine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention: Option<AttentionImplementation>,
     /// Seed of the initial weights and of the data order.
     pub seed: u64,
 }
@@ -177,6 +181,7 @@ impl Hyperparameters {
             final_fraction: 1.0,
             clip: None,
             z_loss: 0.0,
+            attention: None,
             seed: 7,
         }
     }

@@ -9,6 +9,7 @@ const PACKAGE: &[(&str, &str)] = &[
     ("dtrain.py", include_str!("../python/dtrain.py")),
     ("dtrain_engines/__init__.py", include_str!("../python/dtrain_engines/__init__.py")),
     ("dtrain_engines/checkpoints.py", include_str!("../python/dtrain_engines/checkpoints.py")),
+    ("dtrain_engines/chunked_loss.py", include_str!("../python/dtrain_engines/chunked_loss.py")),
     ("dtrain_engines/copies.py", include_str!("../python/dtrain_engines/copies.py")),
     ("dtrain_engines/export.py", include_str!("../python/dtrain_engines/export.py")),
     ("dtrain_engines/fsdp.py", include_str!("../python/dtrain_engines/fsdp.py")),

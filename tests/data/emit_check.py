@@ -14,23 +14,12 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True  # beside the sources
+
+from emit_report import check, installed, left_out, wrong
+from emit_state import adapters, quantization, training_below_accelerate, training_optimizer
+
 NAMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines.json")
-wrong = []
-left_out = set()
-
-
-def check(holds, path, words):
-    if not holds:
-        wrong.append(f"{path}: {words}")
-
-
-def installed(package):
-    """The module, or None with a word about it."""
-    try:
-        return __import__(package, fromlist=["x"])
-    except ImportError as error:
-        left_out.add(f"left out: {package} cannot be imported ({error})")
-        return None
 
 
 def torchtitan(path, text):
@@ -138,7 +127,20 @@ def deepspeed(path, text):
         alone = {**config, "train_batch_size": micro * passes}
         read = reader.DeepSpeedConfig(alone)
         check(read.zero_optimization_stage == config["zero_optimization"]["stage"], path, "another stage was read")
-        check(read.scheduler_name == config["scheduler"]["type"], path, "another scheduler was read")
+        # Below accelerate, optimizer and schedule are those of transformers.
+        scheduler = config.get("scheduler", {}).get("type")
+        check(read.scheduler_name == scheduler, path, "another scheduler was read")
+        for place in ("offload_optimizer", "offload_param"):
+            told = config["zero_optimization"].get(place, {}).get("device", "none")
+            found = getattr(read.zero_config, place)
+            check((found.device if found else "none") == told, path, f"another {place} was read")
+        bf16 = config.get("bf16", {})
+        for key, value in bf16.items():
+            check(getattr(read.bfloat16_config, key) == value, path, f"another bf16.{key} was read")
+        gradients = config.get("data_types", {}).get("grad_accum_dtype")
+        check(read.grad_accum_dtype == gradients, path, "another precision of gradients was read")
+        is_forced = config.get("zero_force_ds_cpu_optimizer", True)
+        check(read.zero_force_ds_cpu_optimizer == is_forced, path, "another CPU optimizer was read")
 
 
 def accelerate(path, config):
@@ -152,6 +154,9 @@ def accelerate(path, config):
     if reader is not None:
         read = reader.ClusterConfig.from_yaml_file(path)
         check(read.num_processes == config["num_processes"], path, "other processes were read")
+        is_below = config["distributed_type"] == "DEEPSPEED"
+        check(read.distributed_type.value == config["distributed_type"], path, "another kind of start was read")
+        check(bool(read.deepspeed_config) == is_below, path, "another configuration of DeepSpeed was read")
 
 
 def training_arguments(path, arguments):
@@ -163,6 +168,10 @@ def training_arguments(path, arguments):
         own = {**arguments, "bf16": False, "fp16": False, "output_dir": tempfile.gettempdir()}
         read = transformers.HfArgumentParser((transformers.TrainingArguments,)).parse_dict(own)[0]
         check(read.max_steps == arguments["max_steps"], path, "other steps were read")
+        is_liger = arguments.get("use_liger_kernel", False)
+        check(read.use_liger_kernel == is_liger, path, "another loss was read")
+        training_optimizer(path, read)
+        training_below_accelerate(path, read)
 
 
 def maxtext(path, config):
@@ -195,6 +204,9 @@ def model(path, text):
         read = transformers.AutoConfig.from_pretrained(os.path.dirname(path))
         check(read.model_type == config["model_type"], path, "another model was read")
         check(read.vocab_size == config["vocab_size"], path, "another vocabulary was read")
+        check(str(read.dtype).removeprefix("torch.") == config["dtype"], path, "another precision was read")
+        attention = config.get("attn_implementation")
+        check(read._attn_implementation == attention, path, "another attention was read")
 
 
 def kubernetes(path, documents):
@@ -293,6 +305,10 @@ def look(path):
         deepspeed(path, text)
     elif name == "config.json":
         model(path, text)
+    elif name == "adapter_config.json":
+        adapters(path, text)
+    elif name == "quantization_config.json":
+        quantization(path, text)
     elif name.endswith((".yaml", ".yml")):
         yaml = installed("yaml")
         if yaml is None:

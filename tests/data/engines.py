@@ -23,6 +23,7 @@ PACKAGES = {
     "deepspeed": ["--no-binary=:all:", "--no-build-isolation"],
     "accelerate": [],
     "transformers": [],
+    "peft": [],
     "maxtext": ["--python-version", "3.12", "--only-binary=:all:"],
 }
 
@@ -173,6 +174,7 @@ def deepspeed(place):
     for call in calls(tree(root, "module_inject/auto_ep_config.py"), "get"):
         experts.update(texts(call))
     precision = {k for _, node in classes(tree(root, "runtime/precision_config.py")) for k, _ in fields(node)}
+    offload = dict(classes(tree(root, "runtime/zero/offload_config.py")))
     words = re.compile(r"[a-z][a-z0-9_]*$")
     return {
         "keys": sorted(t for t in top if words.match(t)),
@@ -181,6 +183,9 @@ def deepspeed(place):
         "tensor_parallel": sorted(tensor),
         "expert_parallel": sorted(e for e in experts if words.match(e)),
         "precision": sorted(precision),
+        "data_types": [t for t in sorted(top) if t == "grad_accum_dtype"],
+        "offload_optimizer": sorted(k for k, _ in fields(offload["DeepSpeedZeroOffloadOptimizerConfig"])),
+        "offload_param": sorted(k for k, _ in fields(offload["DeepSpeedZeroOffloadParamConfig"])),
     }
 
 
@@ -193,17 +198,35 @@ def accelerate(place):
         "keys": sorted(keys),
         "fsdp_config": sorted(a for a in arguments if a.startswith("fsdp_")),
         "parallelism_config": sorted(a for a in arguments if a.startswith("parallelism_config_")),
+        "deepspeed_config": sorted(a for a in arguments if "deepspeed" in a or "zero3" in a),
     }
 
 
 def transformers(place):
     arguments = dict(classes(tree(place, "transformers/training_args.py")))["TrainingArguments"]
     out = {"training_arguments": sorted(k for k, _ in fields(arguments))}
-    shared = {k for _, node in classes(tree(place, "transformers/configuration_utils.py")) for k, _ in fields(node)}
+    arguments = dict(classes(tree(place, "transformers/training_args.py")))["OptimizerNames"]
+    out["optimizers"] = sorted(constants(arguments))
+    quantization = dict(classes(tree(place, "transformers/utils/quantization_config.py")))["BitsAndBytesConfig"]
+    (made,) = (item for item in quantization.body if getattr(item, "name", "") == "__init__")
+    out["quantization_config"] = sorted(parameters(made) + ["quant_method"])
+    configuration = tree(place, "transformers/configuration_utils.py")
+    shared = {k for _, node in classes(configuration) for k, _ in fields(node)}
+    # It is no field of the class, but one of the keywords that each configuration takes.
+    shared |= {text for text in texts(configuration) if text == "attn_implementation"}
     for family in ("gpt2", "llama", "mixtral"):
         own = classes(tree(place, f"transformers/models/{family}/configuration_{family}.py"))
         out[family] = sorted(shared | {k for _, node in own for k, _ in fields(node)})
     return out
+
+
+def peft(place):
+    """The fields of the adapters' configuration, those that it inherits included."""
+    inherited = tree(place, "peft/config.py")
+    modules = [inherited, tree(place, "peft/tuners/lora/config.py")]
+    owners = ("PeftConfigMixin", "PeftConfig", "LoraConfig")
+    names = {k for module in modules for name, node in classes(module) if name in owners for k, _ in fields(node)}
+    return {"adapter_config": sorted(names)}
 
 
 def maxtext(place):
@@ -283,6 +306,7 @@ def main():
         "deepspeed": deepspeed,
         "accelerate": accelerate,
         "transformers": transformers,
+        "peft": peft,
         "maxtext": maxtext,
     }
     out = {}

@@ -49,9 +49,10 @@ fn house() -> (TestEnv, PathBuf) {
 /// installed, their part of the check is skipped.
 fn checked(paths: &[&Path]) -> String {
     let script = root().join("tests/data/emit_check.py");
-    // `tests/run` puts PyYAML into this one.
-    let own = root().join("target/test-data/python/bin/python");
-    let python = if own.exists() { own } else { "python3".into() };
+    // `tests/run parsers` puts the engines into the first, `tests/run` PyYAML into the second.
+    let own =
+        ["target/parsers", "target/test-data/python"].map(|folder| root().join(folder).join("bin/python"));
+    let python = own.into_iter().find(|path| path.exists()).unwrap_or_else(|| "python3".into());
     let output = match Command::new(&python).arg(script).args(paths).output() {
         Ok(output) => output,
         Err(error) => {
@@ -90,6 +91,101 @@ fn a_plan_is_written_for_every_engine_that_can_train_it() {
         assert_eq!(written, files, "{name}");
         println!("{}", checked(&[Path::new(&folder)]));
         house.expect(2, ["plan", recipe, "--emit", name, "--emit-to", &folder]);
+    }
+}
+
+/// A Llama of these sizes, with rows of its table `[train.state]`, and adapters if there are any.
+fn llama(
+    name: &str,
+    [layers, hidden, heads, kv_heads, ffn, vocab]: [u32; 6],
+    lora: &str,
+    state: &str,
+) -> String {
+    format!(
+        r#"
+name = "{name}"
+
+[model]
+kind = "decoder"
+family = "llama"
+layers = {layers}
+hidden = {hidden}
+heads = {heads}
+kv_heads = {kv_heads}
+ffn = {ffn}
+vocab = {vocab}
+context = 2048
+{lora}
+
+[data]
+train = "tokens/*.bin"
+valid = "1%"
+
+[objective]
+stop = {{ steps = 20 }}
+
+[train]
+batch = 8
+learning_rate = 1e-4
+precision = "bf16"
+{state}
+"#
+    )
+}
+
+/// Trainings of common sizes: what is pinned about their state is in the files, which the parsers of the engines
+/// read where they are installed.
+#[test]
+fn parsers_of_engines_read_the_state_of_common_trainings() {
+    const LLAMA_8B: [u32; 6] = [32, 4096, 32, 8, 14_336, 128_256];
+    const LLAMA_7B: [u32; 6] = [32, 4096, 32, 32, 11_008, 32_000];
+    const LLAMA_13B: [u32; 6] = [40, 5120, 40, 40, 13_824, 32_000];
+    let house = TestEnv::default();
+    let host = |offload| format!("state = {{ moments = \"int8\", offload = \"{offload}\" }}");
+    for (name, recipe, machine, said) in [
+        (
+            "lora-8b",
+            llama("lora-8b", LLAMA_8B, "lora = { rank = 16 }", ""),
+            "1x1 RTX 4090",
+            &[("adapter_config.json", "\"r\": 16"), ("config.json", "\"dtype\": \"bfloat16\"")][..],
+        ),
+        (
+            "qlora-8b",
+            llama("qlora-8b", LLAMA_8B, "lora = { rank = 16, base = \"nf4\" }", ""),
+            "1x1 RTX 4090",
+            &[("quantization_config.json", "\"bnb_4bit_quant_type\": \"nf4\"")],
+        ),
+        (
+            "optimizer-7b",
+            llama("optimizer-7b", LLAMA_7B, "", &host("optimizer")),
+            "1x1 RTX 4090",
+            &[
+                ("training_arguments.yaml", "optim: adamw_bnb_8bit"),
+                ("ds_config.json", "\"offload_optimizer\""),
+            ],
+        ),
+        (
+            "all-7b",
+            llama("all-7b", LLAMA_7B, "", &host("all")),
+            "1x1 RTX 4090",
+            &[("training_arguments.yaml", "optim: adamw_bnb_8bit"), ("ds_config.json", "\"offload_param\"")],
+        ),
+        (
+            "full-13b",
+            llama("full-13b", LLAMA_13B, "", "") + "\n[layout]\ndata = 4\nzero = 3\n",
+            "1x4 H100",
+            &[("accelerate.yaml", "fsdp_reshard_after_forward: true")],
+        ),
+    ] {
+        let recipe = house.file(&format!("{name}.toml"), recipe);
+        let recipe = recipe.to_str().expect("the path is UTF-8");
+        let folder = recipe.replace(".toml", "");
+        house.expect(0, ["plan", recipe, "--on", machine, "--emit", "hf-trainer", "--emit-to", &folder]);
+        for (file, words) in said {
+            let text = fs::read_to_string(Path::new(&folder).join(file)).unwrap_or_default();
+            assert!(text.contains(words), "{name}: {file} has no {words}: {text}");
+        }
+        println!("{}", checked(&[Path::new(&folder)]));
     }
 }
 

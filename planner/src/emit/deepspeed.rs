@@ -2,18 +2,22 @@
 //!
 //! JSON has no comments, so the notes are at the head of the script.
 
+use super::adapters;
 use super::hosts::HostShape;
 use super::hugging_face::{self, DecoderArchitecture};
 use super::json::OrderedObject;
 use super::source::DecoderPlan;
 use super::{ConfigFile, ConfigFiles, head};
+use crate::engine::state_layout::deepspeed_stage;
 use dtrain_protocol::Axis;
-use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
+use dtrain_recipes::{
+    Compression, MomentPrecision, Offload, OptimizerKind, Precision, Recompute, Schedule, StatePrecision,
+};
 
 /// Version of DeepSpeed against which the names were checked.
 pub(crate) const VERSION: &str = "0.19.8";
 
-/// Emits the files `ds_config.json`, `config.json` and `deepspeed.sh`.
+/// Emits the files `ds_config.json`, `config.json` and `deepspeed.sh`; with adapters those of peft too.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let family = DecoderArchitecture::of(source.model);
     let mut notes = source.notes();
@@ -21,7 +25,8 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     notes.extend(hugging_face::notes(source));
     let config = ConfigFile { name: "ds_config.json".into(), text: configuration(source).text() };
     let script = ConfigFile { name: "deepspeed.sh".into(), text: script(source, &notes) };
-    let files = vec![config, hugging_face::config(source, family), script];
+    let mut files = vec![config, hugging_face::config(source, family), script];
+    files.extend(adapters::files(source, family, deepspeed_stage(source.arrangement) == 3));
     ConfigFiles::of(files, notes, "bash deepspeed.sh")
 }
 
@@ -44,31 +49,50 @@ fn own_notes(source: &DecoderPlan) -> Vec<String> {
     if source.optimizer().kind == OptimizerKind::Sgd {
         notes.push("sgd: weight decay is added to the gradient here, not applied beside it".into());
     }
+    if has_own_optimizer(source) {
+        notes.push(eight_bit_optimizer(source));
+    }
     notes.push("weight decay is for matrices only in the plan: give the optimizer two groups of parameters, or it is for all".into());
     notes
 }
 
 fn configuration(source: &DecoderPlan) -> OrderedObject {
-    let split = source.split;
+    let (split, state) = (source.split, &source.arrangement.state);
     let mut object = OrderedObject::default()
         .with("train_batch_size", split.global())
         .with("train_micro_batch_size_per_gpu", split.micro())
         .with("gradient_accumulation_steps", split.micro_batches().get())
         .with("gradient_clipping", source.train().clip.unwrap_or(0.0))
-        .object("optimizer", optimizer(source))
         .object("scheduler", scheduler(source))
         .object("zero_optimization", zero(source));
-    if source.optimizer().kind == OptimizerKind::Sgd {
+    if !has_own_optimizer(source) {
+        object = object.object("optimizer", optimizer(source));
+    }
+    if source.optimizer().kind == OptimizerKind::Sgd || has_own_optimizer(source) {
         object = object.with("zero_allow_untested_optimizer", true);
+        if state.offload != Offload::None && has_own_optimizer(source) {
+            object = object.with("zero_force_ds_cpu_optimizer", false);
+        }
     }
     let enabled = || OrderedObject::default().with("enabled", true);
     object = match source.arrangement.precision {
         Precision::F32 => object,
+        Precision::Bf16 if state.weights == StatePrecision::Bf16 => object.object(
+            "bf16",
+            enabled().with("bf16_master_weights_and_grads", true).with("bf16_optimizer_states", true),
+        ),
         Precision::Bf16 => object.object("bf16", enabled()),
         // Zero selects a dynamic loss scale.
         Precision::Fp8 => unreachable!("no family of models has fp8"),
         Precision::F16 => object.object("fp16", enabled().with("loss_scale", 0)),
     };
+    if let Some(gradients) = state.gradients {
+        let word = match gradients {
+            StatePrecision::F32 => "fp32",
+            StatePrecision::Bf16 => "bf16",
+        };
+        object = object.object("data_types", OrderedObject::default().with("grad_accum_dtype", word));
+    }
     if let Some(word) = compress_word(source) {
         object = object.with("communication_data_type", word);
     }
@@ -120,13 +144,35 @@ fn scheduler(source: &DecoderPlan) -> OrderedObject {
 }
 
 fn zero(source: &DecoderPlan) -> OrderedObject {
-    let stage = match source.arrangement.zero {
-        ZeroStage::Zero0 => 0,
-        ZeroStage::Zero1 => 1,
-        ZeroStage::Zero2 => 2,
-        ZeroStage::Zero3 => 3,
+    let on_host = || OrderedObject::default().with("device", "cpu");
+    let object = OrderedObject::default().with("stage", deepspeed_stage(source.arrangement));
+    match source.arrangement.state.offload {
+        Offload::None => object,
+        Offload::Optimizer => object.object("offload_optimizer", on_host()),
+        Offload::All => object.object("offload_optimizer", on_host()).object("offload_param", on_host()),
+    }
+}
+
+/// Returns `true` if the program makes the optimizer: DeepSpeed has none with 8-bit moments.
+fn has_own_optimizer(source: &DecoderPlan) -> bool {
+    source.arrangement.state.moments == MomentPrecision::Int8
+}
+
+/// Returns the note on the optimizer with 8-bit moments.
+fn eight_bit_optimizer(source: &DecoderPlan) -> String {
+    let rule = source.optimizer();
+    let (class, epsilon) = match rule.kind {
+        OptimizerKind::Lion => ("Lion8bit", String::new()),
+        _ => ("AdamW8bit", format!(", eps={:?}", rule.epsilon)),
     };
-    OrderedObject::default().with("stage", stage)
+    format!(
+        "8-bit moments: give deepspeed.initialize the argument optimizer=bitsandbytes.optim.{class}(parameters, \
+         lr={:?}, betas=({:?}, {:?}){epsilon}, weight_decay={:?}), with bitsandbytes installed",
+        source.rate(),
+        rule.beta1,
+        rule.beta2,
+        rule.weight_decay
+    )
 }
 
 fn script(source: &DecoderPlan, notes: &[String]) -> String {

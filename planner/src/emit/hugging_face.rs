@@ -1,10 +1,14 @@
 //! Emits the model as `config.json` of Hugging Face transformers, for DeepSpeed and accelerate.
 
 use super::ConfigFile;
+use super::adapters;
 use super::json::OrderedObject;
 use super::source::DecoderPlan;
 use crate::engine::rules;
-use dtrain_recipes::{Activation, Decoder, Experts, Positions};
+use dtrain_recipes::{
+    Activation, AttentionImplementation, Decoder, Experts, FrozenPrecision, Positions, Precision,
+    StatePrecision,
+};
 
 /// Version of transformers against which the names were checked.
 pub(super) const VERSION: &str = "5.23.0";
@@ -62,13 +66,58 @@ pub(super) fn config(source: &DecoderPlan, family: DecoderArchitecture) -> Confi
             }
         }
     };
-    let object = object.with("tie_word_embeddings", model.tied).with("dtype", "float32");
+    let object = object.with("tie_word_embeddings", model.tied).with("dtype", dtype(source));
+    let object = match source.train().state.attention {
+        Some(attention) => object.with("attn_implementation", attention_word(attention)),
+        None => object,
+    };
     ConfigFile { name: "config.json".into(), text: object.text() }
+}
+
+/// Returns PyTorch's name of the precision in which the model is loaded: that of the weights that the optimizer
+/// updates, or of frozen weights below adapters that are not quantized.
+pub(super) fn dtype(source: &DecoderPlan) -> &'static str {
+    let Some(lora) = source.model.lora else {
+        return match source.arrangement.state.weights {
+            StatePrecision::F32 => "float32",
+            StatePrecision::Bf16 => "bfloat16",
+        };
+    };
+    match lora.base {
+        Some(FrozenPrecision::F32) => "float32",
+        Some(FrozenPrecision::Bf16) => "bfloat16",
+        Some(FrozenPrecision::Int8 | FrozenPrecision::Nf4) | None => product_dtype(source),
+    }
+}
+
+/// Returns PyTorch's name of the precision of products.
+pub(super) fn product_dtype(source: &DecoderPlan) -> &'static str {
+    match source.arrangement.precision {
+        Precision::F32 => "float32",
+        Precision::Bf16 => "bfloat16",
+        Precision::F16 => "float16",
+        Precision::Fp8 => unreachable!("no family of models has fp8"),
+    }
+}
+
+/// Returns the value of `attn_implementation` for an implementation of attention.
+pub(super) fn attention_word(attention: AttentionImplementation) -> &'static str {
+    match attention {
+        AttentionImplementation::Eager => "eager",
+        AttentionImplementation::Sdpa => "sdpa",
+        AttentionImplementation::Flash => "flash_attention_2",
+    }
 }
 
 /// Returns the notes about differences between the plan's model and the one in transformers.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
-    let mut notes = vec!["weights begin as transformers draw them, not as dtrain does".into()];
+    let mut notes = adapters::notes(source);
+    if source.model.lora.is_none() {
+        notes.push("weights begin as transformers draw them, not as dtrain does".into());
+    }
+    if source.train().state.attention == Some(AttentionImplementation::Flash) {
+        notes.push("attention is that of the package flash-attn, which must be installed".into());
+    }
     let Some(experts) = source.model.experts else { return notes };
     if experts.per_token == 1 {
         notes.push("one expert a token: transformers weigh it with 1, so that the router learns from the balance loss only".into());

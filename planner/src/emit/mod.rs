@@ -4,6 +4,7 @@
 //! expresses differently, or leaves to the user, is a note. Notes are at the head of the file if the format
 //! has comments, and are returned for display. Nothing is dropped silently.
 
+mod adapters;
 mod deepspeed;
 mod hf_trainer;
 mod hosts;

@@ -2,6 +2,7 @@ mod names;
 mod newer;
 mod parsers;
 mod readers;
+mod state;
 mod values;
 
 use super::*;

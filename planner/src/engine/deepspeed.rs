@@ -1,6 +1,8 @@
 //! DeepSpeed: the layouts it can run, from the sources of version 0.19.8.
 
-use super::{Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
+use super::{
+    Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_layout, state_support, unsupported,
+};
 use crate::engine::SoftwareStyle;
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -21,8 +23,8 @@ static STATE: StateSupport = StateSupport {
     moments: &[MomentPrecision::F32, MomentPrecision::Bf16, MomentPrecision::Int8],
     offload: &[Offload::None, Offload::Optimizer, Offload::All],
     loss: &[LossKernel::Plain],
-    attention: &AttentionImplementation::ALL,
-    frozen: &FrozenPrecision::ALL,
+    attention: AttentionImplementation::ALL,
+    frozen: FrozenPrecision::ALL,
 };
 
 impl Engine for DeepSpeed {
@@ -80,6 +82,7 @@ impl Engine for DeepSpeed {
             .or_else(|| rules::whole_blocks(arrangement))
             .or_else(|| axes(arrangement))
             .or_else(|| state(arrangement))
+            .or_else(|| state_layout::of_deepspeed(training, arrangement))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The Trainer of Hugging Face transformers, with PyTorch FSDP2 through accelerate: the layouts it can run, from
 //! `parallelism_config.py` of accelerate 1.15.0 and the tensor-parallel plans of transformers 5.23.0.
 
-use super::{Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_support, unsupported};
+use super::{
+    Engine, StateSupport, TrainingSpec, UnsupportedLayout, rules, state_layout, state_support, unsupported,
+};
 use crate::engine::SoftwareStyle;
 use crate::hardware::AcceleratorKind;
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -14,7 +16,7 @@ use dtrain_recipes::{
 #[derive(Clone, Copy, Debug)]
 pub struct HfTrainer;
 
-/// State of transformers: `torch_dtype`, `optim`, `use_liger_kernel` and `attn_implementation`, with adapters of
+/// State of transformers: `dtype`, `optim`, `use_liger_kernel` and `attn_implementation`, with adapters of
 /// peft and quantized weights of bitsandbytes. Host memory takes FSDP's `fsdp_offload_params`, or DeepSpeed below
 /// accelerate.
 static STATE: StateSupport = StateSupport {
@@ -23,8 +25,8 @@ static STATE: StateSupport = StateSupport {
     moments: &[MomentPrecision::F32, MomentPrecision::Bf16, MomentPrecision::Int8],
     offload: &[Offload::None, Offload::Optimizer, Offload::All],
     loss: &[LossKernel::Plain, LossKernel::Fused],
-    attention: &AttentionImplementation::ALL,
-    frozen: &FrozenPrecision::ALL,
+    attention: AttentionImplementation::ALL,
+    frozen: FrozenPrecision::ALL,
 };
 
 impl Engine for HfTrainer {
@@ -78,6 +80,7 @@ impl Engine for HfTrainer {
             .or_else(|| rules::whole_blocks(arrangement))
             .or_else(|| axes(model, arrangement))
             .or_else(|| state(arrangement))
+            .or_else(|| state_layout::of_hf_trainer(training, arrangement))
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod overlap;
 mod recomputation;
 pub(crate) mod rules;
 mod software_style;
+pub(crate) mod state_layout;
 mod state_support;
 mod torchtitan;
 

@@ -3,8 +3,8 @@
 use super::{Engine, TrainingSpec, UnsupportedLayout, unsupported};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{
-    AttentionImplementation, FrozenPrecision, LossKernel, MomentPrecision, Offload, StatePolicy,
-    StatePrecision,
+    AttentionImplementation, FrozenPrecision, LossKernel, MomentPrecision, Offload, OptimizerKind, Precision,
+    StatePolicy, StatePrecision,
 };
 
 /// The settings of training state that an engine has.
@@ -81,6 +81,9 @@ pub(super) fn of_training(engine: &dyn Engine, training: &TrainingSpec) -> Optio
             "set both to \"bf16\" or both to \"f32\", or moments = \"int8\"",
         );
     }
+    if pins.moments == MomentPrecision::Int8 && training.optimizer == OptimizerKind::Sgd {
+        return unsupported("8-bit moments of SGD", "take adamw or lion, or remove train.state.moments");
+    }
     let lora = training.model.lora?;
     if support.frozen.is_empty() {
         return unsupported("model.lora", "dtrain, hf-trainer and deepspeed train adapters");
@@ -99,8 +102,16 @@ pub(super) fn of_layout(engine: &dyn Engine, arrangement: &Arrangement) -> Optio
     if arrangement.state.is_plain() {
         return None;
     }
-    let key = lacking(engine.state_support(), &arrangement.state)?;
-    unsupported(key, instead(key))
+    if let Some(key) = lacking(engine.state_support(), &arrangement.state) {
+        return unsupported(key, instead(key));
+    }
+    if arrangement.state.weights == StatePrecision::Bf16 && arrangement.precision != Precision::Bf16 {
+        return unsupported(
+            "weights in bf16 with products in another precision",
+            "set train.precision = \"bf16\"",
+        );
+    }
+    None
 }
 
 fn instead(key: &str) -> &'static str {

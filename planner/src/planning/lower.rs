@@ -122,6 +122,7 @@ pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyp
         final_fraction: train.final_fraction,
         clip: train.clip,
         z_loss: train.z_loss,
+        attention: train.state.attention,
         seed: train.seed,
     }
 }

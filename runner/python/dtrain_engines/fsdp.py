@@ -11,17 +11,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-from . import fsdp_model, last_words, optimizers
+from . import chunked_loss, fsdp_model, last_words, optimizers
 from .checkpoints import Checkpoints
 from .job import Job, JobError
 from .manifest import folder_of
 from .schedule import Schedule
 from .tokens import StepReader, validation_batches
 
-IGNORED = -100  # the target that cross_entropy leaves out
 # The state of the optimizer by names of parameters, so that another layout can load it.
 STATE = StateDictOptions(flatten_optimizer_state_dict=True)
 
@@ -47,7 +45,7 @@ class Training:
         self.checkpoints = Checkpoints(job, "fsdp")
         torch.manual_seed(job.training["seed"])
         self.model = fsdp_model.build(job, self.device)
-        self.optimizer = optimizers.build(self.model, job.training)
+        self.optimizer = optimizers.build(self.model, job.training, on_host=job.state("offload") == "all")
         self.schedule = Schedule.of(job.training)
         self.reader = StepReader(job)
 
@@ -100,7 +98,7 @@ class Training:
         self.model.eval()
         total = torch.zeros((), device=self.device)
         for inputs, targets, counted in validation_batches(self.job, self.job.micro_batch):
-            targets[counted:] = IGNORED
+            targets[counted:] = chunked_loss.IGNORED
             total += self.loss_sum(inputs, targets)
         # Without a backward pass, weights would stay whole, and old after the next optimizer step.
         for module in fsdp_model.sharded_modules(self.model):
@@ -109,11 +107,8 @@ class Training:
 
     def loss_sum(self, inputs: np.ndarray, targets: np.ndarray) -> torch.Tensor:
         """The sum of the cross-entropy over the tokens of a micro-batch."""
-        logits = self.model(input_ids=torch.from_numpy(inputs).to(self.device), use_cache=False).logits
-        wanted = torch.from_numpy(targets).to(self.device)
-        return nn.functional.cross_entropy(
-            logits.float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
+        tokens = (torch.from_numpy(part).to(self.device) for part in (inputs, targets))
+        return chunked_loss.loss_sum(self.model, *tokens)
 
     def sum_over_readers(self, value: torch.Tensor) -> float:
         """The sum over all ranks that read different samples. Ranks that split the same matrices read the same."""

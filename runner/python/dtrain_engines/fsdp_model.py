@@ -4,10 +4,11 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import AutoModelForCausalLM
 
+from .chunked_loss import chunk_loss
 from .job import AXES, Job, JobError
 
 # Tensor parallelism as in Megatron-LM: by columns, then by rows. Llama, Mistral and Qwen 2 have these layers.
@@ -20,6 +21,15 @@ SPLIT_LAYERS = {
     "mlp.up_proj": ColwiseParallel,
     "mlp.down_proj": RowwiseParallel,
 }
+# The training state that this engine can hold; `None` is its own.
+STATE = {
+    "weights": ["f32", "bf16"],
+    "gradients": [None],
+    "moments": ["f32", "bf16"],
+    "offload": ["none", "all"],
+    "loss": ["plain", "chunked"],
+}
+ATTENTION = [None, "eager", "sdpa"]
 
 
 def check(job: Job) -> None:
@@ -42,6 +52,22 @@ def check(job: Job) -> None:
         raise JobError("the engine `fsdp` synchronises replicas exactly: plan without approximations")
     if job.training.get("z_loss"):
         raise JobError("the engine `fsdp` has no z-loss: set it to 0")
+    if model.get("lora"):
+        raise JobError("the engine `fsdp` trains no adapters: remove model.lora")
+    check_state(job)
+
+
+def check_state(job: Job) -> None:
+    """Refuses training state that this engine cannot hold."""
+    for key, known in STATE.items():
+        if job.state(key) not in known:
+            raise JobError(f"the engine `fsdp` has no train.state.{key} = {job.state(key)!r}: use one of {known}")
+    if job.training.get("attention") not in ATTENTION:
+        raise JobError(f"the engine `fsdp` has no attention `{job.training['attention']}`: use eager or sdpa")
+    if job.state("weights") != job.state("moments"):
+        raise JobError("the engine `fsdp` keeps moments in the precision of weights: set both to bf16 or to f32")
+    if job.state("weights") == "bf16" and job.arrangement["precision"] != "bf16":
+        raise JobError("the engine `fsdp` has weights in bf16 for products in bf16 only: set train.precision = bf16")
 
 
 def build(job: Job, device: torch.device) -> nn.Module:
@@ -50,12 +76,22 @@ def build(job: Job, device: torch.device) -> nn.Module:
     shape = (job.degree("data") // shard, shard, tensor)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
     # Blocks move to the device one by one, when they are sharded: the whole model may not fit.
-    model = AutoModelForCausalLM.from_pretrained(job.initial, dtype=torch.float32)
+    attention = job.training.get("attention")
+    model = AutoModelForCausalLM.from_pretrained(
+        job.initial,
+        dtype=torch.bfloat16 if job.state("weights") == "bf16" else torch.float32,
+        **({"attn_implementation": attention} if attention else {}),
+    )
+    if job.state("loss") == "chunked":
+        chunk_loss(model)
     arrangement = job.arrangement
     policy = MixedPrecisionPolicy()
     if arrangement["precision"] == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options = {"mesh": mesh["replicate", "shard"], "mp_policy": policy}
+    if job.state("offload") == "all":
+        # Pinned memory needs a GPU, which copies from it.
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=device.type != "cpu")
     blocks = next(module for module in model.modules() if isinstance(module, nn.ModuleList))
     for index, block in enumerate(blocks):
         if tensor > 1:

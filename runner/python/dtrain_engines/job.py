@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 AXES = ("tensor", "context", "expert", "data", "pipeline")
+# The state of an arrangement that says nothing about it, as in recipes/src/state.rs.
+PLAIN_STATE = {"weights": "f32", "gradients": None, "moments": "f32", "offload": "none", "loss": "plain"}
 
 
 class JobError(Exception):
@@ -73,6 +75,10 @@ class Job:
     def arrangement(self) -> dict[str, Any]:
         """The arrangement of a step among the ranks."""
         return self.assignment["arrangement"]
+
+    def state(self, key: str) -> str | None:
+        """A setting of the training state: `weights`, `gradients`, `moments`, `offload` or `loss`."""
+        return {**PLAIN_STATE, **self.arrangement.get("state", {})}[key]
 
     def degree(self, axis: str) -> int:
         """The degree of parallelism along an axis: one of `AXES`."""

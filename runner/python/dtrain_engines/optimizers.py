@@ -48,8 +48,10 @@ class Lion(MomentumOptimizer):
         return direction
 
 
-def build(model: nn.Module, training: dict[str, Any]) -> torch.optim.Optimizer:
+def build(model: nn.Module, training: dict[str, Any], on_host: bool = False) -> torch.optim.Optimizer:
     """The optimizer of a training. Weight decay applies to matrices, not to norms and biases.
+
+    `on_host` says that the CPU updates the weights of a GPU, with the one kernel that uses all its cores.
 
     A group holds the parameters of one device mesh, since operations on several tensors need a common one.
     """
@@ -64,7 +66,7 @@ def build(model: nn.Module, training: dict[str, Any]) -> torch.optim.Optimizer:
     ]
     common = {"lr": training["learning_rate"], "betas": (rule["beta1"], rule["beta2"])}
     if rule["kind"] == "adamw":
-        return torch.optim.AdamW(decays, eps=rule["epsilon"], **common)
+        return torch.optim.AdamW(decays, eps=rule["epsilon"], fused=on_host or None, **common)
     if rule["kind"] == "sgd":
         return Sgd(decays, **common)
     if rule["kind"] == "lion":

@@ -57,7 +57,7 @@ class OnHosts(unittest.TestCase):
         found = cluster.manifest(folders[0] / "step-8")
         self.assertEqual(found, cluster.manifest(folders[1] / "step-8"))
         files = found.pop("files")
-        self.assertEqual(found, {"step": 8, "engine": "fsdp", "world": 4, "hosts": 2})
+        self.assertEqual(found, {"step": 8, "engine": "fsdp", "attempt": 1, "world": 4, "hosts": 2})
         names = [".metadata", *(f"__{rank}_0.distcp" for rank in range(4))]
         self.assertEqual(sorted(files), names)
         self.assertEqual([files[name]["host"] for name in names], [0, 0, 0, 1, 1])

@@ -43,6 +43,9 @@ FSDP = ["-m", "dtrain_engines.fsdp"]
 TITAN = [str(HERE / "cpu_shim.py"), "--module", "sample_config", "--config", "train"]
 ZERO_1, ZERO_2, ZERO_3 = ({"zero": zero, "shard": 2} for zero in "123")
 SPLIT_2 = {**ZERO_2, "schedule": "zero_bubble"}
+CHUNKED = {"state": {"loss": "chunked"}}
+BF16_WEIGHTS = {"precision": "bf16", "state": {"weights": "bf16", "moments": "bf16"}}
+BF16_ON_HOST = {"precision": "bf16", "state": {**BF16_WEIGHTS["state"], "offload": "all", "loss": "chunked"}}
 INTERLEAVED = {"schedule": "interleaved", "chunks": 2}
 
 
@@ -58,6 +61,7 @@ class Case:
     context: int = CONTEXT
     micro_batch: int | None = None
     save_every: int = 100
+    attention: str | None = None
 
     @property
     def program(self) -> list[str]:
@@ -83,6 +87,14 @@ CASES = [
     Case("fsdp: tensor 2, sgd", {"tensor": 2}, optimizer="sgd"),
     Case("fsdp: data 4 in shards of 2, zero 3, 2 micro-batches", {"data": 4}, ZERO_3, micro_batch=1),
     Case("fsdp: data 2, tensor 2, zero 3", {"data": 2, "tensor": 2}, ZERO_3),
+    Case("fsdp: data 2, zero 3, all state on the host", {"data": 2}, {**ZERO_3, "state": {"offload": "all"}}),
+    Case("fsdp: data 2, all state on the host, bf16", {"data": 2}, {"precision": "bf16", "state": {"offload": "all"}}),
+    Case("fsdp: data 2, zero 3, loss in chunks", {"data": 2}, {**ZERO_3, **CHUNKED}, micro_batch=2),
+    Case("fsdp: data 2, loss in chunks, tied", {"data": 2}, CHUNKED, "tied"),
+    Case("fsdp: tensor 2, loss in chunks, recompute", {"tensor": 2}, {**CHUNKED, "recompute": "full"}),
+    Case("fsdp: data 2, zero 3, loss in chunks, gpt2, eager", {"data": 2}, {**ZERO_3, **CHUNKED}, "gpt2", attention="eager"),
+    Case("fsdp: data 2, zero 3, bf16 weights", {"data": 2}, {**ZERO_3, **BF16_WEIGHTS}),
+    Case("fsdp: data 2, bf16 weights and all on the host", {"data": 2}, BF16_ON_HOST),
     Case("torchtitan: data 2", {"data": 2}),
     Case("torchtitan: data 2, zero 2, 2 micro-batches", {"data": 2}, ZERO_2, micro_batch=2),
     Case("torchtitan: data 2, zero 3", {"data": 2}, ZERO_3),
@@ -118,6 +130,13 @@ REFUSED = {
     "cannot split along the axis `pipeline`": Case("fsdp refuses: pipeline 2", {"pipeline": 2}),
     "cannot split a model of type `gpt2`": Case("fsdp refuses: tensor 2, gpt2", {"tensor": 2}, family="gpt2"),
     "has no optimizer `lamb`": Case("fsdp refuses: lamb", {"data": 2}, optimizer="lamb"),
+    "has no train.state.offload = 'optimizer'": Case(
+        "fsdp refuses: optimizer on the host", {"data": 2}, {"state": {"offload": "optimizer"}}
+    ),
+    "has weights in bf16 for products in bf16 only": Case(
+        "fsdp refuses: bf16 weights, f32", {"data": 2}, {**BF16_WEIGHTS, "precision": "f32"}
+    ),
+    "has no attention `flash`": Case("fsdp refuses: flash", {"data": 2}, attention="flash"),
     "NotImplementedError: Q_LEN 64": Case("torchtitan refuses: context 2 of 64 tokens", {"context": 2}),
 }
 
@@ -200,10 +219,13 @@ def job(root: Path, case: Case, rank: int, checkpoints: Path) -> dict:
         "clip": 1.0,
         "z_loss": 0.0,
         "seed": 7,
+        **({"attention": case.attention} if case.attention else {}),
     }
     return {
         "assignment": {
+            "attempt": 1,
             "rank": rank,
+            "placement": {"host": 0},
             "model": {"kind": "decoder", "context": case.context, "vocab": VOCAB, "tied": case.family == "tied"},
             "arrangement": {"layout": degrees, **arrangement, **case.arrangement},
             "training": training,

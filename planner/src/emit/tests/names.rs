@@ -28,7 +28,8 @@ fn all_known<'a>(names: impl IntoIterator<Item = &'a str>, path: &[&str]) {
 
 /// Returns all files of a format over the sample plans.
 fn files(format: ConfigFormat) -> Vec<ConfigFile> {
-    let emitted: Vec<_> = plans().iter().filter_map(|(_, plan)| emit(plan, format).ok()).collect();
+    let all: Vec<_> = plans().into_iter().chain(state::plans()).collect();
+    let emitted: Vec<_> = all.iter().filter_map(|(_, plan)| emit(plan, format).ok()).collect();
     assert!(emitted.len() >= 3, "{format:?} was refused too often");
     emitted.into_iter().flat_map(|emitted| emitted.files).collect()
 }
@@ -57,6 +58,7 @@ fn versions_are_those_whose_names_are_known() {
         ("deepspeed", deepspeed::VERSION),
         ("accelerate", hf_trainer::VERSION),
         ("transformers", hugging_face::VERSION),
+        ("peft", adapters::VERSION),
         ("maxtext", maxtext::VERSION),
     ] {
         assert_eq!(engines[package]["version"], version, "{package}");
@@ -120,15 +122,27 @@ fn torchtitan_has_every_name_and_keyword() {
 
 #[test]
 fn deepspeed_has_every_key_and_the_batch_is_the_product() {
+    let below = named(ConfigFormat::HfTrainer, "ds_config.json");
+    for config in below.iter().map(|text| serde_json::from_str::<Value>(text).expect("it is JSON")) {
+        all_known(keys(&config), &["deepspeed", "keys"]);
+        all_known(keys(&config["zero_optimization"]), &["deepspeed", "zero_optimization"]);
+    }
     for text in named(ConfigFormat::Deepspeed, "ds_config.json") {
         let config: Value = serde_json::from_str(&text).expect("it is JSON");
         all_known(keys(&config), &["deepspeed", "keys"]);
-        all_known(keys(&config["zero_optimization"]), &["deepspeed", "zero_optimization"]);
+        let zero = &config["zero_optimization"];
+        all_known(keys(zero), &["deepspeed", "zero_optimization"]);
+        for section in ["offload_optimizer", "offload_param"] {
+            if zero.get(section).is_some() {
+                all_known(keys(&zero[section]), &["deepspeed", section]);
+            }
+        }
         let schedule = config["scheduler"]["type"].as_str().expect("a name");
         all_known(keys(&config["scheduler"]["params"]), &["deepspeed", "scheduler", schedule]);
         for (section, list) in [
             ("tensor_parallel", "tensor_parallel"),
             ("expert_parallel", "expert_parallel"),
+            ("data_types", "data_types"),
             ("bf16", "precision"),
             ("fp16", "precision"),
         ] {
@@ -155,13 +169,32 @@ fn accelerate_and_transformers_have_every_key() {
     for config in &configs {
         all_known(keys(config), &["accelerate", "keys"]);
     }
-    for section in ["fsdp_config", "parallelism_config"] {
+    for section in ["fsdp_config", "parallelism_config", "deepspeed_config"] {
         let written = configs.iter().filter_map(|config| config.get(section)).flat_map(keys);
         all_known(written, &["accelerate", section]);
     }
     for text in named(ConfigFormat::HfTrainer, "training_arguments.yaml") {
         all_known(keys(&yaml(&text)), &["transformers", "training_arguments"]);
     }
+}
+
+#[test]
+fn peft_and_bitsandbytes_have_every_key() {
+    for format in [ConfigFormat::Deepspeed, ConfigFormat::HfTrainer] {
+        for (file, path) in [
+            ("adapter_config.json", ["peft", "adapter_config"]),
+            ("quantization_config.json", ["transformers", "quantization_config"]),
+        ] {
+            let texts = named(format, file);
+            assert!(!texts.is_empty(), "{format:?} has no {file}");
+            for text in texts {
+                all_known(keys(&serde_json::from_str(&text).expect("it is JSON")), &path);
+            }
+        }
+    }
+    let optimizers = named(ConfigFormat::HfTrainer, "training_arguments.yaml");
+    let optimizers: Vec<_> = optimizers.iter().map(|text| yaml(text)["optim"].clone()).collect();
+    all_known(optimizers.iter().map(|name| name.as_str().expect("a name")), &["transformers", "optimizers"]);
 }
 
 #[test]

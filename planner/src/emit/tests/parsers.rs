@@ -17,6 +17,7 @@ fn all() -> Vec<(String, Plan)> {
             all.push((format!("{name}-{}", scales.name()), newer::in_fp8(plan, Some(scales))));
         }
     }
+    all.extend(state::plans().map(|(name, plan)| (name.to_owned(), plan)));
     all
 }
 
@@ -36,9 +37,10 @@ fn the_engines_own_parsers_read_every_file() {
             folders.push(own);
         }
     }
-    // `tests/run` puts PyYAML into this one.
-    let own = root.join("target/test-data/python/bin/python");
-    let python = if own.exists() { own } else { "python3".into() };
+    // `tests/run parsers` puts the engines into the first, `tests/run` PyYAML into the second.
+    let own =
+        ["target/parsers", "target/test-data/python"].map(|folder| root.join(folder).join("bin/python"));
+    let python = own.into_iter().find(|path| path.exists()).unwrap_or_else(|| "python3".into());
     let script = root.join("tests/data/emit_check.py");
     let output = match Command::new(&python).arg(script).args(&folders).output() {
         Ok(output) => output,

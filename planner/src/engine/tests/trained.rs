@@ -24,7 +24,8 @@ fn engines_have_these_optimizers() {
     assert_eq!(has(&MEGATRON, Zero1), [Adamw, Lion]);
     assert_eq!(has(&MEGATRON, Zero3), [Adamw]);
     assert_eq!(has(&TORCHTITAN, Zero3), [Adamw]);
-    assert_eq!(has(&HF_TRAINER, Zero3), [Adamw, Lion, Sgd]);
+    assert_eq!(has(&HF_TRAINER, Zero0), [Adamw, Lion, Sgd]);
+    assert_eq!(has(&HF_TRAINER, Zero3), [Adamw, Sgd]);
     assert_eq!(has(&FSDP_PROGRAM, Zero3), [Adamw, Lion, Sgd]);
     assert_eq!(has(&DEEPSPEED, Zero3), [Adamw, Lion, Sgd]);
     assert_eq!(has(&JAX, Zero3), [Adamw]);

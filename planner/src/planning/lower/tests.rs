@@ -149,6 +149,18 @@ fn a_command_is_told_the_values_and_the_layout_of_its_plan() {
 }
 
 #[test]
+fn ranks_are_told_the_implementation_of_attention() {
+    let told = |attention| {
+        let plan = planned(|recipe| recipe.train.state.attention = attention);
+        let all = lower(&plan, plan.best(), &launch());
+        all.iter().map(|assignment| assignment.training.attention).collect::<Vec<_>>()
+    };
+    assert!(told(None).into_iter().all(|attention| attention.is_none()));
+    let eager = Some(dtrain_recipes::AttentionImplementation::Eager);
+    assert!(told(eager).into_iter().all(|attention| attention == eager));
+}
+
+#[test]
 fn ranks_are_told_the_weight_of_the_z_loss() {
     let told = |z_loss| {
         let plan = planned(|recipe| recipe.train.z_loss = z_loss);
