@@ -17,6 +17,7 @@ mod memory_limits;
 mod precision;
 mod ranking;
 mod stage_timeline;
+mod state;
 mod to_plan;
 mod tradeoffs;
 mod transformer;
@@ -37,6 +38,7 @@ pub use heterogeneous::{
     plan_mixed_cluster,
 };
 pub use memory_limits::MemoryLimit;
+pub use state::WayToFit;
 pub use to_plan::to_plan;
 pub use transformer::transformer;
 pub use worker_plan::{WorkerPlan, WorkerPlanRequest, plan_for_worker, worker_only_kind};
@@ -47,14 +49,16 @@ use crate::analytic::uncertainty::{
 };
 use crate::analytic::{Constants, MissingInputs, PeakMemory, Software, StepConfig, StepTimes};
 use crate::choice::tradeoffs::{CostBasis, Tradeoffs};
-use crate::engine::{EngineSupport, TrainingSpec};
+use crate::engine::{AttentionKernel, EngineSupport, TrainingSpec};
 use crate::hardware::{Assumption, HostGroup};
 use crate::step::timeline::Timeline;
 use crate::training::batch_size;
 use crate::training::decision::Decision;
 use crate::training::learning_rate;
 use crate::training::training_schedule::{self, StepAndValidationTime};
-use dtrain_recipes::{Decoder, LayoutPins, Model, Precision, Recipe, Tunable};
+use dtrain_recipes::{
+    AttentionImplementation, Decoder, LayoutPins, Model, Precision, Recipe, StatePins, Tunable,
+};
 use serde::Serialize;
 
 /// Relative difference from the best estimate up to which estimates are tied.
@@ -174,7 +178,7 @@ pub struct LayoutEstimate {
 pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<DatasheetPlan, DatasheetPlanError> {
     let recipe = request.recipe;
     let Asked { problem: asked, batch, precision } = problem(request)?;
-    let (problem, found) = fitting::search_that_fits(&asked, KEEP);
+    let (problem, found) = state::search_that_fits(&asked, KEEP);
     let preferred = ranking::rank_layouts(&problem, &found)?;
     let chosen = preferred.chosen.choice;
     let price = |one: &ranking::PessimisticLayout| layout_estimate(&problem, &one.choice.config);
@@ -252,8 +256,9 @@ fn problem_on(request: &DatasheetPlanRequest<'_>, groups: &[HostGroup]) -> Resul
         cluster: request.cluster,
         engine: Software::of_engine(request.engine, &training, precision.value, Constants::shipped()),
         runs_on: Some(EngineSupport { engine: request.engine, training }),
-        kernel: request.engine.style().kernel_on(request.cluster.gpu.generation().has_flash),
+        kernel: kernel(request, &recipe.train.state),
         products,
+        state: recipe.train.state.policy(dtrain_recipes::StatePolicy::PLAIN),
         batch: u32::try_from(batch.value).map_err(|_| DatasheetPlanError::NoBatch)?,
         pins: recipe.layout.clone(),
         sync: recipe.sync,
@@ -262,9 +267,21 @@ fn problem_on(request: &DatasheetPlanRequest<'_>, groups: &[HostGroup]) -> Resul
     Ok(Asked { problem, batch, precision })
 }
 
+/// Returns the attention kernel: the one that the recipe names, or that of the engine on the part.
+fn kernel(request: &DatasheetPlanRequest<'_>, pins: &StatePins) -> AttentionKernel {
+    let has_flash = request.cluster.gpu.generation().has_flash;
+    match pins.attention {
+        Some(AttentionImplementation::Eager) => AttentionKernel::Plain,
+        Some(AttentionImplementation::Sdpa | AttentionImplementation::Flash) if !has_flash => {
+            AttentionKernel::Flash1
+        }
+        Some(AttentionImplementation::Sdpa | AttentionImplementation::Flash) => AttentionKernel::Flash2,
+        None => request.engine.style().kernel_on(has_flash),
+    }
+}
+
 fn decoder(model: &Model) -> Result<&Decoder, DatasheetPlanError> {
     match model {
-        Model::Decoder(decoder) if decoder.lora.is_some() => Err(DatasheetPlanError::Adapters),
         Model::Decoder(decoder) => Ok(decoder),
         Model::Mlp(_) => Err(DatasheetPlanError::NoDecoder { kind: "mlp" }),
         Model::Cnn(_) => Err(DatasheetPlanError::NoDecoder { kind: "cnn" }),
@@ -337,7 +354,7 @@ fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlan
             needed: nearest.bytes / GIB,
             available: problem.cluster.memory / GIB,
             nearest: describe_layout(&nearest.config),
-            enough: fitting::enough_devices(problem),
+            ways: state::ways_to_fit(problem),
         },
         None => world_size::no_layout(problem, problem.cluster.devices),
     }

@@ -25,7 +25,9 @@ pub(crate) fn write(priors: &ConstantPriors, constants: &Constants, page: &Covar
             if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
                 table = name.to_owned();
             }
-            let key = line.split_once(" = ").map(|(key, _)| format!("{table}.{key}"));
+            // dtrain's program for FSDP2 has the constants of the models that it runs.
+            let of = if table == "fully_shard" { "hugging_face" } else { &table };
+            let key = line.split_once(" = ").map(|(key, _)| format!("{of}.{key}"));
             let fitted = key.and_then(|key| priors.0.iter().find(|prior| prior.constant.name == key));
             lines.push(
                 fitted.map_or_else(|| line.to_owned(), |prior| changed(line, prior.constant.of(constants))),

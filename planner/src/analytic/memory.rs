@@ -158,27 +158,34 @@ impl LayerMemory {
         let StageState { states, gradients, weights, gathered } = state(case, stage);
         let [activations, working] = self.alive(case, stage);
         let profile = &case.engine.profile;
-        // Gradients that are freed after a step grow while activations are freed.
-        let is_freed = profile.frees_gradients && case.config.micro_batches() <= 1.0;
-        let before = if is_freed { gradients } else { 0.0 };
-        let passes = activations + working - before;
         let update = if case.config.arrangement.state.offload == Offload::None {
             profile.update_copies * weights
         } else {
             0.0
         };
-        // At the end of the backward, all gradients stand beside the activations of one layer.
-        let after = self.input + self.working.min(working);
-        let working = passes.max(after).max(update) - activations;
-        let alive = states + gathered + activations + working;
-        PeakMemory {
-            states,
-            gathered,
-            activations,
-            working,
-            fragments: alive * (case.fragmentation() - 1.0),
-            process: process(case),
-        }
+        let at = |states: f64, activations: f64, working: f64| {
+            let alive = states + gathered + activations + working;
+            PeakMemory {
+                states,
+                gathered,
+                activations,
+                working,
+                fragments: alive * (case.fragmentation() - 1.0),
+                process: process(case),
+            }
+        };
+        // Gradients that are freed after a step grow while activations are freed.
+        let is_freed = profile.frees_gradients && case.config.micro_batches() <= 1.0;
+        let before = if is_freed { gradients } else { 0.0 };
+        let forward = at(states - before, activations, working);
+        let backward = at(states, self.input, self.working.min(working));
+        let updated = at(states, 0.0, update);
+        [backward, updated].into_iter().fold(
+            forward,
+            |most, other| {
+                if other.total() > most.total() { other } else { most }
+            },
+        )
     }
 }
 
@@ -303,8 +310,7 @@ fn state(case: &StepInputs<'_>, stage: StageLoad) -> StageState {
         Some(adapters) => (stage.layers * adapters.parameters(model) / t, 0.0),
     };
     let of = |part: fn(StateBytes) -> f64, is_sharded: bool| {
-        let bytes =
-            part(StateBytes::of(case).on_device(config.arrangement.state.offload, config.arrangement.zero));
+        let bytes = part(StateBytes::of(case).on_device(config.arrangement.state.offload));
         let (shard, expert_shard) =
             if is_sharded { (config.shard(), config.expert_shard()) } else { (1.0, 1.0) };
         bytes * (trained.0 / shard + trained.1 / expert_shard)
@@ -324,7 +330,7 @@ fn state(case: &StepInputs<'_>, stage: StageLoad) -> StageState {
 /// Returns the bytes per rank of `parameters` weights with their gradients and optimizer state.
 fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     let (profile, arrangement) = (&case.engine.profile, &case.config.arrangement);
-    let held = StateBytes::of(case).on_device(arrangement.state.offload, arrangement.zero);
+    let held = StateBytes::of(case).on_device(arrangement.state.offload);
     let StateBytes { weights, gradients, optimizer } = held;
     let all = held.sum();
     // Weights that come from host memory for each pass are counted as gathered.

@@ -1,8 +1,10 @@
 //! Bytes of the training state of a parameter, and the seconds to move it between host and device.
 
-use super::StepInputs;
 use super::local_parameters::LocalParameters;
-use dtrain_recipes::{LossKernel, MomentPrecision, Offload, StatePrecision, ZeroStage};
+use super::{StepConfig, StepInputs};
+use crate::engine::SoftwareStyle;
+use dtrain_protocol::Arrangement;
+use dtrain_recipes::{LossKernel, MomentPrecision, Offload, StatePolicy, StatePrecision};
 
 /// Bytes of the state of one trained parameter, by what they hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +29,11 @@ impl StateBytes {
             MomentPrecision::Int8 => 1.016,
         };
         let moments = case.engine.moments * moment;
-        let (weights, usual, master) = match (profile.has_master_copy, is_f32) {
+        // DeepSpeed below the Trainer of Hugging Face keeps its optimizer in host memory.
+        let is_deepspeed =
+            case.engine.style == SoftwareStyle::HuggingFace && policy.offload == Offload::Optimizer;
+        let has_master_copy = profile.has_master_copy || is_deepspeed;
+        let (weights, usual, master) = match (has_master_copy, is_f32) {
             (true, true) => (2.0, profile.gradient_bytes, 4.0),
             (false, true) => (4.0, 4.0, 0.0),
             (_, false) => (2.0, 2.0, 0.0),
@@ -46,27 +52,29 @@ impl StateBytes {
         self.weights + self.gradients + self.optimizer
     }
 
+    /// Returns the bytes that an update reads and writes.
+    fn traffic(self) -> f64 {
+        2.0 * self.weights + self.gradients + 2.0 * self.optimizer
+    }
+
     /// Returns the bytes that stay on the device under `offload`.
-    pub(super) fn on_device(self, offload: Offload, zero: ZeroStage) -> Self {
+    pub(super) fn on_device(self, offload: Offload) -> Self {
         match offload {
             Offload::None => self,
             // Gradients leave as they are reduced.
-            Offload::Optimizer if zero == ZeroStage::Zero0 => Self { optimizer: 0.0, ..self },
             Offload::Optimizer => Self { optimizer: 0.0, gradients: 0.0, ..self },
             Offload::All => Self { weights: 0.0, gradients: 0.0, optimizer: 0.0 },
         }
     }
 }
 
-/// Bytes that an optimizer reads and writes for each parameter with f32 weights, gradients and two moments:
-/// the state to which the constant `optimizer_bytes` belongs.
-const F32_TRAFFIC: f64 = 28.0;
-
 impl StepInputs<'_> {
-    /// Returns the bytes of memory traffic of the update of one parameter, relative to an update in f32.
+    /// Returns the bytes of memory traffic of the update of one parameter, relative to an update of plain state.
     pub(super) fn update_traffic(&self) -> f64 {
-        let StateBytes { weights, gradients, optimizer } = StateBytes::of(self);
-        (2.0 * weights + gradients + 2.0 * optimizer) / F32_TRAFFIC
+        let state = StatePolicy::PLAIN;
+        let arrangement = Arrangement { state, ..self.config.arrangement };
+        let plain = StepInputs { config: StepConfig { arrangement, ..self.config }, ..*self };
+        StateBytes::of(self).traffic() / StateBytes::of(&plain).traffic()
     }
 
     /// Returns the seconds in which the CPUs of a host update `owned` parameters of each of its ranks, and the
@@ -78,8 +86,7 @@ impl StepInputs<'_> {
         }
         let c = self.general();
         let ranks = self.config.ranks().min(self.links.per_host);
-        let StateBytes { weights, gradients, optimizer } = StateBytes::of(self);
-        let update = owned * ranks * (2.0 * weights + gradients + 2.0 * optimizer) / c.host_stream;
+        let update = owned * ranks * StateBytes::of(self).traffic() / c.host_stream;
         let returned = match self.config.arrangement.state.offload {
             Offload::Optimizer => self.engine.profile.wire_bytes * owned / self.links.host,
             Offload::None | Offload::All => 0.0,

@@ -222,6 +222,7 @@ pub(super) mod tests {
         runs_on: None,
         kernel: AttentionKernel::Fused,
         products: MatmulPrecision::Bits16,
+        state: dtrain_recipes::StatePolicy::PLAIN,
         batch: 512,
         pins: LayoutPins::default(),
         sync: dtrain_recipes::Synchronisation::EXACT,

@@ -70,9 +70,7 @@ pub(super) fn state_cells(row: &TableRow) -> Result<StateCells, String> {
     };
     let policy = StatePolicy {
         weights: if is_half { StatePrecision::Bf16 } else { StatePrecision::F32 },
-        gradients: gradients
-            .filter(|bytes| *bytes > 0.0)
-            .map(|bytes| if bytes > 2.0 { StatePrecision::F32 } else { StatePrecision::Bf16 }),
+        gradients: None,
         moments,
         offload: columns::choice(row, "offload", &OFFLOAD)?.unwrap_or_default(),
         loss: columns::choice(row, "loss", &LOSS)?.unwrap_or_default(),

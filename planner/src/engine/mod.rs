@@ -61,6 +61,15 @@ pub trait Engine: Sync + std::fmt::Debug {
         &StateSupport::PLAIN
     }
 
+    /// Returns the state or the adapters of `training` that the engine cannot hold in any layout; `None` if it
+    /// can hold all.
+    fn unsupported_state(&self, training: &TrainingSpec) -> Option<UnsupportedLayout>
+    where
+        Self: Sized,
+    {
+        state_support::of_training(self, training)
+    }
+
     /// Returns `true` if the engine keeps 16-bit weights beside an f32 copy; `None` if it does as its style.
     fn has_master_copy(&self) -> Option<bool> {
         None

@@ -3,7 +3,7 @@
 //! `check` runs them with the known inputs, `plan` and `run` with all; so `check` never accepts a recipe with
 //! known inputs that the others refuse here.
 
-use crate::engine::{TrainingSpec, UnsupportedLayout, engine_of_recipe};
+use crate::engine::{DTRAIN, Engine as _, TrainingSpec, UnsupportedLayout, engine_of_recipe};
 use crate::layout::space::{self, MICRO_BATCHES};
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
@@ -15,6 +15,7 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     if let Some(missing) = cannot_train(&recipe.model, supported_precision(&recipe.train.precision)) {
         return Err(PlanError::Untrainable(missing));
     }
+    worker_holds_state(recipe)?;
     let hosts = host.map_or_else(|| recipe.cluster.host_count().max(1), |host| host.hosts.get());
     if let Some(ranks) = recipe.cluster.ranks.filter(|ranks| !ranks.is_multiple_of(hosts)) {
         return Err(PlanError::UnevenHosts { ranks, hosts });
@@ -33,6 +34,21 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     match (recipe.layout.micro_batch, host) {
         (Some(micro), Some(host)) => limit_micro_batches(recipe, host, batch, micro),
         _ => Ok(()),
+    }
+}
+
+/// Refuses state that dtrain's own worker cannot hold, if it trains the recipe.
+fn worker_holds_state(recipe: &Recipe) -> Result<(), PlanError> {
+    let Model::Decoder(model) = &recipe.model else { return Ok(()) };
+    if recipe.engine.is_foreign() {
+        return Ok(());
+    }
+    match DTRAIN.unsupported_state(&TrainingSpec::of(model, &recipe.train)) {
+        Some(UnsupportedLayout { what, instead }) => {
+            let instead = if instead.is_empty() { "remove it" } else { instead };
+            Err(PlanError::EngineLacks { engine: DTRAIN.title(), what: what.into(), instead })
+        }
+        None => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::DatasheetPlanRequest;
 use super::describe_layout::describe_layout;
 use super::ranking::RankedLayouts;
+use super::state;
 use crate::analytic::search::{PricedLayout, SearchProblem, fastest_beside};
 use crate::analytic::{Constants, Software};
 use crate::engine::{self, EngineSupport};
@@ -85,6 +86,13 @@ pub(super) fn advice(
         let changed = SearchProblem { engine: software, runs_on, kernel, ..problem.clone() };
         Some((format!("the engine {}", engine.name()), changed))
     }));
+    if let Some(EngineSupport { engine, training }) = &problem.runs_on {
+        changes.extend(
+            state::changes(training.state)
+                .into_iter()
+                .filter_map(|change| Some((change.words.to_owned(), change.of(problem, *engine)?))),
+        );
+    }
     let before = f64::from(problem.batch) / seconds;
     let mut all: Vec<Advice> = changes
         .into_iter()

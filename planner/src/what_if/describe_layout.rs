@@ -45,6 +45,9 @@ pub fn describe_layout(config: &StepConfig) -> String {
             }
         }
     }
+    if !arrangement.state.is_plain() {
+        words += &format!(", {}", arrangement.state.describe());
+    }
     match arrangement.context_exchange {
         ContextExchange::Ring => {}
         ContextExchange::AllGather => words += ", keys and values gathered",

@@ -1,6 +1,8 @@
 //! Reasons why a recipe cannot be planned from data sheets.
 
+use super::state::WayToFit;
 use crate::planning::error::PlanError;
+use dtrain_recipes::Seconds;
 
 /// Reasons why a recipe cannot be planned from data sheets.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -41,11 +43,6 @@ pub enum DatasheetPlanError {
     /// dtrain's own worker has no plan for the recipe.
     #[error("{0}")]
     Worker(PlanError),
-    /// The recipe trains adapters, while the formulas count gradients and moments of every weight.
-    #[error(
-        "model.lora: adapters cannot be planned from data sheets; plan them on the machine itself, without --on"
-    )]
-    Adapters,
     /// The number of samples per step cannot be determined from the recipe.
     #[error(
         "train.batch is \"auto\" and objective.stop names neither steps, samples nor tokens: name one of them, or the batch"
@@ -120,7 +117,7 @@ pub enum DatasheetPlanError {
     /// No layout fits into device memory.
     #[error(
         "no layout fits: the nearest needs {needed:.1} GiB of {available:.1} GiB on each device ({nearest}){}",
-        enough.as_ref().map(|on| format!("; {on} are enough")).unwrap_or_default()
+        these_fit(ways)
     )]
     NothingFits {
         /// GiB on the heaviest rank of the layout closest to fitting.
@@ -129,7 +126,17 @@ pub enum DatasheetPlanError {
         available: f64,
         /// Layout closest to fitting, in words.
         nearest: String,
-        /// Devices of the same kind on which a layout fits, in words; `None` if no such number was found.
-        enough: Option<String>,
+        /// The cheapest ways to make the training fit.
+        ways: Vec<WayToFit>,
     },
+}
+
+/// Returns the ways to make a training fit, in words; empty if there are none.
+fn these_fit(ways: &[WayToFit]) -> String {
+    if ways.is_empty() {
+        return String::new();
+    }
+    let ways: Vec<String> =
+        ways.iter().map(|way| format!("{} ({} a step)", way.change, Seconds(way.step_seconds))).collect();
+    format!("; these fit, the cheapest first: {}", ways.join("; "))
 }

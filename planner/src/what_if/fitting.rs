@@ -44,9 +44,9 @@ pub(super) fn search_that_fits(asked: &SearchProblem, keep: usize) -> (SearchPro
 /// Largest factor by which more devices are tried.
 const MOST: u32 = 64;
 
-/// Returns the devices of the same kind, by doubling those of `problem`, on which a layout fits; `None` if
-/// none was found.
-pub(super) fn enough_devices(problem: &SearchProblem) -> Option<String> {
+/// Returns the devices of the same kind, by doubling those of `problem`, on which a layout fits, with the
+/// seconds of its step; `None` if none was found.
+pub(super) fn enough_devices(problem: &SearchProblem) -> Option<(HostGroup, f64)> {
     let HostGroup { devices, per_host, .. } = problem.cluster;
     let factors =
         std::iter::successors(Some(2), |factor| Some(factor * 2)).take_while(|factor| *factor <= MOST);
@@ -57,7 +57,7 @@ pub(super) fn enough_devices(problem: &SearchProblem) -> Option<String> {
         }
         let cluster = HostGroup { devices: more, per_host: host, ..problem.cluster };
         let larger = SearchProblem { cluster, ..problem.clone() };
-        fastest(&larger, f64::INFINITY)?;
-        Some(format!("{} ({}x{host})", cluster.part_count(), more / host))
+        let seconds = fastest(&larger, f64::INFINITY)?.seconds;
+        Some((cluster, seconds))
     })
 }

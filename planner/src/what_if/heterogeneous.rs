@@ -214,7 +214,7 @@ fn refusal(grouped: &GroupedProblem, pricer: &Pricer<'_>, found: &GroupedSearchR
         needed: fullest.peak_bytes / GIB,
         available: fullest.memory_bytes / GIB,
         nearest: describe_layout(&nearest.layout.config(grouped.batch())),
-        enough: None,
+        ways: Vec::new(),
     }
 }
 

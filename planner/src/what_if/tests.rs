@@ -1,6 +1,7 @@
 mod own;
 mod parts;
 mod requests;
+mod state;
 mod worker;
 
 use super::*;
@@ -354,7 +355,7 @@ fn as_row(found: &DatasheetPlan, framework: &str, attention: &str) -> TableRow {
 fn a_plan_and_the_estimate_of_its_row_agree() {
     let engines: [(&'static dyn Engine, &str, &str); 3] = [
         (&MEGATRON, "Megatron-Core", "fused"),
-        (&HF_TRAINER, "PyTorch FSDP", "flash"),
+        (&HF_TRAINER, "Hugging Face Trainer", "flash"),
         (&TORCHTITAN, "torchtitan compile", "flash"),
     ];
     for (engine, framework, attention) in engines {

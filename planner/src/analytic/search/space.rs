@@ -8,7 +8,7 @@ use crate::engine::{AttentionKernel, EngineSupport, UnsupportedLayout};
 use crate::hardware::HostGroup;
 use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
-use dtrain_recipes::{LayoutPins, Recompute, Synchronisation, ZeroStage};
+use dtrain_recipes::{LayoutPins, Recompute, StatePolicy, Synchronisation, ZeroStage};
 
 /// A training whose layout is to be found: model, cluster, engine and pins.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct SearchProblem {
     pub kernel: AttentionKernel,
     /// Number format of the products in linear layers.
     pub products: MatmulPrecision,
+    /// Precision and place of the training state.
+    pub state: StatePolicy,
     /// Samples per step.
     pub batch: u32,
     /// Values that the user fixed on some axes.
@@ -141,6 +143,7 @@ impl SearchProblem {
     /// Returns the arrangement from which all layouts of the search are derived.
     fn arrangement(&self) -> Arrangement {
         Arrangement {
+            state: self.state,
             precision: self.products.precision(),
             device: DeviceKind::Cuda,
             sync: self.sync,

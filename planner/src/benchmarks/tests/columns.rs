@@ -60,11 +60,12 @@ fn resolved(row: &TableRow) -> String {
         constants: _,
         unknown,
         is_model_assumed,
+        may_recompute,
         assumptions,
     } = resolve_training(row, Constants::shipped()).expect("every row can be priced");
     format!(
         "{model:?} {config:?} {engine:?} {gpu:?} {power} {kernel:?} {products:?} {links:?} {memory} \
-         {unknown:?} {is_model_assumed} {assumptions:?}"
+         {unknown:?} {is_model_assumed} {may_recompute} {assumptions:?}"
     )
 }
 
@@ -122,9 +123,9 @@ fn a_typed_column_decides_whatever_the_words_say() {
 #[test]
 fn a_value_that_a_typed_column_does_not_have_is_refused_with_those_that_it_has() {
     for (column, known) in [
-        ("style", "research, megatron, modern, fsdp, fully_shard, compiled, xla, dtrain"),
+        ("style", "research, megatron, modern, fsdp, hugging_face, fully_shard, compiled, xla, dtrain"),
         ("products", "fp32, tf32, bf16, fp16, fp8, fp8-block, fp4-block"),
-        ("gradients", "fp32, bf16, fp16"),
+        ("gradients", "fp32, bf16, fp16, none"),
         ("kernel", "unfused, plain, flash1, flash2, fused"),
         ("pipeline_schedule", "gpipe, 1f1b, interleaved, zero-bubble"),
         ("async_tp", "0, 1"),

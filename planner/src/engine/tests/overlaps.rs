@@ -91,6 +91,7 @@ fn overlap_that_is_priced_for_megatron_is_asked_for() {
             runs_on: None,
             kernel: AttentionKernel::Fused,
             products,
+            state: dtrain_recipes::StatePolicy::PLAIN,
             batch: arrangement.layout.readers() * MICRO_BATCHES,
             pins: LayoutPins::default(),
             sync: dtrain_recipes::Synchronisation::EXACT,

@@ -6,7 +6,9 @@ use crate::layout::rejection::Rejection;
 use crate::layout::space::recompute_options::recompute_options;
 use crate::pipeline_schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
-use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Tunable, ZeroStage};
+use dtrain_recipes::{
+    LayoutPins, Model, PipelineSchedule, Precision, Recipe, StatePolicy, Tunable, ZeroStage,
+};
 use std::num::NonZeroU32;
 
 /// Most chunks per pipeline stage to try, unless the recipe sets more: the number of messages grows with
@@ -111,7 +113,8 @@ pub(super) fn enumerate_arrangements(
     let base = Arrangement { layout, device, ..Arrangement::SINGLE };
     // A single replica needs no synchronization.
     let sync = if base.replicas() > 1 { recipe.sync } else { base.sync };
-    let base = Arrangement { sync, ..base };
+    let state = recipe.train.state.policy(StatePolicy::PLAIN);
+    let base = Arrangement { sync, state, ..base };
     let mut all = vec![base];
     let mut each = |options: &dyn Fn(&Arrangement) -> Vec<Arrangement>| {
         all = all.iter().flat_map(options).collect();

@@ -151,7 +151,10 @@ fn a_command_is_told_the_values_and_the_layout_of_its_plan() {
 #[test]
 fn ranks_are_told_the_implementation_of_attention() {
     let told = |attention| {
-        let plan = planned(|recipe| recipe.train.state.attention = attention);
+        let plan = planned(|recipe| {
+            recipe.engine = dtrain_recipes::TrainingEngine::Fsdp;
+            recipe.train.state.attention = attention;
+        });
         let all = lower(&plan, plan.best(), &launch());
         all.iter().map(|assignment| assignment.training.attention).collect::<Vec<_>>()
     };

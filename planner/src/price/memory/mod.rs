@@ -15,8 +15,8 @@ use activations::{ActivationSharding, OpBackend, SavedActivations, factor_bytes,
 use dtrain_protocol::shared_memory_layout::{MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Arrangement, DeviceKind};
 use dtrain_recipes::{
-    Activation, Bytes, Compression, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute,
-    ZeroStage,
+    Activation, Bytes, Compression, Model, MomentPrecision, Offload, Optimizer, OptimizerKind,
+    PipelineSchedule, Precision, Recompute, StatePrecision, ZeroStage,
 };
 pub use largest_tensor::LargestTensor;
 use serde::{Deserialize, Serialize};
@@ -215,12 +215,15 @@ fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> Sta
         |values: ParameterCounts| values.dense + u64::from(arrangement.layout.expert.get()) * values.experts;
     let frozen = held.parts.frozen(arrangement, stage);
     let written = (1 + moments) * written(parts.all()) + written(frozen);
+    let StateBytes { weight, gradient, moment } = StateBytes::of(arrangement);
     let saved = if is_on_host(arrangement) { 4 * written / replicas } else { 0 };
     let fixed = MemoryBreakdown {
-        weights: Bytes(4 * (share(ZeroStage::Zero3) + frozen.all()) + gathered),
+        weights: Bytes(weight * share(ZeroStage::Zero3) + 4 * frozen.all() + gathered),
         // Fresh gradients of a part lie beside the sums until they are added.
-        gradients: Bytes(4 * (share(ZeroStage::Zero2) + largest)),
-        optimizer: Bytes(4 * (moments * share(ZeroStage::Zero1) + kept_apart(arrangement) * parameters)),
+        gradients: Bytes(gradient * (share(ZeroStage::Zero2) + largest)),
+        optimizer: Bytes(
+            moment * moments * share(ZeroStage::Zero1) + 4 * kept_apart(arrangement) * parameters,
+        ),
         activations: Bytes(0),
         logits: Bytes(0),
         buckets: Bytes(buffers(arrangement, parameters, largest)),
@@ -255,6 +258,39 @@ fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> Sta
     let working = working.saturating_sub(logits) + if first { kept.outer } else { 0 };
     let stored = again * kept.again_stored + (blocks - again) * kept.block_stored;
     StageMemory { held: fixed, copies, stored, working, logits }
+}
+
+/// Bytes on the device of one value of the state that ranks train.
+#[derive(Clone, Copy, Debug)]
+struct StateBytes {
+    weight: u64,
+    gradient: u64,
+    moment: u64,
+}
+
+impl StateBytes {
+    /// Returns the bytes by the precision of the state; zero for state that a GPU keeps in host memory.
+    fn of(arrangement: &Arrangement) -> Self {
+        let of = |precision| match precision {
+            StatePrecision::F32 => 4,
+            StatePrecision::Bf16 => 2,
+        };
+        let state = &arrangement.state;
+        let all = Self {
+            weight: of(state.weights),
+            gradient: of(state.gradients.unwrap_or(state.weights)),
+            moment: match state.moments {
+                MomentPrecision::F32 => 4,
+                MomentPrecision::Bf16 => 2,
+                MomentPrecision::Int8 => 1,
+            },
+        };
+        match state.offload {
+            Offload::Optimizer if !is_on_host(arrangement) => Self { moment: 0, ..all },
+            Offload::All if !is_on_host(arrangement) => Self { weight: 0, gradient: 0, moment: 0 },
+            Offload::None | Offload::Optimizer | Offload::All => all,
+        }
+    }
 }
 
 /// Returns the bytes of send buffers on one rank, and of the memory shared between the ranks of a host.

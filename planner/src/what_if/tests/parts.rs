@@ -121,6 +121,6 @@ fn the_first_twenty_candidates_take_as_long_as_their_actions() {
     assert_eq!(found.best.len(), 20);
     for choice in &found.best {
         let walked = stage_timeline::timeline(&problem, &choice.config).expect("it ends").step_seconds;
-        assert!((walked / choice.seconds - 1.0).abs() < 0.031, "{walked} {choice:?}");
+        assert!((walked / choice.seconds - 1.0).abs() < 0.035, "{walked} {choice:?}");
     }
 }

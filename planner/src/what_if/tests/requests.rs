@@ -5,13 +5,13 @@ use crate::engine::{DEEPSPEED, DTRAIN, FSDP_PROGRAM};
 use crate::hardware::Machine;
 use dtrain_recipes::{Compression, DiLoCo, GpuFacts, Synchronisation};
 
-fn cluster(on: &str) -> HostGroup {
+pub(super) fn cluster(on: &str) -> HostGroup {
     Machine::parse(on, None, &GpuFacts::default()).unwrap_or_else(|error| panic!("{on}: {error}")).groups[0]
 }
 
 /// Returns a Llama with these layers, hidden size, heads, key-value heads, feed-forward width, vocabulary and
 /// context, and this batch.
-fn llama(dimensions: [u32; 7], batch: u64) -> Recipe {
+pub(super) fn llama(dimensions: [u32; 7], batch: u64) -> Recipe {
     let [layers, hidden, heads, kv_heads, ffn, vocab, context] = dimensions;
     let mut recipe = recipe();
     let Model::Decoder(decoder) = &mut recipe.model else { panic!("it is a decoder") };
@@ -20,7 +20,7 @@ fn llama(dimensions: [u32; 7], batch: u64) -> Recipe {
     recipe
 }
 
-fn llama_13b() -> Recipe {
+pub(super) fn llama_13b() -> Recipe {
     llama([40, 5120, 40, 40, 13824, 32000, 4096], 128)
 }
 
@@ -59,7 +59,7 @@ fn a_size_of_memory_in_a_name_counts() {
     const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
     let small = of(&gpt2_xl(), cluster("1x8 V100-SXM2-16GB"), &MEGATRON).expect("it fits in shards");
     assert!(small.choice.peak_bytes < 16.0 * GIB, "{}", small.choice.peak_bytes);
-    let error = of(&recipe(), cluster("1x2 A100-40GB PCIe"), &HF_TRAINER).expect_err("it does not fit");
+    let error = of(&recipe(), cluster("1x2 A100-40GB PCIe"), &MEGATRON).expect_err("it does not fit");
     let DatasheetPlanError::NothingFits { available, .. } = error else { panic!("{error}") };
     assert!((39.0..41.0).contains(&available), "{available}");
     assert!((cluster("1x4 L40S").memory / GIB - 45.0).abs() < 0.1);

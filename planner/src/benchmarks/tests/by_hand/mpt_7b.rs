@@ -46,7 +46,10 @@ fn products(notes: &mut Notes, part: Part) {
 
 fn attention(notes: &mut Notes) {
     let causal = 0.5 * 2.0 * 6.0 * 2048.0 * 2048.0 * (32.0 * (128.0 + 128.0));
-    let forward = notes.note("core forward", causal / notes.at("attention"));
+    let forward = notes.note(
+        "core forward",
+        causal * (1.0 + constant("general.attention_short") / 2048.0) / notes.at("attention"),
+    );
     notes.note("core backward", 3.12 * forward);
 }
 
@@ -106,7 +109,7 @@ fn step(notes: &mut Notes) {
 
 fn memory(notes: &mut Notes) {
     let layer = notes.at("layer parameters");
-    let states = notes.note("states", (8.0 + 8.0) * (32.0 * layer + V * H) / 8.0);
+    let states = notes.note("states", (4.0 + 8.0) * (32.0 * layer + V * H) / 8.0);
     let gathered = notes.note("gathered", 4.0 * layer + 2.0 * V * H);
     let through = M * ((4.0 + 2.0 * 2.0) * H + (2.0 + 4.0 + 2.0) * H + (2.0 + 2.0) * 16384.0);
     let sums = 4.0 * M * 32.0;
