@@ -1,7 +1,9 @@
 //! The table of all recipe keys, which the checker, the JSON Schema and `dtrain recipe keys` read.
 
+mod kind;
 mod value_type;
 
+pub use kind::Kind;
 pub use value_type::ValueType;
 
 use crate::architecture::{Activation, Family, Norm, Positions};
@@ -9,7 +11,7 @@ use crate::cluster::{Devices, LauncherKind, SshBackend};
 use crate::data::DataKind;
 use crate::decoder::AdaptedLayers;
 use crate::gpu_facts::GpuLink;
-use crate::keyword_enum::{KeywordEnum, Keywords, keyword_enum};
+use crate::keyword_enum::{KeywordEnum, Keywords};
 use crate::model::{Framework, MlpActivation};
 use crate::objective::Goal;
 use crate::recipe::{PipelineSchedule, Recompute};
@@ -20,22 +22,6 @@ use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::training_engine::TrainingEngine;
 use crate::tune::{PrunerKind, SamplerKind};
-
-keyword_enum! {
-    /// A kind of model. Some keys apply to some kinds only.
-    pub enum Kind {
-        /// A causal transformer.
-        Decoder = "decoder",
-        /// A multi-layer perceptron.
-        Mlp = "mlp",
-        /// A residual convolutional network.
-        Cnn = "cnn",
-        /// A custom network that the program registers.
-        Custom = "custom",
-        /// A foreign program that trains by itself.
-        Command = "command",
-    }
-}
 
 /// The meaning of an absent recipe key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -186,7 +186,6 @@ pub(super) fn refusal(error: &DatasheetPlanError) -> CommandError {
         | DatasheetPlanError::OtherEngine { .. }
         | DatasheetPlanError::DifferentHosts { .. }
         | DatasheetPlanError::Devices
-        | DatasheetPlanError::Adapters
         | DatasheetPlanError::NoBatch
         | DatasheetPlanError::Precision { .. }
         | DatasheetPlanError::Part { .. }
