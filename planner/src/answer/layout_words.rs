@@ -51,6 +51,9 @@ pub fn clauses(arrangement: &Arrangement, micro_batch: u32) -> Vec<String> {
     if arrangement.precision != Precision::F32 {
         clauses.push(arrangement.precision.name().into());
     }
+    if !arrangement.state.is_plain() {
+        clauses.push(arrangement.state.describe());
+    }
     if !arrangement.sync.is_exact() {
         clauses.push(format!("approximate: {}", arrangement.sync));
     }
