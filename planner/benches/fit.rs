@@ -96,7 +96,9 @@ fn fitted(
 
 /// Counts the sources of the runs that constants were fitted to.
 fn experience(observed: &[MeasuredRun<'_>]) -> Experience {
-    Experience::of(observed.iter().map(|run| (run.source.as_str(), run.training.case(), run.training.gpu)))
+    Experience::of_runs(
+        observed.iter().map(|run| (run.source.as_str(), run.training.case(), run.training.gpu)),
+    )
 }
 
 /// Returns the estimate of each row under constants fitted without its source.

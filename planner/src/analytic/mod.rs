@@ -23,6 +23,7 @@ pub mod matmul;
 pub mod memory;
 mod overlap;
 mod recompute;
+mod run_properties;
 pub mod search;
 pub mod site_calibration;
 pub mod software;

@@ -4,7 +4,7 @@
 //!
 //! [`Covariance`]: super::constants::covariance::Covariance
 
-use super::experience::DEVIATIONS;
+use super::run_properties::DEVIATIONS;
 use super::{Constants, MatmulPrecision, StepInputs, StepTimes, Transformer, topology};
 use crate::hardware::{GpuSpec, LinkClass};
 use crate::normal::cumulative;

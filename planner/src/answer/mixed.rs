@@ -135,8 +135,10 @@ fn reasons(plan: &MixedClusterPlan) -> Vec<Reason> {
         TieBreak::of(&config(plan, priced).arrangement, on.peak_bytes / on.memory_bytes)
     };
     let faster = plan.ties.iter().filter(|tie| tie.step_seconds < choice.step_seconds);
-    if let Some(tie) = faster.min_by(|a, b| a.step_seconds.total_cmp(&b.step_seconds)) {
-        let most = 100.0 * (1.0 - tie.step_seconds / choice.step_seconds);
+    let fastest = faster.min_by(|a, b| a.step_seconds.total_cmp(&b.step_seconds));
+    let most = |tie: &MixedLayoutEstimate| 100.0 * (1.0 - tie.step_seconds / choice.step_seconds);
+    // What reads as 0.0 % is no difference.
+    if let Some((tie, most)) = fastest.map(|tie| (tie, most(tie))).filter(|(_, most)| *most >= 0.05) {
         let why = key(choice).advantage_over(&key(tie)).unwrap_or("uses fewer groups");
         reasons.push(Reason::Faster { why: within_error(most, &format!("the choice {why}")) });
     }

@@ -62,6 +62,7 @@ fn read(name: &str, format: ConfigFormat) -> Lines {
         let value = match name.rsplit('.').next() {
             Some("json") => serde_json::from_str(text).expect("it is JSON"),
             Some("yaml") => yaml::documents(text).remove(0),
+            // Scripts have no values to compare.
             _ => continue,
         };
         found.append(&mut flat(name.split('.').next().expect("a name"), &value));
