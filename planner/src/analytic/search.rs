@@ -149,12 +149,12 @@ impl ShapeCostFunction<'_> {
             return;
         }
         let mut case = self.problem.at(&placement.config);
-        for micro_batch in micro_batches {
+        for (index, micro_batch) in micro_batches.iter().enumerate() {
             let open = StepConfig { micro_batch: *micro_batch, ..placement.config };
             case.config = open;
             // If a micro-batch did not fit, larger ones do not fit either; certain only if full recompute is
             // allowed.
-            if *micro_batch > 1
+            if index > 0
                 && self.modes.contains(&(Recompute::Full, 1))
                 && !placement
                     .may_fit(&case, MicroBatchModeCache::lower_bound(&self.ways, self.problem, &case))

@@ -92,11 +92,6 @@ impl Run {
             let train = recipe["train"].as_table_mut().expect("a section");
             train.insert("fp8_recipe".into(), scales.clone().into());
         }
-        if let Some(loss) = self.loss.as_ref().filter(|_| self.engine == "hf-trainer") {
-            let train = recipe["train"].as_table_mut().expect("a section");
-            let state = [("loss".to_owned(), toml::Value::from(loss.clone()))];
-            train.insert("state".into(), toml::Table::from_iter(state).into());
-        }
         Question { recipe, on: self.on.clone(), network: self.network, engine: self.engine.clone() }
     }
 
