@@ -1,6 +1,6 @@
 //! Plans models that only dtrain's own worker trains, for hosts that are known from data sheets.
 //!
-//! These are perceptrons, residual networks and custom networks. [`planning::plan`] prices them as on hosts
+//! These are perceptrons, residual networks and custom networks. [`planning::plan()`] prices them as on hosts
 //! that are at hand before anything is measured, with the links and the network of the [`HostGroup`].
 
 use super::{Advice, DatasheetPlanError};
