@@ -83,7 +83,7 @@ fn is_cheap(context: &Context, loaded: &LoadedRecipe) -> bool {
     let most = match &data.format {
         DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. } => return false,
         DataFormat::Text { tokenizer: Tokenizer::Bytes, documents: Documents::Files, .. } => MOST_BYTES,
-        DataFormat::Text { .. } => MOST_TEXT,
+        DataFormat::Text { .. } | DataFormat::Chat { .. } => MOST_TEXT,
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }
         | DataFormat::Csv { .. }

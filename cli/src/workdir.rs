@@ -177,6 +177,10 @@ fn patterns(data: &Data) -> Vec<(&'static str, &str)> {
         | DataFormat::Tokens { tokenizer: Some(path) } => {
             found.push(("data.tokenizer", path));
         }
+        DataFormat::Chat { tokenizer, template, .. } => {
+            found.push(("data.tokenizer", tokenizer));
+            found.extend(template.iter().map(|one| ("data.template", one.as_str())));
+        }
         DataFormat::Idx { labels, valid_labels } => {
             found.extend(labels.iter().map(|one| ("data.labels", one.as_str())));
             found.extend(valid_labels.iter().map(|one| ("data.valid_labels", one.as_str())));

@@ -14,6 +14,7 @@ pub mod device_check;
 pub mod event;
 pub mod failure;
 pub mod frame;
+pub mod hugging_face;
 pub mod ids;
 pub mod input_manifest;
 pub mod layout;

@@ -31,6 +31,25 @@ keyword_enum! {
         GeluTanh = "gelu_tanh",
         /// SwiGLU, `silu(gate) · up`: a feed-forward layer has three matrices instead of two.
         Swiglu = "swiglu",
+        /// GeGLU, `gelu_tanh(gate) · up`, as in Gemma: three matrices, as with SwiGLU.
+        Geglu = "geglu",
+    }
+}
+
+impl Activation {
+    /// Returns `true` if a feed-forward layer has a third matrix, the gate.
+    pub const fn is_gated(self) -> bool {
+        matches!(self, Self::Swiglu | Self::Geglu)
+    }
+}
+
+keyword_enum! {
+    /// The method that scales the angles of rotary positions, for contexts longer than those of pretraining.
+    pub enum RotaryScalingKind {
+        /// Every angle is divided by the factor.
+        Linear = "linear",
+        /// Llama 3.1: slow angles are divided by the factor, fast ones are not, those between partly.
+        Llama3 = "llama3",
     }
 }
 

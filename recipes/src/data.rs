@@ -36,6 +36,18 @@ pub enum DataFormat {
         #[serde(default, skip_serializing_if = "Separator::is_auto")]
         separator: Separator,
     },
+    /// JSON records of conversations, which a chat template turns into text.
+    Chat {
+        /// Path of the `tokenizer.json`; the chat template is beside it unless `template` names one.
+        tokenizer: String,
+        /// Path of the chat template; `None` for that of the tokenizer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        template: Option<String>,
+        /// Tokens that count in the loss.
+        loss_on: LossOn,
+        /// `true` if several conversations share a sequence, apart from each other.
+        packing: bool,
+    },
     /// Token shards: raw little-endian `u16` (nanoGPT) or the llm.c shard with its 1,024-byte header.
     Tokens {
         /// Path of the `tokenizer.json` that made the token shards; `None` if the recipe names none.
@@ -85,6 +97,8 @@ keyword_enum! {
         Text = "text",
         /// JSON lines, each one document.
         Jsonl = "jsonl",
+        /// JSON records of conversations.
+        Chat = "chat",
         /// Token shards, which hold tokens instead of text.
         Tokens = "tokens",
         /// IDX images and labels.
@@ -98,13 +112,23 @@ keyword_enum! {
     }
 }
 
+keyword_enum! {
+    /// The tokens of a conversation that count in the loss.
+    pub enum LossOn {
+        /// Those that the model writes: answers, and the ends of their turns.
+        Answers = "answers",
+        /// All tokens.
+        All = "all",
+    }
+}
+
 impl DataKind {
     /// Returns `true` if text models read documents from files of this format; other models read the rows of
     /// Parquet files as tables.
     pub(crate) fn is_text(self) -> bool {
         match self {
             Self::Text | Self::Jsonl | Self::Parquet => true,
-            Self::Tokens | Self::Idx | Self::Csv | Self::Images => false,
+            Self::Chat | Self::Tokens | Self::Idx | Self::Csv | Self::Images => false,
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Causal transformers (decoders): their sizes and parameter counts.
 
+mod attention;
+mod experts;
+mod lora;
 mod small;
 
+pub use attention::{LatentAttention, RotaryScaling, SlidingWindow};
+pub use experts::{DenseLayers, Experts};
+pub use lora::{AdaptedLayers, Lora};
+
 use crate::architecture::{Activation, Norm, Positions};
-use crate::keyword_enum::keyword_enum;
-use crate::state::FrozenPrecision;
 use serde::{Deserialize, Serialize};
 
 /// Default base of rotary positions (Su et al. 2021).
@@ -51,6 +56,9 @@ pub struct Decoder {
     /// Base of rotary positions; `None`: [`ROTARY_BASE`]. To read it, use [`Decoder::rotary_base()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotary_base: Option<u64>,
+    /// Scaling of the angles of rotary positions; `None`: they are not scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotary_scaling: Option<RotaryScaling>,
     /// Epsilon of norms; `None`: [`NORM_EPSILON`]. To read it, use [`Decoder::norm_epsilon()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub norm_epsilon: Option<f64>,
@@ -58,6 +66,19 @@ pub struct Decoder {
     /// it, use [`Decoder::qkv_bias()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qkv_bias: Option<bool>,
+    /// `true` if each head of queries and keys passes an RMS norm before its positions (QK norm).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub qk_norm: bool,
+    /// Factor of the scores of attention; `None`: `1 / sqrt(head_width)`. Only with `qk_norm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention_scale: Option<f64>,
+    /// `true` if the outputs of attention and of the feed-forward layer pass a norm too, before they are added
+    /// to the residual stream.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub post_norm: bool,
+    /// `true` if embeddings are multiplied by the square root of `hidden`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub scaled_embedding: bool,
     /// Multi-head latent attention; `None`: multi-head or grouped-query attention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<LatentAttention>,
@@ -72,134 +93,14 @@ pub struct Decoder {
     pub lora: Option<Lora>,
 }
 
-/// Low-rank adapters (LoRA; Hu et al. 2021, arXiv 2106.09685): a linear layer of weight `W` computes
-/// `x·W + alpha / rank · x·A·B`. `A: [in, rank]` and `B: [rank, out]` are trained, all other weights frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lora {
-    /// Rank of the adapters: columns of `A`, and rows of `B`.
-    pub rank: u32,
-    /// Numerator of the adapters' scale, `alpha / rank`.
-    pub alpha: f64,
-    /// Linear layers of each block that have adapters.
-    pub layers: AdaptedLayers,
-    /// Precision of the frozen weights; `None` for that of products.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub base: Option<FrozenPrecision>,
-}
-
-keyword_enum! {
-    /// The linear layers of a block that have low-rank adapters.
-    pub enum AdaptedLayers {
-        /// All linear layers of attention and of the feed-forward layer.
-        All = "all",
-        /// The linear layers of attention: queries, keys, values and output.
-        Attention = "attention",
-        /// The linear layers of the feed-forward layer.
-        Ffn = "ffn",
-    }
-}
-
-impl Lora {
-    /// Returns the scale of the adapters: `alpha / rank`, the factor of `x·A·B`.
-    pub fn scale(&self) -> f64 {
-        self.alpha / f64::from(self.rank)
-    }
-
-    /// Returns `true` if the linear layers of attention have adapters.
-    pub fn adapts_attention(&self) -> bool {
-        self.layers != AdaptedLayers::Ffn
-    }
-
-    /// Returns `true` if the feed-forward layer has adapters.
-    pub fn adapts_ffn(&self) -> bool {
-        self.layers != AdaptedLayers::Attention
-    }
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434): queries, keys and values pass through
-/// low-rank projections. A head of queries and keys has `head_width` channels without positions and `rotary`
-/// with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LatentAttention {
-    /// Rank of the low-rank projection of queries (`q_lora_rank`).
-    pub query: u32,
-    /// Rank of the low-rank projection that keys and values share (`kv_lora_rank`).
-    pub key_value: u32,
-    /// Channels per head of queries and keys that have rotary positions (`qk_rope_head_dim`); all heads share
-    /// those of the keys.
-    pub rotary: u32,
-    /// Channels per head of values (`v_head_dim`).
-    pub value: u32,
-}
-
-/// The window of sliding-window attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlidingWindow {
-    /// Size of the window: the number of tokens that a token attends to, itself included.
-    pub tokens: u32,
-    /// Period of full attention: every n-th layer attends to all earlier tokens instead; `None`: no layer
-    /// does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub every: Option<u32>,
-}
-
-/// A mixture of experts in place of each feed-forward layer.
-///
-/// A router gives every token a probability for each expert. The token passes the experts with the largest
-/// ones. Their outputs are summed with these probabilities as weights, scaled to sum to one. With one expert
-/// per token the weight is not scaled: it would always be one, and the router would learn nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Experts {
-    /// Number of experts in each block.
-    pub count: u32,
-    /// Number of experts that each token is routed to; at most `count`.
-    pub per_token: u32,
-    /// Capacity factor: the most tokens of one sequence that an expert takes, as a multiple of an even share.
-    /// Later tokens skip the expert. `None`: no limit.
-    pub capacity: Option<f64>,
-    /// Weight of the load-balancing loss that is added to the cross-entropy; 0 for none.
-    pub balance: f64,
-    /// Total width of the shared experts, which every token passes through with weight 1; `None`: no shared
-    /// experts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shared_ffn: Option<u32>,
-    /// Leading layers that are dense instead of having experts; `None`: every layer has experts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dense: Option<DenseLayers>,
-}
-
-/// The leading dense layers of a mixture of experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DenseLayers {
-    /// Number of leading dense layers; fewer than the layers of the model.
-    pub layers: u32,
-    /// Feed-forward width of the dense layers.
-    pub ffn: u32,
-}
-
-impl Experts {
-    /// Returns a mixture of `count` experts, `per_token` of them per token, without a capacity limit or
-    /// shared experts.
-    pub const fn new(count: u32, per_token: u32) -> Self {
-        Self { count, per_token, capacity: None, balance: 0.01, shared_ffn: None, dense: None }
-    }
-
-    /// Returns the most tokens that one expert takes from a sequence of `length` tokens; at least one.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "a length in tokens, far below 2^52; more than fits means everything"
-    )]
-    pub fn most(&self, length: usize) -> usize {
-        let even = length as f64 * f64::from(self.per_token) / f64::from(self.count);
-        self.capacity.map_or(length, |capacity| ((capacity * even).ceil() as usize).max(1))
-    }
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl Decoder {
@@ -264,7 +165,7 @@ impl Decoder {
             all.push(("attention.out", [q, h]));
         }
         if lora.adapts_ffn() {
-            if self.activation == Activation::Swiglu {
+            if self.activation.is_gated() {
                 all.push(("ffn.gate", [h, f]));
             }
             all.extend([("ffn.up", [h, f]), ("ffn.down", [f, h])]);
@@ -313,15 +214,21 @@ impl Decoder {
         let Some(all) = self.experts else { return self.dense_block_parameters() };
         let routed = u64::from(experts).saturating_mul(self.matrices(self.ffn));
         let shared = all.shared_ffn.map_or(0, |width| self.matrices(width));
-        let router = u64::from(self.hidden) * u64::from(all.count);
-        routed.saturating_add(shared + router + self.attention_parameters() + 2 * self.norm_parameters())
+        let gate = if all.shared_gate { u64::from(self.hidden) } else { 0 };
+        let router = u64::from(self.hidden) * u64::from(all.count) + gate;
+        routed.saturating_add(shared + router + self.attention_parameters() + self.block_norm_parameters())
     }
 
     /// Returns the number of parameters of one dense block.
     pub fn dense_block_parameters(&self) -> u64 {
         let (h, f) = (u64::from(self.hidden), u64::from(self.dense_ffn()));
         let bias = if self.bias { self.up_matrices() * f + h } else { 0 };
-        self.attention_parameters() + self.matrices(self.dense_ffn()) + bias + 2 * self.norm_parameters()
+        self.attention_parameters() + self.matrices(self.dense_ffn()) + bias + self.block_norm_parameters()
+    }
+
+    /// Returns the number of parameters of the norms of one block, without those inside of attention.
+    fn block_norm_parameters(&self) -> u64 {
+        (if self.post_norm { 4 } else { 2 }) * self.norm_parameters()
     }
 
     /// Returns the number of parameters of a multi-token-prediction layer: a block, the projection that joins
@@ -339,7 +246,8 @@ impl Decoder {
             let packed = queries + 2 * self.key_width();
             let of_packed = if self.qkv_bias() { packed } else { 0 };
             let of_output = if self.bias { h } else { 0 };
-            return h * packed + queries * h + of_packed + of_output;
+            let norms = if self.qk_norm { 2 * width } else { 0 };
+            return h * packed + queries * h + of_packed + of_output + norms;
         };
         let [query, key_value, rotary, value] =
             [latent.query, latent.key_value, latent.rotary, latent.value].map(u64::from);
@@ -352,7 +260,7 @@ impl Decoder {
 
     /// Returns the number of up-projections in a feed-forward layer: 2 with a gate, otherwise 1.
     fn up_matrices(&self) -> u64 {
-        if self.activation == Activation::Swiglu { 2 } else { 1 }
+        if self.activation.is_gated() { 2 } else { 1 }
     }
 
     /// Returns the number of parameters of the matrices of a feed-forward layer of this width.

@@ -42,14 +42,16 @@ pub mod units;
 pub mod url;
 pub mod workdir;
 
-pub use architecture::{Activation, Family, Norm, Positions};
+pub use architecture::{Activation, Family, Norm, Positions, RotaryScalingKind};
 pub use check::{CheckContext, CheckedRecipe, FilePattern, ResolvedValue, check};
 pub use cluster::{Cluster, Devices, Host, LauncherKind, Slurm, SshBackend};
 pub use custom_model::{CustomModel, InputSignature, Outline, PartOutline};
-pub use data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, ValidationSource};
+pub use data::{
+    Columns, Data, DataFormat, DataKind, Documents, LossOn, Separator, Tokenizer, ValidationSource,
+};
 pub use decoder::{
     AdaptedLayers, Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE,
-    SlidingWindow,
+    RotaryScaling, SlidingWindow,
 };
 pub use document::{Document, Leaf, OLD_KEYS, OLD_WORDS};
 pub use extends::resolve_extends;

@@ -53,7 +53,17 @@ fn with(key: &Key, word: &str) -> CheckedRecipe {
     let quoted = format!("{word:?}");
     let (kind, more): (Kind, &[(&str, &str)]) = match (key.path, word) {
         ("model.kind", kind) => (Kind::from_name(kind).expect("a kind"), &[]),
-        ("model.lora.layers", _) => (Kind::Decoder, &[("model.lora.rank", "8")]),
+        ("model.lora.layers" | "model.lora.base", _) => (Kind::Decoder, &[("model.lora.rank", "8")]),
+        ("model.rotary_scaling.kind", _) => {
+            (Kind::Decoder, &[("model.positions", "\"rotary\""), ("model.rotary_scaling.factor", "2.0")])
+        }
+        ("data.format", "chat") => {
+            (Kind::Decoder, &[("data.tokenizer", "\"t.json\""), ("model.vocab", "256")])
+        }
+        ("data.loss_on", _) => (
+            Kind::Decoder,
+            &[("data.format", "\"chat\""), ("data.tokenizer", "\"t.json\""), ("model.vocab", "256")],
+        ),
         ("data.format", "tokens") => (Kind::Decoder, &[("model.vocab", "256")]),
         ("data.format", "csv") => (Kind::Mlp, &[]),
         ("data.format", "idx") => (Kind::Cnn, &[("data.labels", "\"labels\"")]),

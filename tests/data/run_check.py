@@ -86,6 +86,14 @@ def check_flaky(folder, names, code, expected):
     assert (done.returncode, last) == (code, expected), f"{names}: {done.returncode}\n{done.stdout}"
 
 
+def command(process):
+    """Returns the command line of a process, and nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def check_interrupt(folder, number):
     """Asserts that a signal to `tests/run` alone ends its tests and what they left behind."""
     folder.mkdir()
@@ -93,8 +101,7 @@ def check_interrupt(folder, number):
     deadline = time.monotonic() + 60
 
     def sleeps():
-        lines = [(child, Path(f"/proc/{child}/cmdline")) for child in below(process.pid)]
-        return {child for child, line in lines if line.exists() and line.read_bytes() == b"sleep\0001000\0"}
+        return {child for child in below(process.pid) if command(child) == b"sleep\0001000\0"}
 
     while len(found := sleeps()) < 2:
         assert time.monotonic() < deadline and process.poll() is None, "the test and its daemon do not run"

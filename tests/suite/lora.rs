@@ -114,8 +114,10 @@ fn what_adapters_cannot_be_is_refused_with_the_key() {
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(said.contains(words), "{said}");
     }
-    let refused = house.expect(2, ["plan", &recipe, "--set", RANK, "--on", "1x8 H100"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("model.lora"));
+    let elsewhere = ["--set", "train.batch=8", "--on", "1x8 H100", "--engine", "megatron"];
+    let refused = house.expect(2, ["plan", &recipe, "--set", RANK].into_iter().chain(elsewhere));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("model.lora"), "{said}");
     house.expect(
         0,
         ["init", "adapters.toml", "--from", &fixture("llama").display().to_string(), "--lora", "8"],

@@ -204,9 +204,10 @@ pub(crate) fn preprocessing(reader: &TensorReader, trained: &TrainedModel) -> Re
         DataFormat::Csv { .. } | DataFormat::Parquet { .. } | DataFormat::Images { .. } => {
             Ok(recipe_data(reader, trained)?.preprocessing.unwrap_or_default())
         }
-        DataFormat::Idx { .. } | DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
-            Ok(Preprocessing::default())
-        }
+        DataFormat::Idx { .. }
+        | DataFormat::Text { .. }
+        | DataFormat::Chat { .. }
+        | DataFormat::Tokens { .. } => Ok(Preprocessing::default()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Train step: executes the actions of one optimizer step, in the order of the assignment's pipeline
 //! schedule (such as 1F1B).
 
-use crate::data::MicroBatchLoader;
+use crate::data::{IGNORED, MicroBatchLoader};
 use crate::loss_scale::LossScale;
 use crate::mesh::Mesh;
 use crate::network::{ModelInput, context_parallel};
@@ -14,12 +14,13 @@ use crate::parallel::{
     step_totals, update,
 };
 use crate::snapshot::CopyCompletion;
-use crate::stage::{ForwardOutput, Stage};
+use crate::stage::{ForwardOutput, LossWeights, Stage};
 use crate::step_timer::{DeviceClock, Slowdown, StepPhase, StepTimer};
 use dtrain_protocol::learning_rate_warmup_and_decay::{LearningRateSchedule, SchedulePosition};
 use dtrain_protocol::{
     Action, Failure, GradientNoise, Hyperparameters, Neighbor, Pass, PhaseTimes, RunUntil, StepId,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -87,7 +88,8 @@ pub(crate) fn run_step(
         times: PhaseTimes::default(),
     };
     let measured = DeferredLossFigures::default();
-    let mut run = TrainStep { replica, done, totals: flags, measured, outcome, watch, is_timed };
+    let counted = BTreeMap::new();
+    let mut run = TrainStep { replica, done, totals: flags, measured, counted, outcome, watch, is_timed };
     for _ in 0..fresh {
         let square = run.replica.noise.as_ref().map_or(0.0, NoiseGauge::own);
         run.totals = StepTotals { square, ..flags };
@@ -147,6 +149,8 @@ struct TrainStep<'r, 'a> {
     totals: StepTotals,
     /// Losses that are not in the totals yet.
     measured: DeferredLossFigures,
+    /// For passes over packed sequences, the number of targets that count in the pass and in the whole step.
+    counted: BTreeMap<Pass, (usize, u64)>,
     outcome: StepOutcome,
     watch: StepTimer,
     /// True if the device is synchronized at the end of every phase.
@@ -198,13 +202,17 @@ impl TrainStep<'_, '_> {
     }
 
     fn forward(&mut self, pass: Pass, stream: &mut MicroBatchLoader) -> Result<StepPhase, Failure> {
-        let reads = self.replica.stage.reads_samples(pass.chunk);
+        let reads = stream.is_packed() || self.replica.stage.reads_samples(pass.chunk);
         let batch = if reads { Some(stream.next()?) } else { None };
         let batch = batch.map(|batch| context_parallel::cut(batch, &self.replica.mesh.partners().context));
         self.record_phase(StepPhase::Data);
 
         let Replica { stage, messages, mesh, .. } = &mut *self.replica;
         let samples = batch.as_ref().map_or(ModelInput::NOTHING, ModelInput::of);
+        if let Some(packed) = samples.packed() {
+            let counted = samples.targets().iter().filter(|target| **target != IGNORED).count();
+            self.counted.insert(pass, (counted, packed.step_targets));
+        }
         match stage.forward(pass, messages.take(Neighbor::Previous, pass), &samples) {
             ForwardOutput::Loss(figures) if mesh.reports_loss() => self.measured.add(figures),
             ForwardOutput::Loss(_) => {}
@@ -215,7 +223,7 @@ impl TrainStep<'_, '_> {
 
     fn backward(&mut self, pass: Pass, last: FinalBackward) -> StepPhase {
         self.before_last(last);
-        let weight = self.weight();
+        let weight = self.weight(pass);
         let Replica { stage, reduction, outer, messages, mesh, .. } = &mut *self.replica;
         let is_final = last.of_chunk && outer.is_none();
         let upstream = messages.take(Neighbor::Next, pass);
@@ -229,7 +237,7 @@ impl TrainStep<'_, '_> {
     }
 
     fn backward_input(&mut self, pass: Pass) -> StepPhase {
-        let weight = self.weight();
+        let weight = self.weight(pass);
         let Replica { stage, messages, .. } = &mut *self.replica;
         let upstream = messages.take(Neighbor::Next, pass);
         if let Some(gradient) = stage.backward_input(pass, upstream, weight) {
@@ -263,17 +271,20 @@ impl TrainStep<'_, '_> {
         step_totals::send(&self.totals, self.replica.mesh.world());
     }
 
-    /// Returns the weight of a micro-batch's mean loss on this rank in the loss of the batch, times the
-    /// loss scale.
+    /// Returns the weights of a pass on this rank in the loss of the batch, times the loss scale. The loss is the
+    /// mean over the targets that count, in packed sequences as many as there happen to be.
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
-    fn weight(&self) -> f32 {
+    fn weight(&mut self, pass: Pass) -> LossWeights {
+        let counted = self.counted.remove(&pass);
         let Replica { training, outer, loss_scale, mesh, .. } = &*self.replica;
         // A replica that moves by itself knows its own samples only.
         let batch = if outer.is_some() { training.share.end - training.share.start } else { training.batch };
         // The mean over this rank's part of the sequences stands for as large a part of the batch.
         let parts = batch * u64::from(mesh.partners().context.size());
         let scale = loss_scale.as_ref().map_or(1.0, LossScale::scale);
-        scale * (f64::from(training.micro_batch) / parts as f64) as f32
+        let penalty = scale * (f64::from(training.micro_batch) / parts as f64) as f32;
+        let share = |(own, all): (usize, u64)| scale * (own as f64 / all.max(1) as f64) as f32;
+        LossWeights { loss: counted.map_or(penalty, share), penalty }
     }
 
     /// Exchanges pipeline messages with a neighboring stage.

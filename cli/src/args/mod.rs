@@ -17,7 +17,9 @@ pub(crate) use data::DataArgs;
 pub(crate) use doctor::{DeviceChoice, DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
 pub(crate) use engine::{EngineCommand, EngineInstallArgs, EngineListArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
-pub(crate) use model::{EvaluateArgs, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs};
+pub(crate) use model::{
+    EvaluateArgs, GgufWeights, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs,
+};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};
 pub(crate) use train::{
     CheckArgs, EngineName, EstimateArgs, InitArgs, LayerArgs, PlanArgs, ProbeArgs, RecipeArgs,

@@ -37,6 +37,10 @@ pub(crate) struct ModelExportArgs {
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) to: ModelFormat,
 
+    /// Type of the weights in a GGUF file [default: f16]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) weights: Option<GgufWeights>,
+
     /// Folder to write
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: PathBuf,
@@ -53,15 +57,28 @@ pub(crate) struct ModelExportArgs {
 /// Format of weights that `--to` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelFormat {
-    /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2), adapters
-    /// merged
+    /// A folder of Hugging Face transformers (decoders of one of its families), adapters merged
     Hf,
+    /// One GGUF file for llama.cpp (decoders of a family that it has), adapters merged
+    Gguf,
     /// One ONNX file, for mlp and cnn
     Onnx,
     /// A folder of Hugging Face peft with the adapters alone (decoders with `model.lora`)
     Peft,
     /// One safetensors file with dtrain's names, for every model
     Safetensors,
+}
+
+/// Type of the weights in a GGUF file; norms, biases and routers are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GgufWeights {
+    /// 4 bytes a weight
+    F32,
+    /// 2 bytes a weight
+    F16,
+    /// 8.5 bits a weight, in blocks of 32 with a common scale
+    #[value(name = "q8_0")]
+    Q8,
 }
 
 #[derive(Args, Debug)]

@@ -102,6 +102,7 @@ fn format(format: &DataFormat) -> &'static str {
         DataFormat::Text { documents: Documents::Files, .. } => "text",
         DataFormat::Text { documents: Documents::JsonLines(_), .. } => "records of JSON",
         DataFormat::Text { documents: Documents::Parquet(_), .. } => "text in Parquet files",
+        DataFormat::Chat { .. } => "conversations",
         DataFormat::Tokens { .. } => "token shards",
         DataFormat::Idx { .. } => "IDX images",
         DataFormat::Images { .. } => "images in folders",

@@ -1,6 +1,6 @@
 //! `dtrain model export`: writes a trained model's weights for other programs.
 
-use crate::args::{ModelExportArgs, ModelFormat};
+use crate::args::{GgufWeights, ModelExportArgs, ModelFormat};
 use crate::checkpoint_sources::CheckpointSelector;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::{pretrained, trials};
 use dtrain_protocol::StepId;
 use dtrain_recipes::{Model, Recipe};
 use dtrain_worker::checkpoint::TensorReader;
-use dtrain_worker::pretrained::{PretrainedError, WeightFormat, export};
+use dtrain_worker::pretrained::{GgufType, PretrainedError, WeightFormat, export};
 use serde::Serialize;
 use std::fs;
 use std::io;
@@ -23,6 +23,9 @@ struct ExportedModel<'a> {
     step: StepId,
     folder: &'a Path,
     files: &'a [PathBuf],
+    /// What another program computes otherwise, or what had to be stored otherwise.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'a [String],
 }
 
 /// Writes the weights of a trial in a format of other programs.
@@ -53,7 +56,19 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
     }
     let checkpoint =
         find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(args.step.map(StepId)))?;
+    if args.weights.is_some() && args.to != ModelFormat::Gguf {
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            "--weights is the type of the weights in a GGUF file",
+        )
+        .hint("add `--to gguf`, or leave it out"));
+    }
     let format = match args.to {
+        ModelFormat::Gguf => WeightFormat::Gguf(match args.weights {
+            Some(GgufWeights::F32) => GgufType::F32,
+            Some(GgufWeights::F16) | None => GgufType::F16,
+            Some(GgufWeights::Q8) => GgufType::Q8,
+        }),
         ModelFormat::Hf => WeightFormat::HuggingFace,
         ModelFormat::Onnx => WeightFormat::Onnx,
         ModelFormat::Peft => WeightFormat::Peft,
@@ -68,18 +83,26 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
         .and_then(|()| {
             export(&reader, &recipe.model, format, &temporary).map_err(|error| pretrained_failed(&error))
         })
-        .and_then(|files| {
-            move_into_place(&temporary, &out, &files).map(|()| files).map_err(|error| cannot(&out, &error))
+        .and_then(|written| {
+            let moved = move_into_place(&temporary, &out, &written.files);
+            moved.map(|()| written).map_err(|error| cannot(&out, &error))
         });
     if written.is_err() {
         // Removes incomplete files.
         drop(remove(&temporary));
     }
-    let files = written?;
+    let written = written?;
+    let files = &written.files;
     if context.out.json {
         context.out.json(
             "exported",
-            &ExportedModel { trial: label, step: checkpoint.step, folder: &out, files: &files },
+            &ExportedModel {
+                trial: label,
+                step: checkpoint.step,
+                folder: &out,
+                files,
+                notes: &written.notes,
+            },
         )?;
     } else {
         context.out.say(&format!(
@@ -87,6 +110,9 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
             checkpoint.step,
             shell_quoted(args.out.display())
         ));
+        for note in &written.notes {
+            context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
+        }
     }
     Ok(ExitReason::Done)
 }

@@ -1,9 +1,10 @@
 //! Emits low-rank adapters for peft, and the quantization of the weights below them for transformers.
 
 use super::ConfigFile;
-use super::hugging_face::{self, DecoderArchitecture};
+use super::hugging_face;
 use super::json::OrderedObject;
 use super::source::DecoderPlan;
+use dtrain_protocol::hugging_face::ModelFamily;
 use dtrain_recipes::{FrozenPrecision, Lora, StatePrecision};
 
 /// Version of peft against which the names were checked.
@@ -20,7 +21,7 @@ const QUANTIZATION: &str = "quantization_config.json";
 /// them are quantized. `is_sharded`: frozen weights are sharded, in tensors of the precision of products.
 pub(super) fn files(
     source: &DecoderPlan,
-    family: DecoderArchitecture,
+    family: ModelFamily,
     is_sharded: bool,
 ) -> impl Iterator<Item = ConfigFile> {
     let lora = source.model.lora;
@@ -30,11 +31,18 @@ pub(super) fn files(
     adapters.into_iter().chain(quantized.map(|object| file(QUANTIZATION, object)))
 }
 
-fn adapter(lora: Lora, family: DecoderArchitecture) -> OrderedObject {
+fn adapter(lora: Lora, family: ModelFamily) -> OrderedObject {
     let (attention, ffn): (&[&str], &[&str]) = match family {
         // Other modules of GPT-2 are `c_proj` too.
-        DecoderArchitecture::Gpt2 => (&["attn.c_attn", "attn.c_proj"], &["mlp.c_fc", "mlp.c_proj"]),
-        DecoderArchitecture::Llama | DecoderArchitecture::Qwen2 | DecoderArchitecture::Mixtral => {
+        ModelFamily::Gpt2 => (&["attn.c_attn", "attn.c_proj"], &["mlp.c_fc", "mlp.c_proj"]),
+        ModelFamily::Llama
+        | ModelFamily::Qwen2
+        | ModelFamily::Mistral
+        | ModelFamily::Qwen3
+        | ModelFamily::Gemma3
+        | ModelFamily::Mixtral
+        | ModelFamily::Qwen2Moe
+        | ModelFamily::Qwen3Moe => {
             (&["q_proj", "k_proj", "v_proj", "o_proj"], &["gate_proj", "up_proj", "down_proj"])
         }
     };
@@ -53,7 +61,7 @@ fn adapter(lora: Lora, family: DecoderArchitecture) -> OrderedObject {
         .with("lora_dropout", 0.0)
         .with("target_modules", layers)
         // The weights of GPT-2 are `[in, out]`.
-        .with("fan_in_fan_out", family == DecoderArchitecture::Gpt2)
+        .with("fan_in_fan_out", family == ModelFamily::Gpt2)
         .with("bias", "none")
 }
 
@@ -102,7 +110,7 @@ pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     notes.push(format!(
         "adapters: model = get_peft_model(model, LoraConfig.from_pretrained(\".\"){cast}), with peft {VERSION}"
     ));
-    if DecoderArchitecture::of(source.model) == DecoderArchitecture::Gpt2 && lora.adapts_attention() {
+    if hugging_face::family(source.model) == ModelFamily::Gpt2 && lora.adapts_attention() {
         notes.push("queries, keys and values of GPT-2 are one layer here, and share one adapter".into());
     }
     notes

@@ -4,7 +4,7 @@
 
 use super::adapters;
 use super::hosts::HostShape;
-use super::hugging_face::{self, DecoderArchitecture};
+use super::hugging_face;
 use super::json::OrderedObject;
 use super::source::DecoderPlan;
 use super::{ConfigFile, ConfigFiles, head};
@@ -19,7 +19,7 @@ pub(crate) const VERSION: &str = "0.19.8";
 
 /// Emits the files `ds_config.json`, `config.json` and `deepspeed.sh`; with adapters those of peft too.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
-    let family = DecoderArchitecture::of(source.model);
+    let family = hugging_face::family(source.model);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     notes.extend(hugging_face::notes(source));

@@ -3,12 +3,13 @@
 
 use super::adapters;
 use super::hosts::HostShape;
-use super::hugging_face::{self, DecoderArchitecture};
+use super::hugging_face;
 use super::json::OrderedObject;
 use super::source::DecoderPlan;
 use super::yaml::number;
 use super::{ConfigFile, ConfigFiles, head};
 use crate::engine::state_layout::{deepspeed_stage, is_deepspeed_below_accelerate};
+use dtrain_protocol::hugging_face::ModelFamily;
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{
     LossKernel, MomentPrecision, Offload, OptimizerKind, Precision, Recompute, Schedule, StatePrecision,
@@ -21,7 +22,7 @@ pub(crate) const VERSION: &str = "1.15.0";
 /// Emits the files `accelerate.yaml`, `training_arguments.yaml` and `config.json`; with DeepSpeed below accelerate
 /// `ds_config.json` too, and with adapters those of peft.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
-    let family = DecoderArchitecture::of(source.model);
+    let family = hugging_face::family(source.model);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     notes.extend(hugging_face::notes(source));
@@ -100,7 +101,7 @@ fn own_notes(source: &DecoderPlan) -> Vec<String> {
     notes
 }
 
-fn configuration(source: &DecoderPlan, family: DecoderArchitecture) -> String {
+fn configuration(source: &DecoderPlan, family: ModelFamily) -> String {
     let world = source.arrangement.layout.world();
     let sharded = is_fsdp(source) || is_parallel(source);
     let kind = match (sharded, world) {
@@ -180,7 +181,7 @@ fn deepspeed(source: &DecoderPlan) -> OrderedObject {
     }
 }
 
-fn sharding(source: &DecoderPlan, family: DecoderArchitecture) -> String {
+fn sharding(source: &DecoderPlan, family: ModelFamily) -> String {
     format!(
         "fsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  \
          fsdp_transformer_layer_cls_to_wrap: {}\n  fsdp_reshard_after_forward: {}\n  \

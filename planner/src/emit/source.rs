@@ -190,6 +190,7 @@ impl<'a> DecoderPlan<'a> {
             DataFormat::Text { tokenizer: Tokenizer::Bpe(size), .. } => {
                 format!("text and a byte-level BPE of {size} tokens trained on it")
             }
+            DataFormat::Chat { .. } => "conversations".into(),
             DataFormat::Tokens { .. } => "shards of tokens".into(),
             DataFormat::Idx { .. } | DataFormat::Csv { .. } | DataFormat::Parquet { .. } => "a table".into(),
             DataFormat::Images { .. } => "folders of images".into(),

@@ -37,7 +37,7 @@ impl Engine for Jax {
         precision: Precision,
     ) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        let newer = rules::NewerFeatures { window: false, fp8: false };
+        let newer = rules::NewerFeatures { llama3_scaling: false, qk_norm: false, fp8: false };
         optimizer(training)
             .or_else(|| rules::training_settings(self, training))
             .or_else(|| rules::no_f16(precision))

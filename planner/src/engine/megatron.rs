@@ -5,7 +5,9 @@ use super::{Engine, Overlaps, TrainingSpec, UnsupportedLayout, rules, state_supp
 use crate::engine::SoftwareStyle;
 use crate::pipeline_schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
-use dtrain_recipes::{Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{
+    Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, RotaryScaling, ZeroStage,
+};
 
 /// The engine Megatron-LM, on Megatron-Core.
 #[derive(Clone, Copy, Debug)]
@@ -79,9 +81,28 @@ fn optimizer(training: &TrainingSpec, arrangement: &Arrangement) -> Option<Unsup
     rules::optimizer(training, &known, "use adamw (sgd with zero 0, lion with zero 0 or 1)")
 }
 
-/// Checks biases and activation: `--add-qkv-bias` adds to `--disable-bias-linear`, and the fused kernel with
+/// Checks biases, activation and the parts of newer models: `--add-qkv-bias` adds to `--disable-bias-linear`, and the fused kernel with
 /// bias uses the tanh form of GELU.
 fn family(model: &Decoder) -> Option<UnsupportedLayout> {
+    let can = rules::NewerFeatures { llama3_scaling: true, qk_norm: true, fp8: true };
+    if let Some(refused) = rules::variants(model, can) {
+        return Some(refused);
+    }
+    // `_apply_scaling` of core/models/common/embeddings/rotary_pos_embedding.py has these numbers in it.
+    if let Some(RotaryScaling::Llama3 { low, high, original_context, .. }) = model.rotary_scaling
+        && (low, high, original_context) != (1.0, 4.0, 8192)
+    {
+        return unsupported(
+            "model.rotary_scaling with other numbers than Llama 3.1's (low 1, high 4, original_context 8192)",
+            "set these, or use an engine with models of transformers",
+        );
+    }
+    if model.activation == Activation::Geglu {
+        return unsupported(
+            "model.activation = \"geglu\"",
+            "use swiglu, or an engine with models of transformers",
+        );
+    }
     if model.bias && !model.qkv_bias() {
         return unsupported("biases everywhere but at queries, keys and values", "set model.qkv_bias = true");
     }

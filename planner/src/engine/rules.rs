@@ -2,9 +2,11 @@
 
 use super::{Engine, TrainingSpec, UnsupportedLayout, state_support, unsupported};
 use crate::pipeline_schedule::{PipelineShape, is_possible};
+use dtrain_protocol::hugging_face::ModelFamily;
 use dtrain_protocol::{Arrangement, sharding};
 use dtrain_recipes::{
-    Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
+    Activation, Decoder, Experts, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute,
+    RotaryScaling, ZeroStage,
 };
 
 /// Refuses layouts that no engine can run, by rules for tensor ranks, experts, stages, sharding and
@@ -77,11 +79,16 @@ pub(super) fn no_f16(precision: Precision) -> Option<UnsupportedLayout> {
     unsupported("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"")
 }
 
+const FP8_INSTEAD: &str =
+    "only files for `megatron` and `torchtitan` say it: `dtrain plan --on … --emit megatron`";
+
 /// Features of newer models, with those that an engine's files can express set to `true`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewerFeatures {
-    /// True for sliding windows in every layer.
-    pub(super) window: bool,
+    /// True for scaled rotary positions as in Llama 3.1.
+    pub(super) llama3_scaling: bool,
+    /// True for norms of queries and keys.
+    pub(super) qk_norm: bool,
     /// True for matrix products in fp8.
     pub(super) fp8: bool,
 }
@@ -89,10 +96,9 @@ pub(super) struct NewerFeatures {
 /// Refuses features of newer models that are not among those that the engine `can` express in its files.
 pub(super) fn newer(model: &Decoder, precision: Precision, can: NewerFeatures) -> Option<UnsupportedLayout> {
     let experts = model.experts.as_ref();
-    let slides = model.window.is_some_and(|window| !can.window || window.every.is_some());
     let newer = [
         ("model.latent", model.latent.is_some()),
-        ("model.window", slides),
+        ("model.window", model.window.is_some()),
         ("model.shared_ffn", experts.is_some_and(|experts| experts.shared_ffn.is_some())),
         ("model.dense_layers", experts.is_some_and(|experts| experts.dense.is_some())),
         ("model.mtp_layers", model.mtp_layers > 0),
@@ -100,12 +106,32 @@ pub(super) fn newer(model: &Decoder, precision: Precision, can: NewerFeatures) -
     if let Some((what, _)) = newer.into_iter().find(|(_, is_said)| *is_said) {
         return unsupported(what, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`");
     }
+    if let Some(refused) = variants(model, can) {
+        return Some(refused);
+    }
     if precision == Precision::Fp8 && !can.fp8 {
-        let instead =
-            "only files for `megatron` and `torchtitan` say it: `dtrain plan --on … --emit megatron`";
-        return unsupported("train.precision = \"fp8\"", instead);
+        return unsupported("train.precision = \"fp8\"", FP8_INSTEAD);
     }
     None
+}
+
+/// Refuses variants of Llama (scaled positions, norms of heads, Gemma's parts, weights of experts) that are not
+/// among those that the engine `can` express in its files.
+pub(super) fn variants(model: &Decoder, can: NewerFeatures) -> Option<UnsupportedLayout> {
+    let experts = model.experts.as_ref();
+    let is_llama3 = matches!(model.rotary_scaling, Some(RotaryScaling::Llama3 { .. }));
+    let variants = [
+        ("model.rotary_scaling", model.rotary_scaling.is_some() && !(is_llama3 && can.llama3_scaling)),
+        ("model.qk_norm", model.qk_norm && !can.qk_norm),
+        ("model.attention_scale", model.attention_scale.is_some()),
+        ("model.post_norm", model.post_norm),
+        ("model.scaled_embedding", model.scaled_embedding),
+        ("model.window_rotary_base", model.window.is_some_and(|window| window.rotary_base.is_some())),
+        ("model.raw_gates", experts.is_some_and(|experts| experts.raw_gates)),
+        ("model.shared_gate", experts.is_some_and(|experts| experts.shared_gate)),
+    ];
+    let (what, _) = variants.into_iter().find(|(_, is_said)| *is_said)?;
+    unsupported(what, "files for `hf-trainer` and `deepspeed`, and `fsdp`, have the models of transformers")
 }
 
 fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
@@ -301,11 +327,6 @@ pub(super) fn has_no_biases(model: &Decoder) -> bool {
     !model.bias && !model.qkv_bias()
 }
 
-/// Returns `true` if queries, keys and values have biases and no other linear layer has one.
-pub(crate) fn has_qkv_biases_alone(model: &Decoder) -> bool {
-    !model.bias && model.qkv_bias()
-}
-
 /// Returns `true` if the model is of the GPT-2 family.
 pub(super) fn is_gpt2(model: &Decoder) -> bool {
     model.positions == Positions::Learned
@@ -316,18 +337,30 @@ pub(super) fn is_gpt2(model: &Decoder) -> bool {
         && model.kv_heads == model.heads
 }
 
-/// Refuses models that transformers lacks, and precisions that its files cannot express; only models with
-/// experts have a window.
-pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<UnsupportedLayout> {
-    let is_known = match model.experts {
-        None => (is_llama(model) && (model.qkv_bias() || !model.bias)) || is_gpt2(model),
-        Some(_) => is_llama(model) && has_no_biases(model),
-    };
-    if is_known {
-        return newer(model, precision, NewerFeatures { window: model.experts.is_some(), fp8: false });
+/// Returns the family of transformers whose files say a model. They have no limit of the tokens that an expert
+/// takes, and Mixtral's scale the weight of a single expert to one; the notes of the files say so.
+pub(crate) fn hugging_face_family(model: &Decoder) -> Result<ModelFamily, String> {
+    let experts = model.experts.map(|experts| Experts { capacity: None, ..experts });
+    let model = Decoder { experts, ..model.base() };
+    let found = ModelFamily::of(&model);
+    match experts.filter(|experts| experts.per_token == 1 && found.is_err()) {
+        Some(experts) => {
+            ModelFamily::of(&Decoder { experts: Some(Experts { per_token: 2, ..experts }), ..model })
+        }
+        None => found,
     }
-    unsupported(
-        "a decoder that is neither GPT-2, Llama, Qwen2 nor Mixtral",
-        "transformers have no such architecture; take positions, norm, activation and bias of one of these",
-    )
+}
+
+/// Refuses models that transformers lacks, and precisions that its files cannot express.
+pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<UnsupportedLayout> {
+    if hugging_face_family(model).is_err() {
+        return unsupported(
+            "a decoder of none of the families of transformers that dtrain knows",
+            "docs/new-family.md lists them; take positions, norm, activation, bias and experts of one",
+        );
+    }
+    if precision == Precision::Fp8 {
+        return unsupported("train.precision = \"fp8\"", FP8_INSTEAD);
+    }
+    None
 }

@@ -361,7 +361,10 @@ fn the_worker_runs_what_its_abilities_say() {
             ("fp8", llama(), with(on_gpus(data(8), Zero0), |a| a.precision = Precision::Fp8), Some("fp8")),
             (
                 "windows",
-                Decoder { window: Some(SlidingWindow { tokens: 8, every: None }), ..llama() },
+                Decoder {
+                    window: Some(SlidingWindow { tokens: 8, every: None, rotary_base: None }),
+                    ..llama()
+                },
                 on_gpus(data(8), Zero0),
                 Some("sliding windows"),
             ),

@@ -199,7 +199,7 @@ mod tests {
         let mut recipe = fixtures::recipe();
         either(&mut recipe);
         assert_eq!(precheck(&recipe, Some(&fixtures::host(2)), None), Ok(()), "f32 is left");
-        let window = Some(SlidingWindow { tokens: 8, every: Some(2) });
+        let window = Some(SlidingWindow { tokens: 8, every: Some(2), rotary_base: None });
         let windowed = refused(|recipe| decoder(recipe).window = window, None);
         assert!(windowed.contains("`model.window`") && windowed.contains("with megatron, torchtitan or jax"));
         let further = refused(|recipe| decoder(recipe).mtp_layers = 1, None);

@@ -5,7 +5,7 @@ use crate::hardware::device_peak::DevicePeak;
 use crate::rates::custom_model;
 use crate::rates::forward_work::ForwardWork;
 use dtrain_protocol::ProfilePoint;
-use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
+use dtrain_recipes::{Cnn, Decoder, Mlp, Model, Precision};
 
 /// Seconds of one micro-batch on a rank that holds the whole model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -188,7 +188,7 @@ fn decoder(d: &Decoder) -> ForwardWork {
     let queries = f64::from(d.heads) * f64::from(d.head_width());
     let (s, h, f, v) = (f64::from(d.context), f64::from(d.hidden), f64::from(d.ffn), f64::from(d.vocab));
     let causal = 0.5;
-    let up = if d.activation == Activation::Swiglu { 3.0 } else { 2.0 };
+    let up = if d.activation.is_gated() { 3.0 } else { 2.0 };
     ForwardWork {
         block_flops: s * (2.0 * active + causal * 4.0 * s * queries),
         block_weights: weights,

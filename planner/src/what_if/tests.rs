@@ -111,8 +111,10 @@ fn what_newer_models_have_is_priced() {
     let active = active as f64;
     assert_eq!(found.active(), active);
     let window = |every| {
-        let sliding =
-            Decoder { window: Some(dtrain_recipes::SlidingWindow { tokens: 128, every }), ..model.clone() };
+        let sliding = Decoder {
+            window: Some(dtrain_recipes::SlidingWindow { tokens: 128, every, rotary_base: None }),
+            ..model.clone()
+        };
         transformer(&sliding).window.map(|window| (window.tokens, window.share))
     };
     assert_eq!([window(None), window(Some(4))], [Some((128.0, 1.0)), Some((128.0, 0.75))]);

@@ -1,7 +1,7 @@
 //! Converts the decoder of a recipe into the dimensions that the cost model uses.
 
 use crate::analytic::{AdaptedMatrices, AdapterDims, ExpertDims, LatentDims, Transformer, WindowDims};
-use dtrain_recipes::{Activation, Decoder, Lora};
+use dtrain_recipes::{Decoder, Lora};
 
 /// Returns the dimensions of a decoder that decide its cost.
 pub fn transformer(decoder: &Decoder) -> Transformer {
@@ -24,7 +24,7 @@ pub fn transformer(decoder: &Decoder) -> Transformer {
             share: window.every.map_or(1.0, |every| 1.0 - 1.0 / f64::from(every)),
         }),
         ffn: decoder.dense_ffn().into(),
-        is_gated: decoder.activation == Activation::Swiglu,
+        is_gated: decoder.activation.is_gated(),
         experts: decoder.experts.map(|experts| ExpertDims {
             count: experts.count.into(),
             chosen: experts.per_token.into(),

@@ -34,15 +34,9 @@ pub fn cannot_train(model: &Model, precision: Precision) -> Option<Untrainable> 
     if decoder.latent.is_some() {
         return missing("model.latent", "latent attention");
     }
-    if decoder.window.is_some() {
-        return missing("model.window", "sliding windows");
-    }
     if decoder.mtp_layers > 0 {
         return missing("model.mtp_layers", "multi-token prediction");
     }
     let experts = decoder.experts?;
-    if experts.shared_ffn.is_some() {
-        return missing("model.shared_ffn", "shared experts");
-    }
     experts.dense.and_then(|_| missing("model.dense_layers", "dense layers among layers with experts"))
 }

@@ -67,6 +67,12 @@ fn data(values: &ParsedValues) -> Option<Data> {
             text(values, Documents::Parquet(values.text("data.field")?))?
         }
         DataKind::Parquet => DataFormat::Parquet(columns(values)?),
+        DataKind::Chat => DataFormat::Chat {
+            tokenizer: values.patterns("data.tokenizer").pop()?,
+            template: values.patterns("data.template").pop(),
+            loss_on: values.one_of("data.loss_on")?,
+            packing: values.flag("data.packing")?,
+        },
         DataKind::Tokens => DataFormat::Tokens { tokenizer: values.patterns("data.tokenizer").pop() },
         DataKind::Csv => DataFormat::Csv(columns(values)?),
         DataKind::Idx => DataFormat::Idx {

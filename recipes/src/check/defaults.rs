@@ -3,9 +3,9 @@
 use super::CheckContext;
 use super::parsed::ParsedValue;
 use super::values::ParsedValues;
-use crate::architecture::{Activation, Family, Norm, Positions};
+use crate::architecture::{Activation, Family, Norm, Positions, RotaryScalingKind};
 use crate::cluster::{Devices, LauncherKind, SshBackend};
-use crate::data::DataKind;
+use crate::data::{DataKind, LossOn};
 use crate::decoder::{AdaptedLayers, NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
 use crate::model::{Framework, MlpActivation};
@@ -88,9 +88,20 @@ fn decoder(values: &mut ParsedValues) {
     if let Some(bias) = values.flag("model.bias") {
         values.or("model.qkv_bias", ParsedValue::Flag(bias));
     }
+    for key in ["model.qk_norm", "model.post_norm", "model.scaled_embedding"] {
+        values.or(key, ParsedValue::Flag(false));
+    }
     values.or("model.norm_epsilon", ParsedValue::Real(NORM_EPSILON));
     if values.one_of("model.positions") == Some(Positions::Rotary) {
         values.or("model.rotary_base", ParsedValue::Whole(ROTARY_BASE));
+        if values.get("model.rotary_scaling.factor").is_some() {
+            values.or("model.rotary_scaling.kind", ParsedValue::of(RotaryScalingKind::Linear));
+        }
+        if values.one_of("model.rotary_scaling.kind") == Some(RotaryScalingKind::Llama3) {
+            values.or("model.rotary_scaling.low", ParsedValue::Real(1.0));
+            values.or("model.rotary_scaling.high", ParsedValue::Real(4.0));
+            values.or("model.rotary_scaling.original_context", ParsedValue::Whole(8192));
+        }
     }
     if let Some(heads) = values.whole("model.heads") {
         values.or("model.kv_heads", ParsedValue::Whole(heads));
@@ -103,7 +114,7 @@ fn decoder(values: &mut ParsedValues) {
     }
     if let Some(hidden) = values.whole("model.hidden") {
         let ffn = match values.one_of("model.activation") {
-            Some(Activation::Swiglu) => (8 * hidden).div_ceil(3).next_multiple_of(64),
+            Some(Activation::Swiglu | Activation::Geglu) => (8 * hidden).div_ceil(3).next_multiple_of(64),
             Some(Activation::Gelu | Activation::GeluTanh) | None => 4 * hidden,
         };
         values.or("model.ffn", ParsedValue::Whole(ffn));
@@ -112,6 +123,10 @@ fn decoder(values: &mut ParsedValues) {
         values.or("model.experts_per_token", ParsedValue::Whole(2));
         values.or("model.capacity", ParsedValue::None);
         values.or("model.balance", ParsedValue::Real(0.01));
+        values.or("model.raw_gates", ParsedValue::Flag(false));
+        if values.get("model.shared_ffn").is_some() {
+            values.or("model.shared_gate", ParsedValue::Flag(false));
+        }
     }
     if let Some(rank) = values.count("model.lora.rank") {
         values.or("model.lora.alpha", ParsedValue::Real(2.0 * f64::from(rank)));
@@ -129,6 +144,10 @@ fn data(values: &mut ParsedValues) {
     let format = values.one_of("data.format");
     if format == Some(DataKind::Images) {
         values.or("data.resize", ParsedValue::Flag(false));
+    }
+    if format == Some(DataKind::Chat) {
+        values.or("data.loss_on", ParsedValue::of(LossOn::Answers));
+        values.or("data.packing", ParsedValue::Flag(true));
     }
     values.or("data.valid", ParsedValue::Share(0.05));
     values.or("data.fraction", ParsedValue::Share(1.0));

@@ -131,6 +131,7 @@ pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataE
         DataFormat::Csv(columns) => facts(TabularFormat::Csv, columns),
         DataFormat::Parquet(columns) => facts(TabularFormat::Parquet, columns),
         DataFormat::Text { .. }
+        | DataFormat::Chat { .. }
         | DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }
         | DataFormat::Images { .. } => Ok(None),

@@ -54,6 +54,10 @@ pub(super) fn names(data: &Data) -> Vec<&str> {
         DataFormat::Idx { labels, valid_labels } => names.extend(labels.iter().chain(valid_labels)),
         DataFormat::Text { tokenizer: Tokenizer::File(name), .. }
         | DataFormat::Tokens { tokenizer: Some(name) } => names.push(name),
+        DataFormat::Chat { tokenizer, template, .. } => {
+            names.push(tokenizer);
+            names.extend(template);
+        }
         DataFormat::Text { .. }
         | DataFormat::Tokens { .. }
         | DataFormat::Csv { .. }

@@ -4,7 +4,7 @@
 use super::DataError;
 use super::document::{DocumentPiece, InMemoryDocument};
 use super::files::DataFile;
-use super::json_record::{RecordError, text_in};
+use super::json_record::{RecordError, replace_numbers_of_python, text_in};
 use std::fmt;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
@@ -80,24 +80,13 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
 
     /// Returns the next document; `None` at the end of the file.
     fn advance(&mut self) -> Result<Option<InMemoryDocument<String>>, DataError> {
-        let layout = match self.layout {
-            Some(layout) => layout,
-            None => match self.begin()? {
-                Some(layout) => *self.layout.insert(layout),
-                None => return Ok(None),
-            },
-        };
-        let record = match layout {
-            RecordFraming::Lines => self.line()?,
-            RecordFraming::List => self.element()?,
-        };
-        let Some(RawRecord { mut bytes, begin }) = record else { return Ok(None) };
+        let Some(RawRecord { mut bytes, begin }) = self.raw_record()? else { return Ok(None) };
         match text_in(&mut bytes, self.field) {
             Ok(text) => Ok(Some(InMemoryDocument::new(text, &self.file))),
             Err(RecordError::Syntax(error)) => {
                 let text = error.to_string();
                 let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
-                let hint = if error.is_eof() && layout == RecordFraming::Lines {
+                let hint = if error.is_eof() && self.layout == Some(RecordFraming::Lines) {
                     "; an object that takes several lines must stand in a list `[…]`"
                 } else {
                     ""
@@ -106,6 +95,36 @@ impl<'a, R: BufRead> JsonRecords<'a, R> {
                 Err(self.error_at(begin.within(error.line(), error.column()), detail))
             }
             Err(RecordError::Content(detail)) => Err(self.error_at(begin, detail)),
+        }
+    }
+
+    /// Creates an iterator over the records that `reader` reads from `file`, for [`JsonRecords::next_record`].
+    pub(super) fn of_records(file: Arc<DataFile>, reader: R) -> Self {
+        Self::new(file, reader, "")
+    }
+
+    /// Returns the JSON of the next record and its place in the file; `None` at the end of the file. Numbers that
+    /// only Python writes are overwritten.
+    pub(super) fn next_record(&mut self) -> Result<Option<(Vec<u8>, String)>, DataError> {
+        let Some(RawRecord { mut bytes, begin }) = self.raw_record()? else { return Ok(None) };
+        if serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() {
+            replace_numbers_of_python(&mut bytes);
+        }
+        Ok(Some((bytes, begin.to_string())))
+    }
+
+    /// Returns the next record; `None` at the end of the file.
+    fn raw_record(&mut self) -> Result<Option<RawRecord>, DataError> {
+        let layout = match self.layout {
+            Some(layout) => layout,
+            None => match self.begin()? {
+                Some(layout) => *self.layout.insert(layout),
+                None => return Ok(None),
+            },
+        };
+        match layout {
+            RecordFraming::Lines => self.line(),
+            RecordFraming::List => self.element(),
         }
     }
 

@@ -51,7 +51,7 @@ fn read(bytes: &[u8], field: &str) -> Result<PickedValue, serde_json::Error> {
 
 /// Overwrites `NaN`, `Infinity` and `-Infinity` outside of strings with zeros, padded with blanks;
 /// returns `false` if there are none.
-fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
+pub(super) fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
     let words = [&b"NaN"[..], b"Infinity", b"-Infinity"];
     let (mut at, mut is_text, mut has_any) = (0, false, false);
     while at < bytes.len() {

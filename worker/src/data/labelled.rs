@@ -54,7 +54,7 @@ pub fn labelled(
         DataFormat::Idx { .. } => {
             Ok(Box::new(idx::IdxImages::open(files, labels, root, model, &mut Vec::new())?))
         }
-        DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
+        DataFormat::Text { .. } | DataFormat::Chat { .. } | DataFormat::Tokens { .. } => {
             // A trained tokenizer that the checkpoint lacks is trained again on the same text.
             let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
             let train = if is_trained && tokenizer.is_none() { data.train.clone() } else { files.to_vec() };

@@ -7,6 +7,7 @@
 
 mod bpe;
 mod cache;
+mod chat;
 mod corpus;
 mod decontaminate;
 mod describe;
@@ -58,11 +59,13 @@ pub use tokens::TokenRange;
 pub use unlabelled::{SampleOrigin, UnlabelledSamples};
 
 use crate::comm::WorkCounter;
+use chat::ChatSettings;
 use dtrain_protocol::{InputFile, InputManifest, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, InputSignature, Model};
 use preparation::PreparationObserver;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use table::TabularFormat;
 use text_corpus::CorpusSettings;
 
@@ -98,6 +101,12 @@ pub trait SampleSource: Send + Sync {
         None
     }
 
+    /// Returns the number of targets that count in the sample number `index`; `None` if all targets of all samples
+    /// count. Packed samples are those of which some may not.
+    fn counted_targets(&self, _index: u64) -> Option<u64> {
+        None
+    }
+
     /// Returns the samples with the numbers `indices`, in this order. Panics if a number is not below
     /// [`SampleSource::len`].
     fn read(&self, indices: &[u64]) -> Result<Batch, DataError>;
@@ -128,6 +137,8 @@ pub enum Batch {
         samples: usize,
         /// Number of tokens in each sequence.
         length: usize,
+        /// Documents of packed sequences; `None` if each sequence is one document and every target counts.
+        packed: Option<PackedDocuments>,
     },
     /// Rows of numbers, for other models; images are rows `[channel, row, column]`.
     Rows {
@@ -140,6 +151,20 @@ pub enum Batch {
         /// Number of values in each row.
         width: usize,
     },
+}
+
+/// A target that does not count in the loss.
+pub const IGNORED: u32 = u32::MAX;
+
+/// The documents that are packed into sequences, and the number of targets that count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedDocuments {
+    /// Position of the first token of each token's document, `[samples, length]` of the whole sequences.
+    pub starts: Arc<[u32]>,
+    /// Number of tokens in each whole sequence, of which a rank may hold a part.
+    pub length: usize,
+    /// Number of targets that count in all samples of the optimizer step; 0 outside of training.
+    pub step_targets: u64,
 }
 
 impl Batch {
@@ -223,6 +248,10 @@ fn open_apart(
             let sequences = Sequences { context, vocab };
             text.open(data, root, sequences, cache, trained, watch)
         }
+        (DataFormat::Chat { .. }, InputSignature::Tokens { context, vocab }) => {
+            let settings = chat_settings(&data.format).expect("the format is chat");
+            settings.open(data, root, Sequences { context, vocab }, cache, watch)
+        }
         (DataFormat::Tokens { tokenizer }, InputSignature::Tokens { context, vocab }) => {
             tokens::open(data, tokenizer.as_deref(), root, Sequences { context, vocab })
         }
@@ -236,7 +265,7 @@ fn open_apart(
             table::open(data, (TabularFormat::Parquet, columns), root, model, cache)
         }
         (DataFormat::Images { resize }, InputSignature::Rows { .. }) => images::open(data, *resize, root, model),
-        (DataFormat::Text { .. } | DataFormat::Tokens { .. }, InputSignature::Rows { .. }) => Err(DataError::Unfit(
+        (DataFormat::Text { .. } | DataFormat::Chat { .. } | DataFormat::Tokens { .. }, InputSignature::Rows { .. }) => Err(DataError::Unfit(
             "an mlp or a cnn reads rows of numbers (`csv`, `parquet`, `idx` or `images`), not tokens; a decoder \
              reads tokens"
                 .into(),
@@ -248,7 +277,7 @@ fn open_apart(
             | DataFormat::Images { .. },
             InputSignature::Tokens { .. },
         ) => Err(DataError::Unfit(
-            "a decoder reads tokens (`text`, `jsonl`, `parquet` or `tokens`), not rows of numbers; an mlp or a cnn \
+            "a decoder reads tokens (`text`, `jsonl`, `parquet`, `chat` or `tokens`), not rows of numbers; an mlp or a cnn \
              reads rows"
                 .into(),
         )),
@@ -267,11 +296,30 @@ pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Re
                 trained,
             )
         }
+        DataFormat::Chat { .. } => match chat_settings(&data.format) {
+            Some(settings) => settings.cached(data, root),
+            None => Ok(Vec::new()),
+        },
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }
         | DataFormat::Csv { .. }
         | DataFormat::Parquet { .. }
         | DataFormat::Images { .. } => Ok(Vec::new()),
+    }
+}
+
+/// Returns the settings of conversations; `None` for other formats.
+fn chat_settings(format: &DataFormat) -> Option<ChatSettings<'_>> {
+    let DataFormat::Chat { tokenizer, template, loss_on, packing } = format else { return None };
+    Some(ChatSettings { tokenizer, template: template.as_deref(), loss_on: *loss_on, packing: *packing })
+}
+
+/// Returns the tokens of training conversation number `index`, each as text with whether it counts in the loss;
+/// `None` if there are fewer, or the data has another format.
+pub fn chat_sample(data: &Data, root: &Path, index: usize) -> Result<Option<Vec<(String, bool)>>, DataError> {
+    match chat_settings(&data.format) {
+        Some(settings) => settings.sample(data, root, index),
+        None => Ok(None),
     }
 }
 

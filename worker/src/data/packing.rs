@@ -38,7 +38,7 @@ impl SampleSource for ContextWindows {
             inputs.extend_from_slice(&window[..length]);
             targets.extend_from_slice(&window[1..]);
         }
-        Ok(Batch::Tokens { inputs, targets, samples: indices.len(), length })
+        Ok(Batch::Tokens { inputs, targets, samples: indices.len(), length, packed: None })
     }
 }
 

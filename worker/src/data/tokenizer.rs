@@ -108,6 +108,14 @@ impl TextTokenizer {
         }
     }
 
+    /// Returns the tokenizer of parts of words; `None` for bytes.
+    pub(super) fn subword(&self) -> Option<&tokenizers::Tokenizer> {
+        match self {
+            Self::Bytes => None,
+            Self::Subword(subword) => Some(&subword.tokenizer),
+        }
+    }
+
     /// Returns the part of a cache key that identifies this tokenizer.
     pub(super) fn key(&self) -> Result<String, DataError> {
         let json = match self {

@@ -83,7 +83,7 @@ impl UnlabelledSamples {
                 DataFormat::Images { resize } => {
                     image_rows(&file, path, model, ImageShape::of(model, *resize)?)?
                 }
-                DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
+                DataFormat::Text { .. } | DataFormat::Chat { .. } | DataFormat::Tokens { .. } => {
                     return Err(DataError::Unfit("data of tokens has no rows to classify".into()));
                 }
             };

@@ -87,11 +87,12 @@ pub(super) fn attention(
         }
         let columns = 3 * (heads * width) as usize;
         let packed = pattern(length as usize * columns, 3, device).reshape([1, length as usize, columns]);
-        let forward_seconds =
-            repeated(device, &mut || drop(ops::attention(arithmetic, packed.clone(), shape)))?;
+        let forward_seconds = repeated(device, &mut || {
+            drop(ops::attention(arithmetic, packed.clone(), shape, &ops::AttentionMask::default()))
+        })?;
         let both_seconds = repeated(device, &mut || {
             let leaf = packed.clone().autodiff().require_grad();
-            let out = ops::attention(arithmetic, leaf.clone(), shape).sum();
+            let out = ops::attention(arithmetic, leaf.clone(), shape, &ops::AttentionMask::default()).sum();
             drop(leaf.grad(&out.backward()));
         })?;
         // Two products forward and four backward, each of two operations for each score and column of a head.

@@ -1,6 +1,7 @@
-//! Causal transformers of the GPT-2 and the Llama family, with LoRA adapters if the recipe has them.
+//! Causal transformers of the families in `protocol/src/hugging_face`, with LoRA adapters if the recipe has them.
 //!
-//! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`, or experts in place of `ffn`.
+//! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`, or experts in place of `ffn`. With post-norms
+//! the outputs of `attention` and `ffn` pass a norm too.
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
 use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights, experts};
@@ -38,6 +39,7 @@ impl NeuralNetwork for Decoder {
         };
         let (table, share) = (weights.get("embedding.weight"), vocabulary(weights));
         let x = layers.look_up(table, share, inputs, [*samples, *length]);
+        let x = if self.scaled_embedding { x * f64::from(self.hidden).sqrt() } else { x };
         match weights.find("positions.weight") {
             Some(table) => layers.add_positions(x, table, *length),
             None => x,
@@ -48,16 +50,24 @@ impl NeuralNetwork for Decoder {
     fn block(
         &self,
         layers: &LayerContext,
-        _: u32,
+        index: u32,
         weights: &Weights<'_>,
         x: Tensor<3>,
     ) -> (Tensor<3>, Option<Tensor<1>>) {
-        let x = attention(layers, self, weights, x);
+        let x = add_sub_layer(layers, self, weights, "attention_post_norm", x.clone(), |residual| {
+            attention(layers, self, index, weights, x, residual)
+        });
         let normed = norm(layers, self, weights, "ffn_norm", x.clone());
-        match &self.experts {
-            Some(all) => experts::feed_forward(layers, self, all, weights, normed, x),
-            None => (feed_forward(layers, self, weights, normed, x), None),
-        }
+        let mut penalty = None;
+        let y = add_sub_layer(layers, self, weights, "ffn_post_norm", x, |residual| match &self.experts {
+            Some(all) => {
+                let (y, balance) = experts::feed_forward(layers, self, all, weights, normed, residual);
+                penalty = balance;
+                y
+            }
+            None => feed_forward(layers, self, weights, normed, residual),
+        });
+        (y, penalty)
     }
 
     /// Computes the logits of the next token for this rank's part of the vocabulary. `[b, t, w]` → `[b·t,
@@ -81,6 +91,22 @@ impl NeuralNetwork for Decoder {
     ) -> (Tensor<1>, DeferredLossFigures) {
         layers.cross_entropy(scores, targets, vocabulary(weights), weights.mode())
     }
+}
+
+/// Returns `x` plus the output of `sub_layer`, which passes the norm `post_norm` before if the model has
+/// post-norms; otherwise `sub_layer` adds `x` itself, in one operation with its last layer.
+fn add_sub_layer(
+    layers: &LayerContext,
+    decoder: &Decoder,
+    weights: &Weights<'_>,
+    post_norm: &str,
+    x: Tensor<3>,
+    sub_layer: impl FnOnce(Option<Tensor<3>>) -> Tensor<3>,
+) -> Tensor<3> {
+    if !decoder.post_norm {
+        return sub_layer(Some(x));
+    }
+    x + norm(layers, decoder, weights, post_norm, sub_layer(None))
 }
 
 fn embedding_specs(decoder: &Decoder) -> Vec<ParameterSpec> {
@@ -116,12 +142,23 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<ParameterSpec> {
     linear(&mut specs, "attention.k", [w, kv], DEVIATION, decoder.qkv_bias());
     linear(&mut specs, "attention.v", [w, kv], DEVIATION, decoder.qkv_bias());
     linear(&mut specs, "attention.out", [q, w], residual, decoder.bias);
+    if decoder.qk_norm {
+        let width = [decoder.head_width() as usize];
+        specs.extend(
+            ["attention.q_norm.weight", "attention.k_norm.weight"]
+                .map(|name| ParameterSpec::new(prefix, name, &width, Initializer::Ones)),
+        );
+    }
     specs.extend(norm_specs(decoder, prefix, "ffn_norm"));
+    if decoder.post_norm {
+        specs.extend(norm_specs(decoder, prefix, "attention_post_norm"));
+        specs.extend(norm_specs(decoder, prefix, "ffn_post_norm"));
+    }
     if let Some(all) = &decoder.experts {
         specs.extend(experts::specs(decoder, all, prefix, DEVIATION, residual));
         return specs;
     }
-    if decoder.activation == Activation::Swiglu {
+    if decoder.activation.is_gated() {
         linear(&mut specs, "ffn.gate", [w, f], DEVIATION, decoder.bias);
     }
     linear(&mut specs, "ffn.up", [w, f], DEVIATION, decoder.bias);
@@ -155,24 +192,52 @@ fn vocabulary(weights: &Weights<'_>) -> VocabRange {
     share.expect("a part that knows tokens has a weight for each")
 }
 
-fn attention(layers: &LayerContext, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+/// Computes the attention of the block `index`, and adds `residual` if it is given.
+fn attention(
+    layers: &LayerContext,
+    decoder: &Decoder,
+    index: u32,
+    weights: &Weights<'_>,
+    x: Tensor<3>,
+    residual: Option<Tensor<3>>,
+) -> Tensor<3> {
     let width = decoder.head_width() as usize;
     // Whole heads are held: as many as the weights have columns for.
     let held = |name| weights.shape(name)[1] / width;
     let heads =
         ops::AttentionHeads { query: held("attention.q.weight"), key: held("attention.k.weight"), width };
-    let normed = norm(layers, decoder, weights, "attention_norm", x.clone());
+    let normed = norm(layers, decoder, weights, "attention_norm", x);
     let scale = decoder.lora.map(|lora| lora.scale());
     let mut packed = layers.column(weights, &["attention.q", "attention.k", "attention.v"], normed, scale);
+    if decoder.qk_norm {
+        let norms = ["attention.q_norm.weight", "attention.k_norm.weight"].map(|name| weights.get(name));
+        let root = f64::from(decoder.head_width()).sqrt();
+        let factor = decoder.attention_scale.map_or(1.0, |scale| scale * root);
+        packed = layers.head_norms(packed, heads, norms, epsilon(decoder), factor);
+    }
+    let window = decoder.window.filter(|window| window.is_in(index));
     match decoder.positions {
         Positions::Learned => {}
         Positions::Rotary => {
-            let angles = RotaryAngles { context: decoder.context as usize, base: decoder.rotary_base() };
+            let local = window.and_then(|window| window.rotary_base);
+            let angles = RotaryAngles {
+                context: decoder.context as usize,
+                base: local.unwrap_or_else(|| decoder.rotary_base()),
+                scaling: decoder.rotary_scaling.filter(|_| local.is_none()),
+                is_local: local.is_some(),
+            };
             packed = layers.rotary(packed, heads, angles);
         }
     }
-    let mixed = layers.attention(packed, heads);
-    layers.row(weights, "attention.out", mixed, x, scale)
+    let mixed = layers.attention(packed, heads, window.map(|window| window.tokens as usize));
+    layers.row(weights, "attention.out", mixed, residual, scale)
+}
+
+/// Returns what norms add to a variance or a mean square.
+fn epsilon(decoder: &Decoder) -> f32 {
+    #[expect(clippy::cast_possible_truncation, reason = "a small number, which needs no more digits")]
+    let epsilon = decoder.norm_epsilon() as f32;
+    epsilon
 }
 
 fn feed_forward(
@@ -180,13 +245,14 @@ fn feed_forward(
     decoder: &Decoder,
     weights: &Weights<'_>,
     normed: Tensor<3>,
-    residual: Tensor<3>,
+    residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
     let arithmetic = layers.arithmetic;
     let scale = decoder.lora.map(|lora| lora.scale());
     let column = |names: &[&str], x| layers.column(weights, names, x, scale);
     let wide = match decoder.activation {
         Activation::Swiglu => ops::swiglu(arithmetic, column(&["ffn.gate", "ffn.up"], normed)),
+        Activation::Geglu => ops::geglu(arithmetic, column(&["ffn.gate", "ffn.up"], normed)),
         Activation::Gelu => ops::gelu(arithmetic, column(&["ffn.up"], normed)),
         Activation::GeluTanh => ops::gelu_tanh(arithmetic, column(&["ffn.up"], normed)),
     };
@@ -201,8 +267,7 @@ fn norm(
     x: Tensor<3>,
 ) -> Tensor<3> {
     let weight = weights.get(&format!("{name}.weight"));
-    #[expect(clippy::cast_possible_truncation, reason = "a small number, which needs no more digits")]
-    let epsilon = decoder.norm_epsilon() as f32;
+    let epsilon = epsilon(decoder);
     match decoder.norm {
         Norm::Layer => {
             let bias = weights.get(&format!("{name}.bias"));

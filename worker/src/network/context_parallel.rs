@@ -6,7 +6,7 @@
 
 use crate::data::Batch;
 use crate::mesh::Peers;
-use crate::ops::{self, Arithmetic, AttentionHeads};
+use crate::ops::{self, Arithmetic, AttentionHeads, AttentionMask};
 use burn::tensor::Tensor;
 use std::ops::Range;
 
@@ -28,31 +28,32 @@ pub(crate) fn pieces(length: usize, context: &Peers) -> Vec<Range<usize>> {
 /// Returns the part of `batch` that this rank of `context` holds: its tokens of every sequence.
 pub(crate) fn cut(batch: Batch, context: &Peers) -> Batch {
     match batch {
-        Batch::Tokens { inputs, targets, samples, length } if context.size() > 1 => {
+        Batch::Tokens { inputs, targets, samples, length, packed } if context.size() > 1 => {
             let pieces = pieces(length, context);
             let part = |tokens: Vec<u32>| {
                 let held = |sample: &[u32]| pieces.iter().flat_map(|p| sample[p.clone()].to_vec()).collect();
                 tokens.chunks(length).flat_map(|sample| -> Vec<u32> { held(sample) }).collect()
             };
             let (inputs, targets) = (part(inputs), part(targets));
-            Batch::Tokens { inputs, targets, samples, length: length / context.size() as usize }
+            Batch::Tokens { inputs, targets, samples, length: length / context.size() as usize, packed }
         }
         Batch::Tokens { .. } | Batch::Rows { .. } => batch,
     }
 }
 
-/// Computes causal attention over whole sequences, for the tokens that this rank of `context` holds.
+/// Computes causal attention over whole sequences to the keys that `mask` leaves, for the tokens that this rank of `context` holds.
 ///
 /// `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
 pub(crate) fn attention(
     arithmetic: Arithmetic,
     packed: Tensor<3>,
     heads: AttentionHeads,
+    mask: &AttentionMask,
     context: &Peers,
 ) -> Tensor<3> {
     if context.size() == 1 {
-        ops::attention(arithmetic, packed, heads)
+        ops::attention(arithmetic, packed, heads, mask)
     } else {
-        ops::ring_attention::attention(packed, heads, context)
+        ops::ring_attention::attention(packed, heads, mask, context)
     }
 }

@@ -3,8 +3,13 @@
 use super::kv_cache::KvCache;
 use super::{ForwardMode, ModelInput, context_parallel, tensor_parallel};
 use crate::mesh::ModelParallelGroups;
-use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWeight, Rotary, VocabRange};
+use crate::ops::collective::copy_to;
+use crate::ops::{
+    self, Arithmetic, AttentionHeads, AttentionMask, DeferredLossFigures, DocumentStarts, LinearWeight,
+    Rotary, VocabRange,
+};
 use burn::tensor::{Device, Tensor, TensorData};
+use dtrain_recipes::RotaryScaling;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The arithmetic and the process groups for all passes through the parts of a stage.
@@ -18,7 +23,10 @@ pub struct LayerContext {
     /// Weight of the z-loss in the training loss of a decoder.
     pub(crate) z_loss: f32,
     device: Device,
-    rotary: OnceLock<Rotary>,
+    /// Tables of rotary positions: of all layers, and of those whose windows have a base of their own.
+    rotary: [OnceLock<Rotary>; 2],
+    /// Documents of the packed sequences that the current pass computes.
+    documents: Mutex<Option<DocumentStarts>>,
     /// KV cache; `Some` while a text is generated token by token.
     key_values: Mutex<Option<KvCache>>,
 }
@@ -30,12 +38,23 @@ pub(crate) struct RotaryAngles {
     pub(crate) context: usize,
     /// Base of the angles, known as theta.
     pub(crate) base: u64,
+    /// Scaling of the angles; `None`: they are not scaled.
+    pub(crate) scaling: Option<RotaryScaling>,
+    /// True in layers whose window has a base of its own.
+    pub(crate) is_local: bool,
 }
 
 impl LayerContext {
     pub(crate) fn new(arithmetic: Arithmetic, partners: ModelParallelGroups, device: Device) -> Self {
-        let (rotary, key_values) = (OnceLock::new(), Mutex::default());
-        Self { arithmetic, partners, z_loss: 0.0, device, rotary, key_values }
+        Self {
+            arithmetic,
+            partners,
+            z_loss: 0.0,
+            device,
+            rotary: Default::default(),
+            documents: Mutex::default(),
+            key_values: Mutex::default(),
+        }
     }
 
     /// Returns the KV cache, which is `Some` while a text is generated token by token.
@@ -87,7 +106,18 @@ impl LayerContext {
             return ops::add_positions(self.arithmetic, x, table, &places);
         }
         let places = self.positions(held * self.partners.context.size() as usize);
-        ops::add_positions(self.arithmetic, x, table, tensor_parallel::part_of(&self.partners, &places))
+        let places = tensor_parallel::part_of(&self.partners, &places);
+        let Some(documents) = &*self.documents() else {
+            return ops::add_positions(self.arithmetic, x, table, places);
+        };
+        // Positions are counted from the beginning of each document.
+        let of_sample = |starts: &[u32]| places.iter().map(|place| place - starts[*place] as usize).collect();
+        let places: Vec<usize> = documents
+            .starts
+            .chunks(documents.length)
+            .flat_map(|starts| -> Vec<usize> { of_sample(starts) })
+            .collect();
+        ops::add_positions(self.arithmetic, x, table, &places)
     }
 
     /// Returns the positions of this rank's tokens in sequences of `length`.
@@ -97,23 +127,68 @@ impl LayerContext {
 
     /// Applies rotary position embeddings to queries and keys. `[b, t, (query + 2·key)·width]`
     pub(crate) fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, angles: RotaryAngles) -> Tensor<3> {
-        let RotaryAngles { context, base } = angles;
+        let RotaryAngles { context, base, scaling, is_local } = angles;
         if let Some(begin) = self.next_position() {
             let positions = begin..begin + packed.dims()[1];
-            return ops::rotary(self.arithmetic, packed, heads, &Rotary::new(positions, heads.width, base));
+            let table = Rotary::new(positions, heads.width, base, scaling);
+            return ops::rotary(self.arithmetic, packed, heads, &table);
         }
-        let made = || Rotary::new(self.positions(context).into_iter(), heads.width, base);
-        ops::rotary(self.arithmetic, packed, heads, self.rotary.get_or_init(made))
+        let made = || Rotary::new(self.positions(context).into_iter(), heads.width, base, scaling);
+        ops::rotary(self.arithmetic, packed, heads, self.rotary[usize::from(is_local)].get_or_init(made))
     }
 
-    /// Computes causal attention over whole sequences for this rank's tokens.
+    /// Computes causal attention over whole sequences for this rank's tokens, each of which sees at most
+    /// `window` tokens, and none of another document.
     ///
     /// `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
-    pub(crate) fn attention(&self, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+    pub(crate) fn attention(
+        &self,
+        packed: Tensor<3>,
+        heads: AttentionHeads,
+        window: Option<usize>,
+    ) -> Tensor<3> {
         if let Some(key_values) = &mut *self.key_values() {
-            return key_values.attention(self.arithmetic, packed, heads);
+            return key_values.attention(self.arithmetic, packed, heads, window);
         }
-        context_parallel::attention(self.arithmetic, packed, heads, &self.partners.context)
+        let mask = AttentionMask { window, documents: self.documents().clone() };
+        context_parallel::attention(self.arithmetic, packed, heads, &mask, &self.partners.context)
+    }
+
+    /// Applies an RMS norm to each head of queries and of keys, and multiplies the queries by `factor` more.
+    /// `weights` are those of queries and of keys, `[width]`.
+    ///
+    /// If tensor-parallel ranks hold different heads, each has a part of the gradient of the weights. In
+    /// sequence mode it may stay one, as the gradients of replicated parameters are summed in the end.
+    ///
+    /// Counted in `planner/src/step/traffic/model_parallel.rs`, `head_norms`.
+    pub(crate) fn head_norms(
+        &self,
+        packed: Tensor<3>,
+        heads: AttentionHeads,
+        weights: [Tensor<1>; 2],
+        epsilon: f32,
+        factor: f64,
+    ) -> Tensor<3> {
+        let [b, t, all] = packed.dims();
+        let AttentionHeads { query, key, width } = heads;
+        let both = Tensor::cat(weights.to_vec(), 0).reshape([1, 1, 2 * width]);
+        let both = if self.partners.sequence { both } else { copy_to(both, &self.partners.tensor) };
+        let [of_queries, of_keys] =
+            [0, width].map(|begin| both.clone().narrow(2, begin, width).reshape([width]));
+        let of_queries = if factor == 1.0 { of_queries } else { of_queries * factor };
+        let normed = |begin: usize, count: usize, weight| {
+            let columns = packed.clone().narrow(2, begin * width, count * width);
+            let rows = columns.reshape([b, t * count, width]);
+            ops::rms_norm(self.arithmetic, rows, weight, epsilon).reshape([b, t, count * width])
+        };
+        let values = packed.clone().narrow(2, (query + key) * width, all - (query + key) * width);
+        Tensor::cat(vec![normed(0, query, of_queries), normed(query, key, of_keys), values], 2)
+    }
+
+    /// Returns the documents of the packed sequences that the current pass computes; `None` if each sequence
+    /// is one document.
+    pub(crate) fn documents(&self) -> MutexGuard<'_, Option<DocumentStarts>> {
+        self.documents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Computes the scores of classes with a matrix that may be cut by classes. `[b, t, w]` → `[b·t,

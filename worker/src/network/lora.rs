@@ -53,16 +53,16 @@ pub(super) fn column_adapters(
     Some(Tensor::cat(up.collect(), 2))
 }
 
-/// Returns `residual` plus the output of the LoRA adapter of a row-parallel layer, `scale · x·A·B`. Every
+/// Returns `residual`, if there is one, plus the output of the LoRA adapter of a row-parallel layer, `scale · x·A·B`. Every
 /// rank has some rows of `A` and all of `B`. `x` is `[b, t, rows held]`, `residual` is `[b, t, w]`.
 pub(super) fn row_adapter(
     layers: &LayerContext,
     weights: &Weights<'_>,
     name: &str,
     x: Tensor<3>,
-    residual: Tensor<3>,
+    residual: Option<Tensor<3>>,
     scale: f64,
-) -> Tensor<3> {
+) -> Option<Tensor<3>> {
     let Some(down) = weights.find_factor(&format!("{name}.lora_a")) else { return residual };
     let partial = ops::project(layers.arithmetic, x, vec![down], Vec::new(), None) * scale;
     let low = if layers.partners.tensor.size() == 1 {
@@ -71,5 +71,5 @@ pub(super) fn row_adapter(
         leave(&layers.partners, partial, None, None)
     };
     let up = weights.factor(&format!("{name}.lora_b"));
-    ops::project(layers.arithmetic, low, vec![up], Vec::new(), Some(residual))
+    Some(ops::project(layers.arithmetic, low, vec![up], Vec::new(), residual))
 }

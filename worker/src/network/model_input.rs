@@ -1,6 +1,6 @@
 //! Model input: the samples of one forward pass.
 
-use crate::data::Batch;
+use crate::data::{Batch, PackedDocuments};
 
 /// The samples that one forward pass computes.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,8 @@ pub enum ModelInput<'a> {
         samples: usize,
         /// Number of tokens in each sequence.
         length: usize,
+        /// Documents of packed sequences; `None` if each sequence is one document.
+        packed: Option<&'a PackedDocuments>,
     },
     /// Rows of a table, or images as rows `[channels, height, width]`, with their classes.
     Rows {
@@ -31,15 +33,15 @@ pub enum ModelInput<'a> {
 
 impl ModelInput<'static> {
     /// The input of a chunk without the first part of the model, which reads no samples.
-    pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
+    pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0, packed: None };
 }
 
 impl<'a> ModelInput<'a> {
     /// Creates a view of the samples in `batch`.
     pub(crate) fn of(batch: &'a Batch) -> Self {
         match batch {
-            Batch::Tokens { inputs, targets, samples, length } => {
-                Self::Tokens { inputs, targets, samples: *samples, length: *length }
+            Batch::Tokens { inputs, targets, samples, length, packed } => {
+                Self::Tokens { inputs, targets, samples: *samples, length: *length, packed: packed.as_ref() }
             }
             Batch::Rows { values, classes, samples, width } => {
                 Self::Rows { values, classes, samples: *samples, width: *width }
@@ -50,12 +52,24 @@ impl<'a> ModelInput<'a> {
     /// Returns a copy of the samples' inputs, without targets.
     pub(crate) fn inputs(&self) -> Batch {
         match *self {
-            Self::Tokens { inputs, samples, length, .. } => {
-                Batch::Tokens { inputs: inputs.to_vec(), targets: Vec::new(), samples, length }
-            }
+            Self::Tokens { inputs, samples, length, packed, .. } => Batch::Tokens {
+                inputs: inputs.to_vec(),
+                targets: Vec::new(),
+                samples,
+                length,
+                packed: packed.cloned(),
+            },
             Self::Rows { values, samples, width, .. } => {
                 Batch::Rows { values: values.to_vec(), classes: Vec::new(), samples, width }
             }
+        }
+    }
+
+    /// Returns the documents of packed sequences; `None` if each sequence is one document.
+    pub(crate) fn packed(&self) -> Option<&'a PackedDocuments> {
+        match *self {
+            Self::Tokens { packed, .. } => packed,
+            Self::Rows { .. } => None,
         }
     }
 

@@ -189,7 +189,7 @@ fn made_up(reads: InputSignature, samples: usize) -> Batch {
             let length = context as usize;
             #[expect(clippy::cast_possible_truncation, reason = "below the vocabulary, a u32")]
             let inputs = (0..samples * length).map(|place| word(place, vocab) as u32).collect();
-            Batch::Tokens { inputs, targets: Vec::new(), samples, length }
+            Batch::Tokens { inputs, targets: Vec::new(), samples, length, packed: None }
         }
         InputSignature::Rows { inputs, .. } => {
             let width = inputs as usize;

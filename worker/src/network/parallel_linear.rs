@@ -20,14 +20,14 @@ impl LayerContext {
         column(self, weights, names, x, added)
     }
 
-    /// Computes a row-parallel linear layer and adds the residual. If it has a LoRA adapter, the output
+    /// Computes a row-parallel linear layer and adds the residual, if there is one. If it has a LoRA adapter, the output
     /// of the adapter is added too, times `scale`. `[b, t, rows held]` → `[b, t, w]`
     pub(crate) fn row(
         &self,
         weights: &Weights<'_>,
         name: &str,
         x: Tensor<3>,
-        residual: Tensor<3>,
+        residual: Option<Tensor<3>>,
         scale: Option<f64>,
     ) -> Tensor<3> {
         let residual = match scale {
@@ -53,20 +53,20 @@ fn column(
     ops::project(layers.arithmetic, enter(&layers.partners, x), matrices, biases, added)
 }
 
-/// Computes a row-parallel layer and adds the residual. `[b, t, rows held]` → `[b, t, w]`
+/// Computes a row-parallel layer and adds the residual, if there is one. `[b, t, rows held]` → `[b, t, w]`
 fn row(
     layers: &LayerContext,
     weights: &Weights<'_>,
     name: &str,
     x: Tensor<3>,
-    residual: Tensor<3>,
+    residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
     let (arithmetic, partners) = (layers.arithmetic, &layers.partners);
     let matrix = vec![weights.factor(&format!("{name}.weight"))];
     let bias: Option<Tensor<1>> = weights.find(&format!("{name}.bias"));
     if partners.tensor.size() == 1 {
-        return ops::project(arithmetic, x, matrix, bias.into_iter().collect(), Some(residual));
+        return ops::project(arithmetic, x, matrix, bias.into_iter().collect(), residual);
     }
     let partial = ops::project(arithmetic, x, matrix, Vec::new(), None);
-    leave(partners, partial, bias, Some(residual))
+    leave(partners, partial, bias, residual)
 }

@@ -4,14 +4,16 @@
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
-use super::{AttentionHeads, Rotary, chunks};
+use super::{AttentionHeads, AttentionMask, Rotary, chunks};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
+use std::ops::Range;
 
 /// Number of query rows in one block.
 const ROWS: usize = 64;
 
-pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, mask: &AttentionMask) -> Tensor<3> {
+    let mask = mask.clone();
     record(vec![input(packed)], |values| {
         let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
         let packed = dense(packed);
@@ -19,7 +21,7 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let width = heads.query * heads.width;
         let (mut out, mut log_sums) = (vec![0.0; b * t * width], vec![0.0; b * heads.query * t]);
         attend(
-            &QueryKeyView::causal(slice(&packed), [b, t], heads),
+            &QueryKeyView::causal(slice(&packed), [b, t], heads, &mask, &whole(t)),
             &mut out,
             &mut log_sums,
             Accumulate::Overwrite,
@@ -28,7 +30,7 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
             let upstream = OutputGradient { d: slice(&d), log_sums: &log_sums, dots: None };
-            let d_packed = backward(slice(&packed), &upstream, [b, t], heads);
+            let d_packed = backward(slice(&packed), &upstream, [b, t], heads, &mask);
             vec![Some(vector(d_packed, shape::<3>(&packed)))]
         };
         (out, Box::new(gradient))
@@ -69,33 +71,50 @@ pub(super) struct QueryKeyView<'a> {
     heads: AttentionHeads,
     /// True if row `r` of the queries sees only the first `r + 1` keys; otherwise it sees all.
     causal: bool,
+    /// Index of the first key that each query of each sample sees; empty if all see the first.
+    first_keys: Vec<Vec<usize>>,
+}
+
+/// Returns the positions of all tokens of a sequence, as one piece.
+fn whole(t: usize) -> [Range<usize>; 1] {
+    [0..t]
 }
 
 impl<'a> QueryKeyView<'a> {
     /// Creates the causal view of `packed`, `[b, t, (query + 2·key)·d]`: each token sees itself and those
-    /// before it.
-    pub(super) fn causal(packed: &'a [f32], [b, t]: [usize; 2], heads: AttentionHeads) -> Self {
+    /// before it that `mask` leaves. `pieces` are the positions of the tokens.
+    pub(super) fn causal(
+        packed: &'a [f32],
+        [b, t]: [usize; 2],
+        heads: AttentionHeads,
+        mask: &AttentionMask,
+        pieces: &[Range<usize>],
+    ) -> Self {
         let AttentionHeads { query, key, width } = heads;
         let keys = samples(packed, b).map(|sample| {
             let sample = Matrix::dense(sample, [t, (query + 2 * key) * width]);
             sample.part([0, query * width], [t, 2 * key * width])
         });
-        Self { queries: queries(packed, [b, t], t, heads), keys: keys.collect(), heads, causal: true }
+        let (queries, keys) = (queries(packed, [b, t], t, heads), keys.collect());
+        Self { queries, keys, heads, causal: true, first_keys: first_keys(mask, b, pieces, pieces) }
     }
 
     /// Creates a view in which the last `rows` queries of each sample of `packed` see all of `keys`, `[b,
-    /// seen, 2·key·d]`.
+    /// seen, 2·key·d]`, that `mask` leaves. `pieces` are the positions of these queries and of the keys.
     pub(super) fn all(
         packed: &'a [f32],
         [b, t]: [usize; 2],
         rows: usize,
         keys: &'a [f32],
         heads: AttentionHeads,
+        mask: &AttentionMask,
+        pieces: [&[Range<usize>]; 2],
     ) -> Self {
         let width = 2 * heads.key * heads.width;
         let keys =
             samples(keys, b).map(|sample| Matrix::dense(sample, [sample.len() / width, width])).collect();
-        Self { queries: queries(packed, [b, t], rows, heads), keys, heads, causal: false }
+        let first_keys = first_keys(mask, b, pieces[0], pieces[1]);
+        Self { queries: queries(packed, [b, t], rows, heads), keys, heads, causal: false, first_keys }
     }
 
     /// Returns the number of query rows of a sample.
@@ -104,19 +123,35 @@ impl<'a> QueryKeyView<'a> {
     }
 
     /// Iterates over the key heads of all samples in order, each with the query heads that it serves.
-    fn groups(&self) -> impl Iterator<Item = HeadGroup<'a>> {
+    fn groups(&self) -> impl Iterator<Item = HeadGroup<'_>> {
         let AttentionHeads { key: heads, width, .. } = self.heads;
         let (served, causal) = (self.heads.query / heads, self.causal);
-        self.queries.iter().zip(&self.keys).flat_map(move |(queries, keys)| {
+        self.queries.iter().zip(&self.keys).enumerate().flat_map(move |(sample, (queries, keys))| {
+            let first_keys = self.first_keys.get(sample).map(Vec::as_slice);
             (0..heads).map(move |key| HeadGroup {
                 queries: queries.part([0, key * served * width], [queries.rows(), served * width]),
                 keys: keys.part([0, key * width], [keys.rows(), width]),
                 values: keys.part([0, (heads + key) * width], [keys.rows(), width]),
                 width,
                 causal,
+                first_keys,
             })
         })
     }
+}
+
+/// Returns the index of the first key that each query of each sample sees; empty if all see the first.
+fn first_keys(
+    mask: &AttentionMask,
+    b: usize,
+    queries: &[Range<usize>],
+    keys: &[Range<usize>],
+) -> Vec<Vec<usize>> {
+    let length = queries.last().map_or(0, |piece| piece.end);
+    if mask.is_causal(length) {
+        return Vec::new();
+    }
+    (0..b).map(|sample| mask.first_keys(sample, queries, keys)).collect()
 }
 
 /// Splits `values` into equal parts, one for each of `b` samples.
@@ -145,6 +180,8 @@ struct HeadGroup<'a> {
     values: Matrix<'a>,
     width: usize,
     causal: bool,
+    /// Index of the first key that each query sees; `None` if all see the first.
+    first_keys: Option<&'a [usize]>,
 }
 
 impl<'a> HeadGroup<'a> {
@@ -158,22 +195,30 @@ impl<'a> HeadGroup<'a> {
 
     /// Iterates over the query rows of the group, a block at a time.
     fn blocks(self) -> impl Iterator<Item = QueryBlock> {
-        let (rows, keys) = (self.queries.rows(), self.keys.rows());
-        (0..rows).step_by(ROWS).map(move |from| {
-            let rows = ROWS.min(rows - from);
-            match self.causal {
-                true => QueryBlock { from, rows, seen: from + rows, first: from },
-                false => QueryBlock { from, rows, seen: keys, first: keys },
+        let (all, keys) = (self.queries.rows(), self.keys.rows());
+        let blocks = (0..all).step_by(ROWS).map(move |from| {
+            let rows = ROWS.min(all - from);
+            // A later query never sees an earlier key than one before it.
+            let begin = self.first_keys.map_or(0, |first| first[from]);
+            let end = if self.causal { from + rows } else { keys };
+            let mut visible = [[0, end - begin]; ROWS];
+            for (row, [low, high]) in visible[..rows].iter_mut().enumerate() {
+                *low = self.first_keys.map_or(0, |first| first[from + row] - begin);
+                if self.causal {
+                    *high = from + row + 1 - begin;
+                }
             }
-        })
+            QueryBlock { from, rows, begin, seen: end - begin, visible }
+        });
+        blocks.filter(|block| block.seen > 0)
     }
 
     /// Computes the scores of a block of query rows of head `head` against the keys that they see, into
     /// `scores`.
     fn scores(self, head: usize, block: QueryBlock, scores: &mut [f32]) {
-        let QueryBlock { from, rows, seen, .. } = block;
+        let QueryBlock { from, rows, begin, seen, .. } = block;
         let out = MatrixMut::dense(scores, [rows, seen]);
-        let (query, keys) = (self.query(head, from, rows), self.keys.part([0, 0], [seen, self.width]));
+        let (query, keys) = (self.query(head, from, rows), self.keys.part([begin, 0], [seen, self.width]));
         kernels::matmul(out, Accumulate::Overwrite, self.scale(), query, keys.transposed(), ThreadUse::One);
     }
 }
@@ -184,10 +229,12 @@ struct QueryBlock {
     /// Index of the block's first row.
     from: usize,
     rows: usize,
-    /// Number of keys that the last row sees.
+    /// Index of the first key that any row sees.
+    begin: usize,
+    /// Number of keys from `begin` on that any row sees.
     seen: usize,
-    /// Index that sets the keys of each row: row `i` sees the first `first + i + 1` keys, at most `seen`.
-    first: usize,
+    /// Range of the keys from `begin` on that each row sees.
+    visible: [[usize; 2]; ROWS],
 }
 
 /// Computes the attention output of the queries of `view`: `out` is `[b, t, query·d]`, of which the last
@@ -219,20 +266,21 @@ fn attend_group(
     for (head, log_sums) in log_sums.chunks_mut(t).enumerate() {
         let log_sums = &mut log_sums[t - rows..];
         for block in group.blocks() {
-            let QueryBlock { from, rows, seen, first } = block;
+            let QueryBlock { from, rows, begin, seen, visible } = block;
             let (scores, log_sums) = (&mut scores[..rows * seen], &mut log_sums[from..from + rows]);
+            let visible = &visible[..rows];
             group.scores(head, block, scores);
             let mut mixed = out.part([from, head * width], [rows, width]);
             match into {
-                Accumulate::Overwrite => kernels::causal_softmax(scores, seen, first, log_sums),
+                Accumulate::Overwrite => kernels::masked_softmax(scores, seen, visible, log_sums),
                 Accumulate::Add => {
                     let mut factors = [0.0; ROWS];
-                    kernels::softmax_on(scores, seen, log_sums, &mut factors);
+                    kernels::softmax_on(scores, seen, visible, log_sums, &mut factors);
                     mixed.scale_rows(&factors[..rows]);
                 }
             }
             let scores = Matrix::dense(scores, [rows, seen]);
-            let values = group.values.part([0, 0], [seen, width]);
+            let values = group.values.part([begin, 0], [seen, width]);
             kernels::matmul(mixed, into, 1.0, scores, values, ThreadUse::One);
         }
     }
@@ -284,6 +332,7 @@ fn backward(
     upstream: &OutputGradient<'_>,
     [b, t]: [usize; 2],
     heads: AttentionHeads,
+    mask: &AttentionMask,
 ) -> Vec<f32> {
     let AttentionHeads { query, key, width } = heads;
     let mut d_packed = vec![0.0; packed.len()];
@@ -296,7 +345,8 @@ fn backward(
         out.keys.extend(columns.by_ref().take(key));
         out.values.extend(columns);
     }
-    attend_back(&QueryKeyView::causal(packed, [b, t], heads), upstream, out, Accumulate::Overwrite);
+    let view = QueryKeyView::causal(packed, [b, t], heads, mask, &whole(t));
+    attend_back(&view, upstream, out, Accumulate::Overwrite);
     d_packed
 }
 
@@ -340,24 +390,24 @@ fn back_group(
     for (head, log_sums) in log_sums.chunks(t).enumerate() {
         let dots = dots.map(|dots| &dots[head * t..][..t]);
         for block in group.blocks() {
-            let QueryBlock { from, rows, seen, first } = block;
+            let QueryBlock { from, rows, begin, seen, visible } = block;
             let (scores, d_scores) = (&mut scores[..rows * seen], &mut d_scores[..rows * seen]);
             let own = skipped + from..skipped + from + rows;
-            let (part, all) = ([from, head * width], [seen, width]);
+            let (part, keys, all) = ([from, head * width], [begin, 0], [seen, width]);
             let (query, d) = (group.query(head, from, rows), d.part(part, [rows, width]));
             let product = |out: MatrixMut<'_>, into, left: Matrix<'_>, right: Matrix<'_>| {
                 kernels::matmul(out, into, 1.0, left, right, ThreadUse::One);
             };
             group.scores(head, block, scores);
-            let values = group.values.part([0, 0], all).transposed();
+            let values = group.values.part(keys, all).transposed();
             product(MatrixMut::dense(d_scores, [rows, seen]), Accumulate::Overwrite, d, values);
             let (log_sums, dots) = (&log_sums[own.clone()], dots.map(|dots| &dots[own]));
-            kernels::softmax_back(scores, d_scores, seen, first, log_sums, dots, group.scale());
+            kernels::softmax_back(scores, d_scores, seen, &visible[..rows], log_sums, dots, group.scale());
             let scores = Matrix::dense(scores, [rows, seen]).transposed();
             let d_scores = Matrix::dense(d_scores, [rows, seen]);
-            product(d_values.part([0, 0], all), Accumulate::Add, scores, d);
-            product(d_queries.part(part, [rows, width]), into, d_scores, group.keys.part([0, 0], all));
-            product(d_keys.part([0, 0], all), Accumulate::Add, d_scores.transposed(), query);
+            product(d_values.part(keys, all), Accumulate::Add, scores, d);
+            product(d_queries.part(part, [rows, width]), into, d_scores, group.keys.part(keys, all));
+            product(d_keys.part(keys, all), Accumulate::Add, d_scores.transposed(), query);
         }
     }
 }

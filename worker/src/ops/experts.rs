@@ -9,7 +9,7 @@
 pub(super) mod fused;
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
-use super::{Arithmetic, TokenRoutes, gelu, gelu_tanh, kernels, reference, swiglu};
+use super::{Arithmetic, TokenRoutes, geglu, gelu, gelu_tanh, kernels, reference, swiglu};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use dtrain_recipes::Activation;
@@ -112,6 +112,7 @@ pub(super) fn feed_one_by_one(
         let wide = reference::project(arithmetic.precision, x, wide, Vec::new(), None);
         let inner = match activation {
             Activation::Swiglu => swiglu(arithmetic, wide),
+            Activation::Geglu => geglu(arithmetic, wide),
             Activation::Gelu => gelu(arithmetic, wide),
             Activation::GeluTanh => gelu_tanh(arithmetic, wide),
         };

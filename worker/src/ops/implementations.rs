@@ -4,7 +4,7 @@
 use super::deferred_weight_grad::WeightLayout;
 use super::experts::{self, ExpertMatrices};
 use super::operations::Ops;
-use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange};
+use super::{Arithmetic, AttentionHeads, AttentionMask, DeferredLossFigures, Rotary, VocabRange};
 use super::{attention, linear, loss, norm, pointwise};
 use crate::device;
 use crate::mesh::Peers;
@@ -81,8 +81,14 @@ impl Ops for HostOps {
     }
 
     /// Computes attention; its scores are recomputed in the backward pass for any `Arithmetic`.
-    fn attention(&self, _: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
-        attention::attention(packed, heads)
+    fn attention(
+        &self,
+        _: Arithmetic,
+        packed: Tensor<3>,
+        heads: AttentionHeads,
+        mask: &AttentionMask,
+    ) -> Tensor<3> {
+        attention::attention(packed, heads, mask)
     }
 
     fn layer_norm(&self, x: Tensor<3>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<3> {
@@ -103,6 +109,10 @@ impl Ops for HostOps {
 
     fn swiglu(&self, packed: Tensor<3>) -> Tensor<3> {
         pointwise::swiglu(packed)
+    }
+
+    fn geglu(&self, packed: Tensor<3>) -> Tensor<3> {
+        pointwise::geglu(packed)
     }
 
     fn embed(&self, table: Tensor<2>, share: VocabRange, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {

@@ -2,6 +2,7 @@
 
 use super::custom_autograd::{BackwardFn, dense, input, record, shape, slice, vector};
 use super::{DeferredLossFigures, LossFigures, VocabRange, chunks, kernels};
+use crate::data::IGNORED;
 use crate::mesh::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -20,19 +21,24 @@ pub(crate) fn cross_entropy(
         let rows = chunks::rows(classes);
         let parts = logits.storage_mut::<f32>().chunks_mut(rows * classes).zip(targets.chunks(rows));
         let partial = chunks::map(parts, |(logits, targets)| {
-            let (mut loss, mut squares, mut hits) = (0.0, 0.0, 0);
+            let (mut loss, mut squares, mut hits, mut counted) = (0.0, 0.0, 0, 0);
             for (row, target) in logits.chunks_mut(classes).zip(targets) {
+                if *target == IGNORED {
+                    row.fill(0.0);
+                    continue;
+                }
+                counted += 1;
                 assert!((*target as usize) < classes, "target {target} is not one of {classes} classes");
                 let (own, log_z, hit) = kernels::cross_entropy_row(row, *target as usize, z_loss);
                 loss += f64::from(own);
                 squares += f64::from(log_z).powi(2);
                 hits += u64::from(hit);
             }
-            (loss, squares, hits)
+            (loss, squares, hits, counted)
         });
-        figures.count = count as u64;
         let mut squares_sum = 0.0;
-        for (loss, squares, hits) in partial {
+        for (loss, squares, hits, counted) in partial {
+            figures.count += counted;
             figures.loss_sum += loss;
             squares_sum += squares;
             figures.hits += hits;
@@ -70,7 +76,9 @@ pub(crate) fn cross_entropy_of_part(
         chunks::each(parts, |((logits, told), (largest, targets))| {
             let rows = logits.chunks_mut(classes).zip(told).zip(largest.iter().zip(targets));
             for ((row, [sum, wanted]), (largest, target)) in rows {
-                *wanted = share.own(*target, classes).map_or(0.0, |own| row[own]);
+                let own = Some(*target).filter(|target| *target != IGNORED);
+                let own = own.and_then(|target| share.own(target, classes));
+                *wanted = own.map_or(0.0, |own| row[own]);
                 *sum = kernels::exp_row(row, *largest);
             }
         });
@@ -80,6 +88,10 @@ pub(crate) fn cross_entropy_of_part(
         chunks::each(parts, |((logits, told), (largest, targets))| {
             let rows = logits.chunks_mut(classes).zip(told).zip(largest.iter().zip(targets));
             for ((row, [sum, _]), (largest, target)) in rows {
+                if *target == IGNORED {
+                    row.fill(0.0);
+                    continue;
+                }
                 let log_z = sum.ln() + largest;
                 kernels::scale(row, (1.0 + 2.0 * z_loss * log_z) / sum);
                 if let Some(own) = share.own(*target, classes) {
@@ -87,9 +99,10 @@ pub(crate) fn cross_entropy_of_part(
                 }
             }
         });
-        figures.count = count as u64;
         let mut squares_sum = 0.0;
-        for ([sum, wanted], largest) in told.iter().zip(&largest) {
+        let all = told.iter().zip(&largest).zip(targets).filter(|(_, target)| **target != IGNORED);
+        for (([sum, wanted], largest), _) in all {
+            figures.count += 1;
             let log_z = sum.ln() + largest;
             figures.loss_sum += f64::from(log_z - wanted);
             squares_sum += f64::from(log_z).powi(2);
@@ -116,7 +129,8 @@ pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
 /// Returns the mean of the cross-entropies and of the z-losses, whose sum is `z_losses`, and its backward,
 /// which scales the gradient that replaced the scores.
 fn finish(figures: &LossFigures, z_losses: f64, mut differences: FlexTensor) -> (FlexTensor, BackwardFn) {
-    let count = figures.count;
+    // Of no target that counts, the mean is 0, and so is every gradient.
+    let count = figures.count.max(1);
     let mean = ((figures.loss_sum + z_losses) / count as f64) as f32;
     let gradient = move |d: FlexTensor, _: [bool; 8]| {
         let factor = slice(&d)[0] / count as f32;

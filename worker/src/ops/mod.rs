@@ -2,6 +2,7 @@
 //! composition of tensor operations.
 
 mod attention;
+mod attention_mask;
 pub(crate) mod chunks;
 pub(crate) mod collective;
 mod custom_autograd;
@@ -24,9 +25,10 @@ mod unary;
 
 use crate::mesh::Peers;
 use burn::tensor::{Device, Tensor, TensorData};
-use dtrain_recipes::Precision;
+use dtrain_recipes::{Precision, RotaryScaling};
 use std::sync::{Arc, OnceLock};
 
+pub(crate) use attention_mask::{AttentionMask, DocumentStarts};
 pub(crate) use deferred_weight_grad::{DeferredWeightGrads, LinearWeight};
 pub(crate) use experts::{ExpertMatrices, combine, dispatch, feed};
 pub(crate) use implementations::Implementation;
@@ -85,11 +87,19 @@ pub(crate) struct Rotary {
 }
 
 impl Rotary {
-    /// Creates the table of angles `position · base^(-2i / width)`.
-    pub(crate) fn new(positions: impl Iterator<Item = usize> + Clone, width: usize, base: u64) -> Self {
-        let angle = |position: usize, pair: usize| {
-            position as f64 * (base as f64).powf(-2.0 * pair as f64 / width as f64)
+    /// Creates the table of angles `position · base^(-2i / width)`, whose frequencies are scaled if `scaling` is
+    /// given.
+    pub(crate) fn new(
+        positions: impl Iterator<Item = usize> + Clone,
+        width: usize,
+        base: u64,
+        scaling: Option<RotaryScaling>,
+    ) -> Self {
+        let frequency = |pair: usize| {
+            let frequency = (base as f64).powf(-2.0 * pair as f64 / width as f64);
+            scaling.map_or(frequency, |scaling| scaling.scaled(frequency))
         };
+        let angle = |position: usize, pair: usize| position as f64 * frequency(pair);
         let table = |f: fn(f64) -> f64| {
             let row = |position| (0..width / 2).map(move |pair| f(angle(position, pair)) as f32);
             positions.clone().flat_map(row).collect()
@@ -148,9 +158,15 @@ pub(crate) fn rotary(
     arithmetic.by.ops().rotary(packed, heads, table)
 }
 
-/// Computes causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
-pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
-    arithmetic.by.ops().attention(arithmetic, packed, heads)
+/// Computes causal attention to the keys that `mask` leaves. `[b, t, (query + 2·key)·width]` → `[b, t,
+/// query·width]`
+pub(crate) fn attention(
+    arithmetic: Arithmetic,
+    packed: Tensor<3>,
+    heads: AttentionHeads,
+    mask: &AttentionMask,
+) -> Tensor<3> {
+    arithmetic.by.ops().attention(arithmetic, packed, heads, mask)
 }
 
 /// Computes a layer norm: `(x - mean) / sqrt(variance + epsilon) · weight + bias` over the last dimension.
@@ -194,6 +210,11 @@ pub(crate) fn swiglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
     arithmetic.by.ops().swiglu(packed)
 }
 
+/// Computes `gelu_tanh(gate) · up` of a packed `[.., gate | up]`. `[b, t, 2·f]` → `[b, t, f]`
+pub(crate) fn geglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
+    arithmetic.by.ops().geglu(packed)
+}
+
 /// Returns the row of `table` for each token; zeros for tokens whose rows another rank holds. `[samples,
 /// length, width]`
 pub(crate) fn embed(
@@ -206,7 +227,8 @@ pub(crate) fn embed(
     arithmetic.by.ops().embed(table, share, tokens, [samples, length])
 }
 
-/// Adds the rows of `table` at their `places` to the tokens of every sample. `[samples, length, width]`
+/// Adds the rows of `table` at their `places` to the tokens of every sample: `length` places for all samples, or
+/// `samples · length`. `[samples, length, width]`
 pub(crate) fn add_positions(
     arithmetic: Arithmetic,
     x: Tensor<3>,

@@ -2,7 +2,9 @@
 
 use super::deferred_weight_grad::WeightLayout;
 use super::experts::{self, ExpertMatrices};
-use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange, reference, unary};
+use super::{
+    Arithmetic, AttentionHeads, AttentionMask, DeferredLossFigures, Rotary, VocabRange, reference, unary,
+};
 use crate::mesh::Peers;
 use burn::tensor::Tensor;
 use dtrain_recipes::Precision;
@@ -37,12 +39,19 @@ pub(super) trait Ops: Sync {
         reference::rotary(packed, heads, table)
     }
 
-    fn attention(&self, arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
-        let precision = arithmetic.precision;
+    fn attention(
+        &self,
+        arithmetic: Arithmetic,
+        packed: Tensor<3>,
+        heads: AttentionHeads,
+        mask: &AttentionMask,
+    ) -> Tensor<3> {
+        let (precision, mask) = (arithmetic.precision, mask.clone());
         if arithmetic.forgets_scores {
-            unary::recompute_in_backward(packed, move |packed| reference::attention(precision, packed, heads))
+            let run = move |packed| reference::attention(precision, packed, heads, &mask);
+            unary::recompute_in_backward(packed, run)
         } else {
-            reference::attention(precision, packed, heads)
+            reference::attention(precision, packed, heads, &mask)
         }
     }
 
@@ -64,6 +73,10 @@ pub(super) trait Ops: Sync {
 
     fn swiglu(&self, packed: Tensor<3>) -> Tensor<3> {
         reference::swiglu(packed)
+    }
+
+    fn geglu(&self, packed: Tensor<3>) -> Tensor<3> {
+        reference::geglu(packed)
     }
 
     fn embed(&self, table: Tensor<2>, share: VocabRange, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {

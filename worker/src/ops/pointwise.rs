@@ -33,19 +33,32 @@ fn each(x: Tensor<3>, function: fn(&[f32], &mut [f32]), back: fn(&[f32], &mut [f
 }
 
 pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
+    gated(packed, kernels::swiglu, kernels::swiglu_back)
+}
+
+pub(crate) fn geglu(packed: Tensor<3>) -> Tensor<3> {
+    gated(packed, kernels::geglu, kernels::geglu_back)
+}
+
+/// Applies a gated activation to rows `gate | up`; `back` replaces them by their gradient.
+fn gated(
+    packed: Tensor<3>,
+    function: fn(&[f32], &mut [f32], usize),
+    back: fn(&mut [f32], &[f32], usize),
+) -> Tensor<3> {
     record(vec![input(packed)], |values| {
-        let [packed] = <[_; 1]>::try_from(values).expect("swiglu has one input").map(dense);
+        let [packed] = <[_; 1]>::try_from(values).expect("an activation has one input").map(dense);
         let [b, t, both] = shape(&packed);
         let (width, rows) = (both / 2, chunks::rows(both));
         let mut out = vec![0.0; b * t * width];
         let chunks = slice(&packed).chunks(rows * both).zip(out.chunks_mut(rows * width));
-        chunks::each(chunks, |(packed, out)| kernels::swiglu(packed, out, width));
+        chunks::each(chunks, |(packed, out)| function(packed, out, width));
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             // The input is not needed again: its gradient overwrites it, if it is not shared.
             let (mut packed, d) = (packed, dense(d));
             let chunks =
                 packed.storage_mut::<f32>().chunks_mut(rows * both).zip(slice(&d).chunks(rows * width));
-            chunks::each(chunks, |(packed, d)| kernels::swiglu_back(packed, d, width));
+            chunks::each(chunks, |(packed, d)| back(packed, d, width));
             vec![Some(packed)]
         };
         (vector(out, [b, t, width]), Box::new(gradient))

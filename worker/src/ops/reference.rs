@@ -3,7 +3,8 @@
 
 use super::deferred_weight_grad::WeightLayout;
 use super::loss::largest_of_all;
-use super::{AttentionHeads, DeferredLossFigures, Rotary, VocabRange, collective};
+use super::{AttentionHeads, AttentionMask, DeferredLossFigures, Rotary, VocabRange, collective};
+use crate::data::IGNORED;
 use crate::mesh::Peers;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData, activation};
 use dtrain_recipes::Precision;
@@ -83,7 +84,12 @@ pub(crate) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -
     Tensor::cat(vec![turned_heads, packed.narrow(2, turned * heads.width, rest)], 2)
 }
 
-pub(crate) fn attention(precision: Precision, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+pub(crate) fn attention(
+    precision: Precision,
+    packed: Tensor<3>,
+    heads: AttentionHeads,
+    mask: &AttentionMask,
+) -> Tensor<3> {
     let [b, t, _] = packed.dims();
     let AttentionHeads { query, key, width } = heads;
     let part = |from: usize, count: usize| {
@@ -100,8 +106,12 @@ pub(crate) fn attention(precision: Precision, packed: Tensor<3>, heads: Attentio
     };
     let (q, k, v) = (part(0, query), repeated(part(query, key)), repeated(part(query + key, key)));
     let scores = matmul(precision, q, k.transpose()) * (width as f32).powf(-0.5);
-    let ahead = causal_mask(t, &packed.device());
-    let scores = scores.mask_fill(ahead.unsqueeze::<4>().expand([b, query, t, t]), f32::NEG_INFINITY);
+    let hidden: Tensor<4, Bool> = if mask.is_causal(t) {
+        causal_mask(t, &packed.device()).unsqueeze()
+    } else {
+        mask.hidden([b, t], &packed.device()).unsqueeze_dim(1)
+    };
+    let scores = scores.mask_fill(hidden.expand([b, query, t, t]), f32::NEG_INFINITY);
     let mixed = matmul(precision, activation::softmax(scores, 3), v);
     mixed.swap_dims(1, 2).reshape([b, t, query * width])
 }
@@ -137,6 +147,11 @@ pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
     activation::sigmoid(gate.clone()) * gate * up
 }
 
+pub(crate) fn geglu(packed: Tensor<3>) -> Tensor<3> {
+    let width = packed.dims()[2] / 2;
+    gelu_tanh(packed.clone().narrow(2, 0, width)) * packed.narrow(2, width, width)
+}
+
 pub(crate) fn embed(
     table: Tensor<2>,
     share: VocabRange,
@@ -155,6 +170,7 @@ pub(crate) fn embed(
 }
 
 pub(crate) fn add_positions(x: Tensor<3>, table: Tensor<2>, places: &[usize]) -> Tensor<3> {
+    let [b, t, width] = x.dims();
     let first = places.first().copied().unwrap_or(0);
     let rows = if places.iter().copied().eq(first..first + places.len()) {
         table.narrow(0, first, places.len())
@@ -163,7 +179,7 @@ pub(crate) fn add_positions(x: Tensor<3>, table: Tensor<2>, places: &[usize]) ->
         let places: Vec<_> = places.iter().map(|place| *place as u32).collect();
         table.clone().select(0, indices(&places, &table))
     };
-    x + rows.unsqueeze()
+    if places.len() == b * t { x + rows.reshape([b, t, width]) } else { x + rows.unsqueeze() }
 }
 
 pub(crate) fn cross_entropy(
@@ -171,6 +187,9 @@ pub(crate) fn cross_entropy(
     targets: &[u32],
     z_loss: f32,
 ) -> (Tensor<1>, DeferredLossFigures) {
+    if targets.contains(&IGNORED) {
+        return counted_cross_entropy(logits, targets, z_loss);
+    }
     let count = targets.len();
     let wanted = indices(targets, &logits);
     let hits = logits.clone().inner().argmax(1).reshape([count]).equal(wanted.clone().inner()).int().sum();
@@ -181,6 +200,28 @@ pub(crate) fn cross_entropy(
     (with_z_loss(loss, z_loss, || logits.gather(1, wanted) - picked), figures)
 }
 
+/// Returns the rows of `logits` whose targets count, and these targets.
+fn counted_rows(logits: Tensor<2>, targets: &[u32]) -> (Tensor<2>, Vec<u32>) {
+    let counted = (0u32..).zip(targets).filter(|(_, target)| **target != IGNORED);
+    let (rows, targets): (Vec<u32>, Vec<u32>) = counted.map(|(row, target)| (row, *target)).unzip();
+    let rows = indices(&rows, &logits);
+    (logits.select(0, rows), targets)
+}
+
+/// Computes [`cross_entropy`] of the predictions whose targets count.
+fn counted_cross_entropy(
+    logits: Tensor<2>,
+    targets: &[u32],
+    z_loss: f32,
+) -> (Tensor<1>, DeferredLossFigures) {
+    let nothing = logits.clone().sum() * 0.0;
+    let (rows, targets) = counted_rows(logits, targets);
+    if targets.is_empty() {
+        return (nothing, DeferredLossFigures::default());
+    }
+    cross_entropy(rows, &targets, z_loss)
+}
+
 pub(crate) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],
@@ -188,6 +229,15 @@ pub(crate) fn cross_entropy_of_part(
     peers: &Peers,
     z_loss: f32,
 ) -> (Tensor<1>, DeferredLossFigures) {
+    if targets.contains(&IGNORED) {
+        let nothing = logits.clone().sum() * 0.0;
+        let (rows, targets) = counted_rows(logits, targets);
+        // All ranks have the same targets, so that all return here.
+        if targets.is_empty() {
+            return (nothing, DeferredLossFigures::default());
+        }
+        return cross_entropy_of_part(rows, &targets, share, peers, z_loss);
+    }
     let [count, classes] = logits.dims();
     let own: Vec<f32> = logits.clone().inner().max_dim(1).into_data().try_to_vec().expect("scores are f32");
     let largest = largest_of_all(&own, peers);

@@ -11,25 +11,31 @@
 //! only that goes on. Neither bits nor messages depend on time: sums are made in the order of the ring.
 // Shapes in this file: b samples · t tokens of a sample that this rank holds · d width of one head
 
-use super::AttentionHeads;
 use super::attention::{HeadGradients, OutputGradient, QueryKeyView, attend, attend_back};
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::kernels::{self, Accumulate, MatrixMut};
+use super::{AttentionHeads, AttentionMask};
 use crate::comm::{Incoming, Outgoing};
 use crate::mesh::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
+use std::ops::Range;
 
 /// Computes attention of the queries of this rank to the keys of all ranks of `peers`. `[b, t, (query +
 /// 2·key)·d]` → `[b, t, query·d]`
-pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, peers: &Peers) -> Tensor<3> {
-    let peers = peers.clone();
+pub(crate) fn attention(
+    packed: Tensor<3>,
+    heads: AttentionHeads,
+    mask: &AttentionMask,
+    peers: &Peers,
+) -> Tensor<3> {
+    let (peers, mask) = (peers.clone(), mask.clone());
     record(vec![input(packed)], |values| {
         let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
         let packed = dense(packed);
         let [b, t, _] = shape(&packed);
-        let ring =
-            RingAttention { rank: peers.rank() as usize, ranks: peers.size() as usize, peers, b, t, heads };
+        let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
+        let ring = RingAttention { rank, ranks, peers, b, t, heads, mask };
         let (out, log_sums) = ring.forward(slice(&packed));
         let out = vector(out, [b, t, heads.query * heads.width]);
         let mixed = out.clone();
@@ -69,6 +75,7 @@ struct RingAttention {
     b: usize,
     t: usize,
     heads: AttentionHeads,
+    mask: AttentionMask,
 }
 
 impl RingAttention {
@@ -81,12 +88,7 @@ impl RingAttention {
         for round in 0..self.ranks {
             let pass = |peers: &Peers| self.pass_keys(peers, round, &keys);
             let (next, ()) = self.peers.meanwhile(pass, || match round {
-                0 => attend(
-                    &QueryKeyView::causal(packed, [b, t], heads),
-                    &mut out,
-                    &mut log_sums,
-                    Accumulate::Overwrite,
-                ),
+                0 => attend(&self.own_view(packed), &mut out, &mut log_sums, Accumulate::Overwrite),
                 _ => attend(&self.view(round, packed, &keys), &mut out, &mut log_sums, Accumulate::Add),
             });
             keys = next;
@@ -99,7 +101,6 @@ impl RingAttention {
     /// The keys travel as in the forward pass. A rank adds its part to their gradient and sends it after
     /// them, while it computes with the next keys; the last rank sends the sum to the owner.
     fn backward(&self, packed: &[f32], upstream: &OutputGradient<'_>) -> Vec<f32> {
-        let Self { b, t, heads, .. } = *self;
         let mut d_packed = vec![0.0; packed.len()];
         let (mut keys, mut d_own, mut d_keys) = (self.own(packed), Vec::new(), Vec::new());
         for round in 0..self.ranks {
@@ -110,12 +111,7 @@ impl RingAttention {
                 let mut found = vec![0.0; keys.len()];
                 let places = self.places(round, &mut d_packed, &mut found);
                 match round {
-                    0 => attend_back(
-                        &QueryKeyView::causal(packed, [b, t], heads),
-                        upstream,
-                        places,
-                        Accumulate::Overwrite,
-                    ),
+                    0 => attend_back(&self.own_view(packed), upstream, places, Accumulate::Overwrite),
                     _ => attend_back(&self.view(round, packed, &keys), upstream, places, Accumulate::Add),
                 }
                 found
@@ -169,8 +165,24 @@ impl RingAttention {
 
     /// Returns the view of this rank's queries on the keys that it has in `round`.
     fn view<'a>(&self, round: usize, packed: &'a [f32], keys: &'a [f32]) -> QueryKeyView<'a> {
-        let AttentionBlock { queries, .. } = visible_block(self.rank, self.owner(round), self.t);
-        QueryKeyView::all(packed, [self.b, self.t], queries, keys, self.heads)
+        let owner = self.owner(round);
+        let AttentionBlock { queries, keys: seen } = visible_block(self.rank, owner, self.t);
+        let (mine, theirs) = (self.pieces(self.rank), self.pieces(owner));
+        // The last queries and the first keys, by whole pieces.
+        let mine = &mine[if queries < self.t { 1 } else { 0 }..];
+        let theirs = &theirs[..if seen < self.t { 1 } else { 2 }];
+        QueryKeyView::all(packed, [self.b, self.t], queries, keys, self.heads, &self.mask, [mine, theirs])
+    }
+
+    /// Returns the view of this rank's queries on its own keys.
+    fn own_view<'a>(&self, packed: &'a [f32]) -> QueryKeyView<'a> {
+        QueryKeyView::causal(packed, [self.b, self.t], self.heads, &self.mask, &self.pieces(self.rank))
+    }
+
+    /// Returns the positions of the two pieces of a sequence that `rank` holds.
+    fn pieces(&self, rank: usize) -> [Range<usize>; 2] {
+        let piece = self.t / 2;
+        [rank, 2 * self.ranks - 1 - rank].map(|index| index * piece..(index + 1) * piece)
     }
 
     /// Sends the keys of `round` to the rank before, and returns those of the next round.

@@ -8,12 +8,12 @@ use dtrain_protocol::{DeviceKind, Placement};
 
 const REFERENCE: Arithmetic =
     Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
-const HOST: Arithmetic = Arithmetic { by: Implementation::Host, ..REFERENCE };
+pub(super) const HOST: Arithmetic = Arithmetic { by: Implementation::Host, ..REFERENCE };
 #[cfg(feature = "device")]
 const DEVICE: Arithmetic = Arithmetic { by: Implementation::Device, ..REFERENCE };
 
 /// Returns values in [-2, 2), a function of `seed`.
-fn values(seed: u64, len: usize) -> Vec<f32> {
+pub(super) fn values(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|i| (splitmix64(seed, i as u64) % 4000) as f32 / 1000.0 - 2.0).collect()
 }
 
@@ -65,7 +65,7 @@ fn trace(
     traced
 }
 
-fn check(leaves: &[(u64, &[usize])], run: impl Fn(Arithmetic, &[Tensor<3>]) -> Tensor<3>) {
+pub(super) fn check(leaves: &[(u64, &[usize])], run: impl Fn(Arithmetic, &[Tensor<3>]) -> Tensor<3>) {
     let wanted = trace(leaves, &Device::flex(), |leaves| run(REFERENCE, leaves));
     compare(&wanted, &trace(leaves, &Device::flex(), |leaves| run(HOST, leaves)), 1e-5);
     if let Some(gpu) = gpu() {
@@ -127,7 +127,9 @@ fn attention_sees_no_later_token_and_shares_its_keys() {
         [(3, 3, 4, 5), (4, 2, 2, 9), (6, 1, 3, 7), (2, 1, 8, 150), (1, 1, 6, 64), (2, 2, 4, 1)]
     {
         let heads = AttentionHeads { query, key, width };
-        check(&[(1, &[2, t, (query + 2 * key) * width])], |a, l| attention(a, l[0].clone(), heads));
+        check(&[(1, &[2, t, (query + 2 * key) * width])], |a, l| {
+            attention(a, l[0].clone(), heads, &AttentionMask::default())
+        });
     }
 }
 
@@ -136,7 +138,11 @@ fn attention_computed_again_has_the_same_gradient() {
     let again = Arithmetic { forgets_scores: true, ..REFERENCE };
     for (query, key, width, t) in [(3, 3, 4, 5), (4, 2, 2, 9)] {
         let (heads, leaves) = (AttentionHeads { query, key, width }, [2, t, (query + 2 * key) * width]);
-        let trace = |a| trace(&[(1, &leaves)], &Device::flex(), |l| attention(a, l[0].clone(), heads));
+        let trace = |a| {
+            trace(&[(1, &leaves)], &Device::flex(), |l| {
+                attention(a, l[0].clone(), heads, &AttentionMask::default())
+            })
+        };
         let (found, wanted) = (trace(again), trace(REFERENCE));
         // Without autodiff the softmax is another, with other bits.
         assert!(found[0].iter().zip(&wanted[0]).all(|(f, w)| (f - w).abs() < 1e-6));
@@ -160,7 +166,7 @@ fn a_device_forgets_scores_and_computes_in_half_precision() {
         )
     };
     let heads = AttentionHeads { query: 4, key: 2, width: 6 };
-    let mix = |a, l: &[Tensor<3>]| attention(a, l[0].clone(), heads);
+    let mix = |a, l: &[Tensor<3>]| attention(a, l[0].clone(), heads, &AttentionMask::default());
     let packed: [(u64, &[usize]); 1] = [(1, &[2, 37, 48])];
     let half = Arithmetic { precision: Precision::F16, ..DEVICE };
     let again = Arithmetic { forgets_scores: true, ..DEVICE };
@@ -208,7 +214,7 @@ fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
 fn rotary_turns_pairs_by_position() {
     let heads = AttentionHeads { query: 4, key: 2, width: 6 };
     // A table of its own for each device: a stage has one.
-    let table = || Rotary::new(0..12, 6, 10_000);
+    let table = || Rotary::new(0..12, 6, 10_000, None);
     // The product keeps the input alive, so that an in-place rotation would be noticed.
     check(&[(1, &[2, 9, 48])], |a, l| rotary(a, l[0].clone(), heads, &table()) * l[0].clone());
     let x = leaf(1, [1, 2, 48]).inner();
@@ -218,7 +224,7 @@ fn rotary_turns_pairs_by_position() {
     let (sin, cos) = 1f32.sin_cos();
     assert!((turned[48] - (x[48] * cos - x[51] * sin)).abs() < 1e-6);
     assert_eq!(turned[84..], x[84..], "values do not turn");
-    let of = |base| Rotary::new(1..2, 4, base).cos[1];
+    let of = |base| Rotary::new(1..2, 4, base, None).cos[1];
     assert!((of(10_000) - 0.01f32.cos()).abs() < 1e-6, "the second pair turns by 1 / sqrt(base)");
     assert!((of(100) - 0.1f32.cos()).abs() < 1e-6);
 }
@@ -239,6 +245,7 @@ fn activations_are_the_exact_ones() {
     check(&[(1, &[3, 7, 11])], |a, l| gelu(a, l[0].clone()));
     check(&[(1, &[3, 7, 11])], |a, l| gelu_tanh(a, l[0].clone()));
     check(&[(1, &[3, 7, 22])], |a, l| swiglu(a, l[0].clone()));
+    check(&[(1, &[3, 7, 22])], |a, l| geglu(a, l[0].clone()));
     check(&[(1, &[3, 70, 122])], |a, l| swiglu(a, l[0].clone()));
 }
 
@@ -378,7 +385,7 @@ fn results_do_not_depend_on_threads() {
             let leaves: [(u64, &[usize]); 4] = [(1, &[4, 130, 96]), (2, &[96, 128]), (3, &[128]), (4, &[64])];
             trace(&leaves, &Device::flex(), |l| {
                 let packed = project(HOST, l[0].clone(), vec![matrix(&l[1])], vec![vector(&l[2])], None);
-                rms_norm(HOST, attention(HOST, packed, heads), vector(&l[3]), 1e-5)
+                rms_norm(HOST, attention(HOST, packed, heads, &AttentionMask::default()), vector(&l[3]), 1e-5)
             })
         })
     };

@@ -2,10 +2,11 @@
 //! index.
 
 use super::tensor_names::{HEAD, HuggingFaceTensor, prefix, theirs};
-use super::{ModelFamily, Pretrained, PretrainedError, config, io_error};
+use super::{PretrainedError, io_error};
 use crate::checkpoint::{NamedPiece, save, save_file};
 use crate::network::{ModelPart, NeuralNetwork, ParameterSpec};
 use dtrain_protocol::checkpoint::header;
+use dtrain_protocol::hugging_face::{self, ConfigError, Pretrained};
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_protocol::sharding::Region;
 use dtrain_protocol::{Rank, SavedFile, Slice, TensorKind};
@@ -66,7 +67,10 @@ impl ModelFolder {
     pub fn open(path: &Path) -> Result<Self, PretrainedError> {
         let config = path.join(CONFIG);
         let text = fs::read(&config).map_err(io_error("reading", &config))?;
-        let pretrained = config::parse(&config, &text)?;
+        let pretrained = hugging_face::parse(&text).map_err(|error| match error {
+            ConfigError::Content(detail) => PretrainedError::Content { path: config.clone(), detail },
+            ConfigError::Unsupported(reasons) => PretrainedError::Untrained { path: config.clone(), reasons },
+        })?;
         let (mut files, mut tensors) = (Vec::new(), BTreeMap::new());
         for name in weight_files(path)? {
             let file = path.join(name);
@@ -118,17 +122,20 @@ impl ModelFolder {
     pub fn check(&self, model: &Decoder) -> Result<(), PretrainedError> {
         let (mut reasons, mut used) = (Vec::new(), BTreeSet::new());
         for spec in parameters(model).into_iter().flatten() {
-            let theirs = self.place(&spec.name);
-            let wanted = theirs.form.shape(&spec.shape);
-            match self.find(&theirs.name) {
-                None => reasons.push(format!("{} is missing, which {} is read from", theirs.name, spec.name)),
-                Some((name, stored)) => {
-                    if stored.shape != wanted {
-                        reasons.push(format!("{name} has shape {:?}, expected {wanted:?}", stored.shape));
-                    } else if width(&stored.dtype).is_none() {
-                        reasons.push(format!("{name} is {}, expected F32, BF16 or F16", stored.dtype));
+            for theirs in self.places(&spec) {
+                let wanted = theirs.form.shape(&spec.shape);
+                match self.find(&theirs.name) {
+                    None => {
+                        reasons.push(format!("{} is missing, which {} is read from", theirs.name, spec.name));
                     }
-                    used.insert(name.to_owned());
+                    Some((name, stored)) => {
+                        if stored.shape != wanted {
+                            reasons.push(format!("{name} has shape {:?}, expected {wanted:?}", stored.shape));
+                        } else if width(&stored.dtype).is_none() {
+                            reasons.push(format!("{name} is {}, expected F32, BF16 or F16", stored.dtype));
+                        }
+                        used.insert(name.to_owned());
+                    }
                 }
             }
         }
@@ -189,8 +196,16 @@ impl ModelFolder {
     /// `Err` if the file cannot be read, and for a value that is not finite: every loss would be
     /// not-a-number.
     pub(super) fn values(&self, spec: &ParameterSpec) -> Result<Vec<f32>, PretrainedError> {
-        let theirs = self.place(&spec.name);
-        let (name, stored) = self.find(&theirs.name).expect("it was checked");
+        let mut ours = vec![0.0; spec.shape.iter().product()];
+        for theirs in self.places(spec) {
+            theirs.form.take(&spec.shape, &self.tensor(&theirs.name)?, &mut ours);
+        }
+        Ok(ours)
+    }
+
+    /// Returns the values of the tensor called `wanted`.
+    fn tensor(&self, wanted: &str) -> Result<Vec<f32>, PretrainedError> {
+        let (name, stored) = self.find(wanted).expect("it was checked");
         let (path, file) = &self.files[stored.file];
         let elements: usize = stored.shape.iter().product();
         let mut bytes = vec![0; elements * width(&stored.dtype).expect("it was checked")];
@@ -205,11 +220,13 @@ impl ModelFolder {
             );
             return Err(PretrainedError::Content { path: path.clone(), detail });
         }
-        Ok(theirs.form.take(&spec.shape, values))
+        Ok(values)
     }
 
-    fn place(&self, ours: &str) -> HuggingFaceTensor {
-        theirs(self.pretrained.family, ours).expect("a family has every parameter of its models")
+    /// Returns the tensors that have the values of a parameter.
+    fn places(&self, spec: &ParameterSpec) -> Vec<HuggingFaceTensor> {
+        let found = theirs(self.pretrained.family, &spec.name, &spec.shape);
+        found.expect("a family has every parameter of its models")
     }
 
     /// Returns the location of the tensor called `name`, and its name in the file, with or without the
@@ -314,18 +331,5 @@ fn floats(dtype: &str, bytes: &[u8]) -> Vec<f32> {
         "BF16" => halves().map(|pair| half::bf16::from_le_bytes(pair).to_f32()).collect(),
         "F16" => halves().map(|pair| half::f16::from_le_bytes(pair).to_f32()).collect(),
         _ => unreachable!("it was checked"),
-    }
-}
-
-impl Pretrained {
-    /// Returns the model with the context `context`, if its positions allow that, and otherwise with its
-    /// own.
-    pub fn with_context(&self, context: u32) -> Decoder {
-        match self.family {
-            ModelFamily::Gpt2 => self.model.clone(),
-            ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 => {
-                Decoder { context, ..self.model.clone() }
-            }
-        }
     }
 }

@@ -1,12 +1,12 @@
 //! Pretrained models in the layout of Hugging Face transformers: imports them as initial weights, and
 //! exports trained ones. Classifiers are exported as ONNX.
 //!
-//! `config.rs` has the supported models, `tensor_names.rs` the names of their tensors. In both directions
+//! `dtrain_protocol::hugging_face` has the supported families, `tensor_names.rs` the names of their tensors. In both directions
 //! one parameter is in memory at a time, except that imported ones are written a part of the model at a
 //! time.
 
-mod config;
 mod export;
+mod gguf;
 mod hugging_face_folder;
 mod onnx;
 mod peft;
@@ -16,11 +16,13 @@ mod tensor_names;
 #[cfg(test)]
 mod tests;
 
-pub use config::{ModelFamily, Pretrained};
-pub use export::{WeightFormat, export, export_initial};
+pub use export::{ExportedModel, WeightFormat, export, export_initial};
+pub use gguf::GgufType;
 pub use hugging_face_folder::ModelFolder;
 
 use crate::checkpoint::CheckpointError;
+use dtrain_protocol::hugging_face::ModelFamily;
+use dtrain_recipes::Decoder;
 use std::path::{Path, PathBuf};
 
 /// The reason why a model cannot be imported or exported.
@@ -76,6 +78,9 @@ pub enum PretrainedError {
     /// The model is too large for one ONNX file; has the size that the file would have, in bytes.
     #[error("an ONNX file has less than 2 GiB, and that of this model would have {0} bytes")]
     LongOnnx(usize),
+    /// llama.cpp lacks the model, or its file cannot be written.
+    #[error(transparent)]
+    Gguf(#[from] gguf::GgufError),
     /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -89,6 +94,11 @@ impl PretrainedError {
             _ => &[],
         }
     }
+}
+
+/// Returns the family of transformers that has all parts of `model`.
+fn family_of(model: &Decoder) -> Result<ModelFamily, PretrainedError> {
+    ModelFamily::of(model).map_err(PretrainedError::NoFamily)
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> PretrainedError + use<> {

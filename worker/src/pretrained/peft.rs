@@ -3,9 +3,10 @@
 use super::hugging_face_folder::parameters;
 use super::safetensors_file::{ExportedTensor, read_whole, write};
 use super::tensor_names::{ValueOrder, prefix, theirs};
-use super::{ModelFamily, PretrainedError, io_error};
+use super::{PretrainedError, family_of, io_error};
 use crate::checkpoint::TensorReader;
 use crate::network::ParameterSpec;
+use dtrain_protocol::hugging_face::ModelFamily;
 use dtrain_recipes::Decoder;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ pub(super) fn write_adapters(
     out: &Path,
 ) -> Result<Vec<PathBuf>, PretrainedError> {
     let lora = decoder.lora.ok_or(PretrainedError::NoAdapters)?;
-    let family = ModelFamily::of(decoder)?;
+    let family = family_of(decoder)?;
     if family == ModelFamily::Gpt2 {
         // In GPT-2 queries, keys and values are one layer, which has one adapter.
         return Err(PretrainedError::PackedAdapters);
@@ -34,8 +35,9 @@ pub(super) fn write_adapters(
     let (mut tensors, mut modules) = (Vec::new(), BTreeSet::new());
     for spec in parameters(decoder).into_iter().flatten().filter(|spec| !spec.is_frozen) {
         let (layer, end) = spec.name.rsplit_once('.').expect("the name of an adapter has a layer");
-        let place =
-            theirs(family, &format!("{layer}.weight")).expect("a family has every layer of its models");
+        let places = theirs(family, &format!("{layer}.weight"), &spec.shape);
+        let place = places.and_then(|places| places.into_iter().next());
+        let place = place.expect("a family has every layer of its models");
         let layer = place.name.trim_end_matches(".weight");
         modules.insert(layer.rsplit('.').next().unwrap_or(layer).to_owned());
         let end = if end == "lora_a" { "lora_A" } else { "lora_B" };

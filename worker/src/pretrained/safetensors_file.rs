@@ -55,11 +55,16 @@ pub(super) fn write(
     let io = io_error("writing", path);
     let mut file = BufWriter::new(File::create(path).map_err(&io)?);
     file.write_all(&(json.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&json)).map_err(&io)?;
+    // The experts of a block are tensors of one parameter, which is read once.
+    let mut read: Option<(&str, Vec<f32>)> = None;
     for tensor in tensors {
         let mut values = vec![0.0; tensor.shape.iter().product()];
         for (spec, form) in &tensor.from {
-            let ours = values_of(spec)?;
-            form.put(&spec.shape, &ours, &mut values);
+            let ours = match &read {
+                Some((name, ours)) if *name == spec.name => ours,
+                _ => &read.insert((&spec.name, values_of(spec)?)).1,
+            };
+            form.put(&spec.shape, ours, &mut values);
         }
         file.write_all(bytemuck::cast_slice(&values)).map_err(&io)?;
     }

@@ -63,7 +63,7 @@ impl SyntheticSamples {
         if tokens.is_empty() {
             return ModelInput::Rows { values, classes: targets, samples: *samples, width: *width };
         }
-        ModelInput::Tokens { inputs: tokens, targets, samples: *samples, length: *width }
+        ModelInput::Tokens { inputs: tokens, targets, samples: *samples, length: *width, packed: None }
     }
 
     /// Returns the samples in the form in which a data set returns them.
@@ -72,7 +72,7 @@ impl SyntheticSamples {
         if tokens.is_empty() {
             return Batch::Rows { values, classes: targets, samples, width };
         }
-        Batch::Tokens { inputs: tokens, targets, samples, length: width }
+        Batch::Tokens { inputs: tokens, targets, samples, length: width, packed: None }
     }
 
     /// Returns the seconds of copying the samples into one batch, as a data set does.

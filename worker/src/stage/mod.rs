@@ -22,7 +22,7 @@ use crate::model;
 use crate::network::{
     LayerContext, ModelBuildError, ModelParameter, ModelPart, NeuralNetwork, ParameterSpec, initializer,
 };
-use crate::ops::{Arithmetic, DeferredWeightGrads, Implementation};
+use crate::ops::{Arithmetic, DeferredWeightGrads, DocumentStarts, Implementation};
 use crate::zero::ZeroShards;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::{Arrangement, Neighbor, Pass, Rank};
@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 pub use crate::ops::{DeferredLossFigures, LossFigures};
 use parameters::{ChunkParameters, FlatParameters, ParameterGroup, assemble};
+pub use pass::LossWeights;
 use recompute::SavedForBackward;
 use sharded::ShardedWeights;
 
@@ -104,6 +105,8 @@ pub struct Stage {
     sharded: Option<ShardedWeights>,
     gradients: Gradients,
     kept: BTreeMap<Pass, Vec<SavedForBackward>>,
+    /// Documents of the packed sequences of each pass whose backward is to come.
+    documents: BTreeMap<Pass, DocumentStarts>,
     /// True if weight gradients are deferred to [`Stage::backward_weights`].
     splits: bool,
     /// Deferred weight gradients of each pass, part by part, last to first.
@@ -180,6 +183,7 @@ impl Stage {
             sharded,
             gradients,
             kept: BTreeMap::new(),
+            documents: BTreeMap::new(),
             splits: arrangement.schedule == PipelineSchedule::ZeroBubble,
             left: BTreeMap::new(),
             host,

@@ -5,9 +5,10 @@ use super::recompute::SavedForBackward;
 use super::{ForwardOutput, Stage};
 use crate::gradient_accumulation::Gradients;
 use crate::network::{ForwardMode, KvCache, ModelInput, ModelPart, Weights};
-use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, LossFigures};
+use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, DocumentStarts, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
+use std::sync::Arc;
 
 /// The output of one part (embedding, block or head) of a model.
 pub(super) enum PartOutput {
@@ -16,6 +17,22 @@ pub(super) enum PartOutput {
     Activation(Tensor<3>, Option<Tensor<1>>),
     /// Mean loss as a tensor of one element, and the loss figures.
     Loss(Tensor<1>, DeferredLossFigures),
+}
+
+/// The weights in the loss of an optimizer step of what one pass adds to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossWeights {
+    /// Weight of the mean loss over the targets of the micro-batch that count.
+    pub loss: f32,
+    /// Weight of additions of blocks, which are means over its sequences.
+    pub penalty: f32,
+}
+
+impl From<f32> for LossWeights {
+    /// Returns the weights of a micro-batch of which every target counts.
+    fn from(weight: f32) -> Self {
+        Self { loss: weight, penalty: weight }
+    }
 }
 
 pub(super) struct AutodiffGraph {
@@ -38,6 +55,9 @@ impl Stage {
         samples: &ModelInput<'_>,
     ) -> ForwardOutput {
         let units = self.chunks[pass.chunk as usize].clone();
+        if let Some(documents) = self.set_documents(samples) {
+            self.documents.insert(pass, documents);
+        }
         let mut kept = Vec::with_capacity(units.len());
         let mut flow = input;
         let mut figures = DeferredLossFigures::default();
@@ -72,7 +92,7 @@ impl Stage {
 
     /// Runs the backward of a pass, whose forward must have run, and adds to [`Stage::gradients`].
     ///
-    /// On the last chunk of the model `upstream` is `None`, and `weight` times the gradient of the
+    /// On the last chunk of the model `upstream` is `None`, and `weight.loss` times the gradient of the
     /// micro-batch's mean loss is added. Elsewhere `upstream` is the gradient that the next chunk returned,
     /// which includes the weight already; additions of blocks to the loss count as much. `done` is called
     /// for each part as soon as its gradients of this micro-batch are added, last part first. Returns the
@@ -81,10 +101,10 @@ impl Stage {
         &mut self,
         pass: Pass,
         upstream: Option<Tensor<3>>,
-        weight: f32,
+        weight: impl Into<LossWeights>,
         done: &mut dyn FnMut(usize, &mut Gradients),
     ) -> Option<Tensor<3>> {
-        let mut upstream = upstream;
+        let (mut upstream, weight) = (upstream, weight.into());
         for (index, kept) in self.take_saved(pass) {
             let later = self.backward_part(index, kept, &mut upstream, weight);
             self.run_deferred_weight_grads(index, &later);
@@ -99,9 +119,9 @@ impl Stage {
         &mut self,
         pass: Pass,
         upstream: Option<Tensor<3>>,
-        weight: f32,
+        weight: impl Into<LossWeights>,
     ) -> Option<Tensor<3>> {
-        let (mut upstream, mut left) = (upstream, Vec::new());
+        let (mut upstream, mut left, weight) = (upstream, Vec::new(), weight.into());
         for (index, kept) in self.take_saved(pass) {
             left.push((index, self.backward_part(index, kept, &mut upstream, weight)));
         }
@@ -123,10 +143,20 @@ impl Stage {
         }
     }
 
+    /// Sets the documents that attention keeps apart to those of `samples`, and returns them.
+    fn set_documents(&self, samples: &ModelInput<'_>) -> Option<DocumentStarts> {
+        let documents = samples
+            .packed()
+            .map(|packed| DocumentStarts { starts: Arc::clone(&packed.starts), length: packed.length });
+        self.layers.documents().clone_from(&documents);
+        documents
+    }
+
     /// Returns the data saved for the backward of a pass, with the indices of its units, last to first.
     fn take_saved(&mut self, pass: Pass) -> impl Iterator<Item = (usize, SavedForBackward)> + use<> {
         let kept = self.kept.remove(&pass);
         let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
+        *self.layers.documents() = self.documents.remove(&pass);
         let first = self.chunks[pass.chunk as usize].start;
         (first..).zip(kept).collect::<Vec<_>>().into_iter().rev()
     }
@@ -138,7 +168,7 @@ impl Stage {
         index: usize,
         kept: SavedForBackward,
         upstream: &mut Option<Tensor<3>>,
-        weight: f32,
+        weight: LossWeights,
     ) -> DeferredWeightGrads {
         let is_first = self.chunks.iter().any(|units| units.start == index);
         let next = (!is_first).then(|| index - 1);
@@ -150,11 +180,11 @@ impl Stage {
         let unit = &self.units[index];
         let AutodiffGraph { leaves, input, output, later } = self.graph(unit, kept);
         let scalar = match output {
-            PartOutput::Loss(loss, _) => Some(loss * weight),
+            PartOutput::Loss(loss, _) => Some(loss * weight.loss),
             PartOutput::Activation(output, penalty) => {
                 let scalar = upstream.take().map(|d| ops::inject(self.layers.arithmetic, output, d));
                 match (scalar, penalty) {
-                    (Some(scalar), Some(penalty)) => Some(scalar + penalty * weight),
+                    (Some(scalar), Some(penalty)) => Some(scalar + penalty * weight.penalty),
                     (scalar, _) => scalar,
                 }
             }
@@ -184,6 +214,7 @@ impl Stage {
     /// Runs the forward through chunk `chunk` without saving anything, for validation.
     pub fn infer(&mut self, chunk: u32, input: Option<Tensor<3>>, samples: &ModelInput<'_>) -> ForwardOutput {
         let units = self.chunks[chunk as usize].clone();
+        self.set_documents(samples);
         let mut flow = input;
         for index in units.clone() {
             self.unshard(index, (index + 1 < units.end).then_some(index + 1));
@@ -209,7 +240,13 @@ impl Stage {
     /// Returns the logits of the token after `tokens`, on a stage that holds a whole decoder. At most
     /// `context` tokens.
     pub fn logits_last(&self, tokens: &[u32]) -> Vec<f32> {
-        let samples = ModelInput::Tokens { inputs: tokens, targets: &[], samples: 1, length: tokens.len() };
+        let samples = ModelInput::Tokens {
+            inputs: tokens,
+            targets: &[],
+            samples: 1,
+            length: tokens.len(),
+            packed: None,
+        };
         self.score(&samples, |x| x.narrow(1, tokens.len() - 1, 1))
     }
 
@@ -242,6 +279,7 @@ impl Stage {
 
     /// Returns the scores of the part of the last activation that `choose` selects.
     fn score(&self, samples: &ModelInput<'_>, choose: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Vec<f32> {
+        self.set_documents(samples);
         let (head, before) = self.units.split_last().expect("a stage has a part");
         let mut flow = None;
         for unit in before {

@@ -53,8 +53,9 @@ pub(super) fn leftovers(
 /// Returns the data that a trial reads, their folder, and the tokenizer of its newest checkpoint; `None` if
 /// it reads no text. `Err` if its recipe or plan cannot be parsed.
 fn reading(trial: &TrialDetails) -> Result<Option<TokenizedInput>, CommandError> {
-    let Some(data) =
-        recipe_of_trial(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))
+    let Some(data) = recipe_of_trial(trial)?
+        .data
+        .filter(|data| matches!(&data.format, DataFormat::Text { .. } | DataFormat::Chat { .. }))
     else {
         return Ok(None);
     };

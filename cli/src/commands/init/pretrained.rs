@@ -8,7 +8,7 @@ use crate::exit_code::ExitReason;
 use crate::output::shell_quoted;
 use crate::pretrained::{WeightsFolder, failure};
 use dtrain_protocol::input_manifest::TOKENIZER;
-use dtrain_recipes::{Family, Positions};
+use dtrain_recipes::{Decoder, Family, Positions, RotaryScaling};
 use dtrain_worker::pretrained::ModelFolder;
 use std::path::Path;
 
@@ -112,7 +112,7 @@ activation = "{activation}"
 bias = {bias}
 qkv_bias = {qkv_bias}
 tied = {tied}
-{lora}
+{parts}{lora}
 [data]
 {data}
 [objective]
@@ -138,5 +138,49 @@ seed = 1
         bias = model.bias,
         qkv_bias = model.qkv_bias(),
         tied = model.tied,
+        parts = parts(&model),
     )
+}
+
+/// Returns the lines of the parts of a model that not every family has.
+fn parts(model: &Decoder) -> String {
+    let mut lines = Vec::new();
+    let mut flag = |key: &str, is_set: bool| {
+        if is_set {
+            lines.push(format!("{key} = true"));
+        }
+    };
+    flag("qk_norm", model.qk_norm);
+    flag("post_norm", model.post_norm);
+    flag("scaled_embedding", model.scaled_embedding);
+    if let Some(scale) = model.attention_scale {
+        lines.push(format!("attention_scale = {scale:?}"));
+    }
+    match model.rotary_scaling {
+        Some(RotaryScaling::Linear { factor }) => {
+            lines.push(format!("rotary_scaling = {{ kind = \"linear\", factor = {factor:?} }}"));
+        }
+        Some(RotaryScaling::Llama3 { factor, low, high, original_context }) => lines.push(format!(
+            "rotary_scaling = {{ kind = \"llama3\", factor = {factor:?}, low = {low:?}, high = {high:?}, \
+             original_context = {original_context} }}"
+        )),
+        None => {}
+    }
+    if let Some(window) = model.window {
+        lines.push(format!("window = {}", window.tokens));
+        lines.extend(window.every.map(|every| format!("window_every = {every}")));
+        lines.extend(window.rotary_base.map(|base| format!("window_rotary_base = {base}")));
+    }
+    if let Some(experts) = model.experts {
+        lines.push(format!("experts = {}\nexperts_per_token = {}", experts.count, experts.per_token));
+        lines.push(format!("balance = {:?}", experts.balance));
+        lines.extend(experts.shared_ffn.map(|width| format!("shared_ffn = {width}")));
+        if experts.shared_gate {
+            lines.push("shared_gate = true".to_owned());
+        }
+        if experts.raw_gates {
+            lines.push("raw_gates = true".to_owned());
+        }
+    }
+    lines.into_iter().map(|line| line + "\n").collect()
 }

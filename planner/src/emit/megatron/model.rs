@@ -2,7 +2,7 @@
 
 use super::DecoderPlan;
 use dtrain_recipes::{
-    Activation, Decoder, Experts, Fp8Recipe, LatentAttention, Norm, Positions, SlidingWindow,
+    Activation, Decoder, Experts, Fp8Recipe, LatentAttention, Norm, Positions, RotaryScaling, SlidingWindow,
 };
 
 /// Returns the notes about differences between the plan's model and the one in Megatron-LM.
@@ -56,6 +56,7 @@ pub(super) fn arguments(source: &DecoderPlan) -> Vec<String> {
     arguments.push(format!("--norm-epsilon {}", epsilon(model)));
     match model.activation {
         Activation::Swiglu => arguments.push("--swiglu".into()),
+        Activation::Geglu => unreachable!("the rules of the engine refuse it"),
         Activation::Gelu => arguments.push("--no-bias-gelu-fusion".into()),
         // The fused kernel, the default, computes the tanh form.
         Activation::GeluTanh => {}
@@ -102,7 +103,13 @@ fn attention(model: &Decoder) -> Vec<String> {
             "--no-rope-fusion".into(),
         ]);
     }
-    if let Some(SlidingWindow { tokens, every }) = model.window {
+    if model.qk_norm {
+        arguments.push("--qk-layernorm".into());
+    }
+    if let Some(RotaryScaling::Llama3 { factor, .. }) = model.rotary_scaling {
+        arguments.extend(["--use-rope-scaling".into(), format!("--rope-scaling-factor {factor:?}")]);
+    }
+    if let Some(SlidingWindow { tokens, every, .. }) = model.window {
         // Tokens to the left and to the right of the query.
         arguments.push(format!("--window-size {},0", tokens - 1));
         arguments.extend(every.map(|every| format!("--window-attn-skip-freq {every}")));

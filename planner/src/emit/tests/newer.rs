@@ -14,7 +14,7 @@ pub(super) fn newer(model: Model, precision: Precision) -> Plan {
 fn windowed(every: Option<u32>) -> Model {
     let Model::Decoder(mixture) = fixtures::experts() else { unreachable!("it is a decoder") };
     Model::Decoder(Decoder {
-        window: Some(SlidingWindow { tokens: 128, every }),
+        window: Some(SlidingWindow { tokens: 128, every, rotary_base: None }),
         head_width: Some(64),
         ..mixture
     })

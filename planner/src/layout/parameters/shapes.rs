@@ -1,7 +1,7 @@
 //! Shapes of the parameters that the worker declares, by kind of model and by its parts (embedding, block,
 //! head).
 
-use dtrain_recipes::{Activation, Cnn, Decoder, LatentAttention, Mlp, Norm, PartOutline, Positions};
+use dtrain_recipes::{Cnn, Decoder, LatentAttention, Mlp, Norm, PartOutline, Positions};
 
 /// Name (without the index of the block) and shape of a parameter.
 pub(super) type NamedShape = (&'static str, Vec<u64>);
@@ -59,11 +59,19 @@ pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<NamedShape> {
         linear("attention.out.weight", "attention.out.bias", [q, h], d.bias);
     }
     if is_dense || d.experts.is_none() {
-        if d.activation == Activation::Swiglu {
+        if d.activation.is_gated() {
             linear("ffn.gate.weight", "ffn.gate.bias", [h, f], d.bias);
         }
         linear("ffn.up.weight", "ffn.up.bias", [h, f], d.bias);
         linear("ffn.down.weight", "ffn.down.bias", [f, h], d.bias);
+    }
+    if d.qk_norm {
+        let width = vec![u64::from(d.head_width())];
+        all.extend([("attention.q_norm.weight", width.clone()), ("attention.k_norm.weight", width)]);
+    }
+    if d.post_norm {
+        all.extend(norm(d, d.hidden.into(), "attention_post_norm.weight", "attention_post_norm.bias"));
+        all.extend(norm(d, d.hidden.into(), "ffn_post_norm.weight", "ffn_post_norm.bias"));
     }
     if let Some(latent) = d.latent {
         all.extend(latent_attention(d, latent));
@@ -71,15 +79,18 @@ pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<NamedShape> {
     if let Some(experts) = d.experts.filter(|_| !is_dense) {
         let e = u64::from(experts.count);
         all.push(("router.weight", vec![h, e]));
-        if d.activation == Activation::Swiglu {
+        if d.activation.is_gated() {
             all.push(("experts.gate.weight", vec![e, h, f]));
         }
         all.extend([("experts.up.weight", vec![e, h, f]), ("experts.down.weight", vec![e, f, h])]);
         if let Some(shared) = experts.shared_ffn.map(u64::from) {
-            if d.activation == Activation::Swiglu {
+            if d.activation.is_gated() {
                 all.push(("shared.gate.weight", vec![h, shared]));
             }
             all.extend([("shared.up.weight", vec![h, shared]), ("shared.down.weight", vec![shared, h])]);
+            if experts.shared_gate {
+                all.push(("shared_gate.weight", vec![h, 1]));
+            }
         }
     }
     all

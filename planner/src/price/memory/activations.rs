@@ -104,13 +104,15 @@ fn decoder_fused(d: &Decoder, cut: ActivationSharding) -> SavedActivations {
     let packed = q + 2 * k;
     let passed = passed(d);
     let (wide, inner) = match d.activation {
-        Activation::Swiglu => (2 * passed * f, passed * f),
+        Activation::Swiglu | Activation::Geglu => (2 * passed * f, passed * f),
         Activation::Gelu | Activation::GeluTanh => (passed * f, passed * f),
     };
     // Input, residual; both normed; packed queries, keys and values, logarithms, context; up, activated.
     let input = cut.between(h);
     let all = 2 * input
         + 2 * h
+        + post_norms(d, cut)
+        + head_norms(d, cut)
         + cut.inside(packed + u64::from(d.heads) + q)
         + cut.inside(wide + inner)
         + routed(d);
@@ -131,6 +133,17 @@ fn decoder_fused(d: &Decoder, cut: ActivationSharding) -> SavedActivations {
     }
 }
 
+/// Returns the number of values per token that norms after the sub-layers of a block save: their inputs.
+fn post_norms(d: &Decoder, cut: ActivationSharding) -> u64 {
+    if d.post_norm { 2 * cut.between(u64::from(d.hidden)) } else { 0 }
+}
+
+/// Returns the number of values per token that the norms of queries and keys save: their inputs, and the packed
+/// tensor that their outputs are joined to.
+fn head_norms(d: &Decoder, cut: ActivationSharding) -> u64 {
+    if d.qk_norm { cut.inside(2 * d.query_width() + 3 * d.key_width()) } else { 0 }
+}
+
 /// Returns the number of feed-forward layers that each token passes through in a block.
 fn passed(d: &Decoder) -> u64 {
     d.experts.map_or(1, |experts| experts.per_token.into())
@@ -140,7 +153,9 @@ fn passed(d: &Decoder) -> u64 {
 /// and from each expert.
 fn routed(d: &Decoder) -> u64 {
     let each = |experts: Experts| u64::from(experts.per_token) * 2 * u64::from(d.hidden);
-    d.experts.map_or(0, |experts| 2 * u64::from(experts.count) + each(experts))
+    // Shared experts: gate, up, and the product of both.
+    let shared = |experts: Experts| 4 * u64::from(experts.shared_ffn.unwrap_or(0));
+    d.experts.map_or(0, |experts| 2 * u64::from(experts.count) + each(experts) + shared(experts))
 }
 
 /// Returns the bytes of one value of an operand in a matrix product.
@@ -165,7 +180,7 @@ fn decoder_on_device(
     let (q, k) = (d.query_width(), d.key_width());
     let product = factor_bytes(precision);
     let (wide, inner) = match d.activation {
-        Activation::Swiglu => (cut.inside(2 * passed(d) * f), cut.inside(passed(d) * f)),
+        Activation::Swiglu | Activation::Geglu => (cut.inside(2 * passed(d) * f), cut.inside(passed(d) * f)),
         Activation::Gelu | Activation::GeluTanh => (cut.inside(passed(d) * f), cut.inside(passed(d) * f)),
     };
     let (input, packed, context) = (cut.between(h), cut.inside(q + 2 * k), cut.inside(q));
@@ -176,7 +191,8 @@ fn decoder_on_device(
     let core = product * (packed + gathered + scores);
     // Input and residual, both normed, with mean and deviation of each; context; the up-projection,
     // activated.
-    let rest = 4 * (2 * input + 4 + wide + routed(d)) + product * (2 * h + context + inner);
+    let rest = 4 * (2 * input + 4 + wide + routed(d) + post_norms(d, cut) + head_norms(d, cut))
+        + product * (2 * h + context + inner);
     // Gradients passing through the block: of the residual and of its norm; in attention those of the
     // context, the scores and the heads, or else those of the activation and of the up-projection.
     let passing =
@@ -222,9 +238,11 @@ fn decoder_plain(
     let input = cut.between(h);
     let attention = input + h + cut.inside(q + 2 * k + rotated + q) + gathered;
     let feed_forward = input
+        + post_norms(d, cut)
+        + head_norms(d, cut)
         + h
         + match d.activation {
-            Activation::Swiglu => cut.inside(4 * passed(d) * f),
+            Activation::Swiglu | Activation::Geglu => cut.inside(4 * passed(d) * f),
             Activation::Gelu | Activation::GeluTanh => cut.inside(2 * passed(d) * f),
         }
         + routed(d);

@@ -3,7 +3,7 @@
 
 use super::activations::factor_bytes;
 use dtrain_protocol::Arrangement;
-use dtrain_recipes::{Activation, Bytes, Decoder, Model};
+use dtrain_recipes::{Bytes, Decoder, Model};
 
 /// The largest tensor of a rank in a training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ fn of_decoder(d: &Decoder, arrangement: &Arrangement, micro: u64) -> [(&'static 
     let (h, f, v, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.vocab), u64::from(d.context));
     let inside = |values: u64| values.div_ceil(tensor);
     let tokens = micro * (s / context);
-    let up = if d.activation == Activation::Swiglu { 2 } else { 1 };
+    let up = if d.activation.is_gated() { 2 } else { 1 };
     // Rows of one expert or of all tokens: at most those of all tokens.
     let passed = d.experts.map_or(1, |experts| u64::from(experts.per_token));
     [

@@ -186,8 +186,8 @@ fn copied(held: &MemoryInputs<'_>, of_block: u64) -> u64 {
         (Precision::Bf16 | Precision::F16 | Precision::Fp8, _) => factor_bytes(precision) * of_block,
         (Precision::F32, Model::Decoder(d)) if !is_on_host(&held.arrangement) => {
             let up = match d.activation {
-                Activation::Swiglu if d.experts.is_none() => 2 * u64::from(d.ffn),
-                Activation::Swiglu | Activation::Gelu | Activation::GeluTanh => 0,
+                Activation::Swiglu | Activation::Geglu if d.experts.is_none() => 2 * u64::from(d.ffn),
+                Activation::Swiglu | Activation::Geglu | Activation::Gelu | Activation::GeluTanh => 0,
             };
             let values = u64::from(d.hidden) * (d.query_width() + 2 * d.key_width() + up);
             4 * values.div_ceil(layout.tensor.get().into())

@@ -58,12 +58,13 @@ impl TrafficModel<'_> {
         let Model::Decoder(decoder) = self.model else { return };
         let tokens = u64::from(micro) * u64::from(decoder.context / self.degree(Axis::Context));
         self.products(decoder, tokens, tell);
+        self.head_norms(decoder, tell);
         self.ring(decoder, tokens, tell);
         self.experts(decoder, tokens, tell);
     }
 
     /// Reports the transfers of tensor parallelism (Shoeybi et al. 2019): a block has two column-parallel and
-    /// two row-parallel products. A sum needed in one direction is free in the other; in sequence mode
+    /// two row-parallel products, and one more of each if it has shared experts. A sum needed in one direction is free in the other; in sequence mode
     /// (Korthikanti et al. 2022) each direction does half of it.
     fn products(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let (ranks, blocks) = (self.degree(Axis::Tensor), self.blocks);
@@ -75,9 +76,10 @@ impl TrafficModel<'_> {
         // Number of times a forward enters column-parallel and leaves row-parallel layers: the embedding is
         // only left, the head only entered.
         let (leaves, enters) = (u64::from(self.is_first()), u64::from(self.is_last()));
-        let (enter, leave) = (2 * blocks.all + enters, 2 * blocks.all + leaves);
+        let each = 2 + u64::from(d.experts.is_some_and(|experts| experts.shared_ffn.is_some()));
+        let (enter, leave) = (each * blocks.all + enters, each * blocks.all + leaves);
         // Weights gathered with ZeRO 3 are not kept for backward: the embedding looks up again.
-        let again = 2 * blocks.again;
+        let again = each * blocks.again;
         let leave_again = again + if self.arrangement.zero == ZeroStage::Zero3 { leaves } else { 0 };
         if self.arrangement.sequence {
             one(TransferPhase::Forward, CollectiveKind::AllGather, stream, enter);
@@ -92,6 +94,22 @@ impl TrafficModel<'_> {
             // Of every row of logits: the maximum, the sum of exponentials and the logit of the target.
             one(TransferPhase::Forward, CollectiveKind::AllGather, u64::from(ranks) * tokens, 1);
             one(TransferPhase::Forward, CollectiveKind::AllReduce, 2 * tokens, 1);
+        }
+    }
+
+    /// Reports the sums of the gradients of the norms of queries and keys, of which each tensor-parallel rank has
+    /// a part, that of its own heads.
+    fn head_norms(&self, d: &Decoder, tell: &mut impl FnMut(CommunicationOp)) {
+        if d.qk_norm && !self.arrangement.sequence && d.lora.is_none() {
+            tell(CommunicationOp {
+                purpose: TrafficPurpose::Tensor,
+                when: TransferPhase::Backward,
+                kind: CollectiveKind::AllReduce,
+                channel: Channel::Tensor,
+                ranks: self.degree(Axis::Tensor),
+                values: 2 * u64::from(d.head_width()),
+                times: self.blocks.all,
+            });
         }
     }
 

@@ -127,7 +127,7 @@ fn what_an_engine_cannot_train_is_said_with_the_reason() {
     }
     let windowed = |recipe: &mut Recipe| {
         let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
-        decoder.window = Some(SlidingWindow { tokens: 128, every: None });
+        decoder.window = Some(SlidingWindow { tokens: 128, every: None, rotary_base: None });
     };
     assert!(message(windowed, &DTRAIN).contains("sliding windows"));
     let latent = |recipe: &mut Recipe| recipe.model = fixtures::deepseek();

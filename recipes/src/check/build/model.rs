@@ -1,11 +1,13 @@
 //! Builds the typed model of a recipe from checked values.
 
 use super::counts;
+use crate::architecture::RotaryScalingKind;
 use crate::check::parsed::ParsedValue;
 use crate::check::values::ParsedValues;
 use crate::custom_model::{CustomModel, InputSignature, Outline};
 use crate::decoder::{
-    Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE, SlidingWindow,
+    Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE, RotaryScaling,
+    SlidingWindow,
 };
 use crate::keys::Kind;
 use crate::model::{Cnn, ForeignCommand, Mlp, Model};
@@ -82,8 +84,16 @@ fn decoder(values: &ParsedValues) -> Option<Decoder> {
         // Default values are left out, so that equal recipes have equal digests.
         head_width: count("head_width").filter(|width| width.checked_mul(heads) != Some(hidden)),
         rotary_base: values.whole("model.rotary_base").filter(|base| *base != ROTARY_BASE),
+        rotary_scaling: match values.one_of("model.rotary_scaling.kind") {
+            Some(kind) => Some(rotary_scaling(values, kind)?),
+            None => None,
+        },
         norm_epsilon: values.real("model.norm_epsilon").filter(|epsilon| *epsilon != NORM_EPSILON),
         qkv_bias: values.flag("model.qkv_bias").filter(|bias| values.flag("model.bias") != Some(*bias)),
+        qk_norm: values.flag("model.qk_norm")?,
+        attention_scale: values.real("model.attention_scale"),
+        post_norm: values.flag("model.post_norm")?,
+        scaled_embedding: values.flag("model.scaled_embedding")?,
         latent: match count("latent.key_value") {
             Some(key_value) => Some(LatentAttention {
                 query: count("latent.query")?,
@@ -93,7 +103,11 @@ fn decoder(values: &ParsedValues) -> Option<Decoder> {
             }),
             None => None,
         },
-        window: count("window").map(|tokens| SlidingWindow { tokens, every: count("window_every") }),
+        window: count("window").map(|tokens| SlidingWindow {
+            tokens,
+            every: count("window_every"),
+            rotary_base: values.whole("model.window_rotary_base"),
+        }),
         mtp_layers: count("mtp_layers").unwrap_or(0),
         lora: match count("lora.rank") {
             Some(rank) => Some(Lora {
@@ -107,6 +121,20 @@ fn decoder(values: &ParsedValues) -> Option<Decoder> {
     })
 }
 
+fn rotary_scaling(values: &ParsedValues, kind: RotaryScalingKind) -> Option<RotaryScaling> {
+    let real = |key: &str| values.real(&format!("model.rotary_scaling.{key}"));
+    let factor = real("factor")?;
+    Some(match kind {
+        RotaryScalingKind::Linear => RotaryScaling::Linear { factor },
+        RotaryScalingKind::Llama3 => RotaryScaling::Llama3 {
+            factor,
+            low: real("low")?,
+            high: real("high")?,
+            original_context: values.count("model.rotary_scaling.original_context")?,
+        },
+    })
+}
+
 fn experts(values: &ParsedValues, count: u32) -> Option<Experts> {
     let dense = |layers| Some(DenseLayers { layers, ffn: values.count("model.dense_ffn")? });
     Some(Experts {
@@ -115,6 +143,8 @@ fn experts(values: &ParsedValues, count: u32) -> Option<Experts> {
         capacity: values.real("model.capacity"),
         balance: values.real("model.balance")?,
         shared_ffn: values.count("model.shared_ffn"),
+        shared_gate: values.flag("model.shared_gate").unwrap_or(false),
+        raw_gates: values.flag("model.raw_gates").unwrap_or(false),
         dense: match values.count("model.dense_layers") {
             Some(layers) => Some(dense(layers)?),
             None => None,

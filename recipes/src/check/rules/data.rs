@@ -2,13 +2,13 @@
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
-use crate::data::DataKind::{self, Csv, Idx, Images, Jsonl, Parquet, Text, Tokens};
+use crate::data::DataKind::{self, Chat, Csv, Idx, Images, Jsonl, Parquet, Text, Tokens};
 use crate::keys::Kind;
 use crate::url::{Url, file_extension};
 
-/// Data formats that text models read. The first three are tokenized when training starts; token shards
-/// already hold tokens.
-const TEXT: [DataKind; 4] = [Text, Jsonl, Parquet, Tokens];
+/// Data formats that text models read. The first three are text, and like conversations are tokenized when training
+/// starts; token shards already hold tokens.
+const TEXT: [DataKind; 5] = [Text, Jsonl, Parquet, Chat, Tokens];
 
 impl Rules<'_> {
     pub(super) fn data(&mut self) {
@@ -17,7 +17,7 @@ impl Rules<'_> {
         };
         let wanted: &[DataKind] = match kind {
             Kind::Decoder => &TEXT,
-            Kind::Custom if self.values.reads_tokens() => &TEXT,
+            Kind::Custom if self.values.reads_tokens() => &[Text, Jsonl, Parquet, Tokens],
             Kind::Mlp | Kind::Cnn | Kind::Custom => &[Csv, Parquet, Idx, Images],
             Kind::Command => return,
         };
@@ -52,6 +52,9 @@ impl Rules<'_> {
         let of_tokenizer = if is_file { &TEXT } else { of_text };
         for (key, owners) in [
             ("data.tokenizer", of_tokenizer),
+            ("data.template", &[Chat]),
+            ("data.loss_on", &[Chat]),
+            ("data.packing", &[Chat]),
             ("data.field", &[Jsonl, Parquet]),
             ("data.separator", of_text),
             ("data.resize", &[Images]),
@@ -66,6 +69,14 @@ impl Rules<'_> {
                 let hint = format!("remove it, or set `format = \"{owner}\"`");
                 self.wrong(message, &[key, "data.train", "data.format"], &hint);
             }
+        }
+        if format == Chat && !is_file && !self.values.is_wrong("data.tokenizer") {
+            let found = if self.values.get("data.tokenizer").is_some() { "found no file" } else { "missing" };
+            self.wrong(
+                format!("conversations need the tokenizer of a model: {found} at `data.tokenizer`"),
+                &["data.tokenizer", "data.format"],
+                "write for example `tokenizer = \"Qwen3-0.6B/tokenizer.json\"`, which has its chat template beside it",
+            );
         }
         if format == Parquet {
             self.columns();
@@ -113,13 +124,15 @@ impl Rules<'_> {
     fn compressed(&mut self, format: DataKind) -> bool {
         let ends: &[&str] = match format {
             Tokens | Images | Parquet => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
-            Text | Jsonl | Csv | Idx => &[".xz", ".bz2", ".zip"],
+            Text | Jsonl | Chat | Csv | Idx => &[".xz", ".bz2", ".zip"],
         };
         let instead = match format {
             Images => "unpack it first, and name the images, such as \"photos/*/*.png\"",
             Parquet => "unpack it first: the columns of Parquet files are compressed in them",
             Tokens => "unpack it first, and name the unpacked file: token shards are read in place",
-            Text | Jsonl | Csv | Idx => "unpack it first, or compress it with gzip (.gz) or zstd (.zst)",
+            Text | Jsonl | Chat | Csv | Idx => {
+                "unpack it first, or compress it with gzip (.gz) or zstd (.zst)"
+            }
         };
         let packed = |file: &String| ends.iter().any(|end| file_extension(file).ends_with(end));
         for key in ["data.train", "data.valid", "data.labels", "data.valid_labels"] {

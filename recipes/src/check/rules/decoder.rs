@@ -1,7 +1,7 @@
 //! Finds contradictions among the keys of a decoder.
 
 use super::Rules;
-use crate::architecture::Positions;
+use crate::architecture::{Positions, RotaryScalingKind};
 use crate::decoder::AdaptedLayers;
 
 impl Rules<'_> {
@@ -11,9 +11,12 @@ impl Rules<'_> {
         }
         self.divides("model.kv_heads", "model.heads");
         self.rotary();
+        self.head_norms();
         self.latent();
         if self.values.get("model.window").is_none() && !self.values.is_wrong("model.window") {
-            self.needless("model.window_every", "a sliding window", "window = 4096");
+            for key in ["model.window_every", "model.window_rotary_base"] {
+                self.needless(key, "a sliding window", "window = 4096");
+            }
         }
         self.experts();
         self.lora();
@@ -51,9 +54,12 @@ impl Rules<'_> {
     /// Checks that rotary positions have an even head width, and that only they have a base.
     fn rotary(&mut self) {
         if self.values.one_of("model.positions") != Some(Positions::Rotary) {
-            self.needless("model.rotary_base", "rotary positions", "positions = \"rotary\"");
+            for key in ["rotary_base", "rotary_scaling.kind", "rotary_scaling.factor", "window_rotary_base"] {
+                self.needless(&format!("model.{key}"), "rotary positions", "positions = \"rotary\"");
+            }
             return;
         }
+        self.rotary_scaling();
         let (key, origin) = match self.values.whole("model.latent.rotary") {
             Some(_) => ("model.latent.rotary", ""),
             None if self.values.said("model.head_width").is_some() => ("model.head_width", ""),
@@ -62,6 +68,51 @@ impl Rules<'_> {
         if let Some(width) = self.values.whole(key).filter(|width| width % 2 == 1) {
             let message = format!("rotary positions need heads of even width, found {width}{origin}");
             self.wrong(message, &[key, "model.heads", "model.hidden", "model.positions"], "");
+        }
+    }
+
+    /// Checks that a scaling of rotary positions has its factor, and only the keys of its kind.
+    fn rotary_scaling(&mut self) {
+        let path = |key: &str| format!("model.rotary_scaling.{key}");
+        let all = ["kind", "factor", "low", "high", "original_context"].map(path);
+        let Some(first) = all.iter().find(|path| self.values.said(path).is_some()) else { return };
+        if self.values.is_wrong("model.rotary_scaling") {
+            return;
+        }
+        if self.values.get(&path("factor")).is_none() && !self.values.is_wrong(&path("factor")) {
+            let hint = "write for example `rotary_scaling = { kind = \"llama3\", factor = 8.0 }`";
+            self.wrong("missing `model.rotary_scaling.factor`".to_owned(), &[first], hint);
+            return;
+        }
+        match self.values.one_of(&path("kind")) {
+            Some(RotaryScalingKind::Llama3) => {
+                let [low, high] = ["low", "high"].map(|key| self.values.real(&path(key)));
+                if let Some((low, high)) = low.zip(high).filter(|(low, high)| low >= high) {
+                    let message = format!("`low` = {low} must be below `high` = {high}");
+                    self.wrong(message, &[&path("low"), &path("high"), &path("kind")], "");
+                }
+            }
+            Some(RotaryScalingKind::Linear) => {
+                if let Some(key) = all[2..].iter().find(|path| self.values.said(path).is_some()) {
+                    let message = format!("`{key}` is for `kind = \"llama3\"`, and this scaling is linear");
+                    self.wrong(message, &[key, &path("kind")], "remove it, or write `kind = \"llama3\"`");
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Checks that only heads with norms have a scale of their own, and that latent attention has no norms of
+    /// heads.
+    fn head_norms(&mut self) {
+        if self.values.flag("model.qk_norm") == Some(false) {
+            self.needless("model.attention_scale", "norms of queries and keys", "qk_norm = true");
+        }
+        if self.values.get("model.latent.key_value").is_some()
+            && self.values.flag("model.qk_norm") == Some(true)
+        {
+            let message = "latent attention has norms of its own: `model.qk_norm` does not apply".to_owned();
+            self.wrong(message, &["model.qk_norm", "model.latent.key_value"], "remove one of them");
         }
     }
 
@@ -119,12 +170,24 @@ impl Rules<'_> {
             if self.values.is_wrong("model.experts") {
                 return;
             }
-            for key in ["experts_per_token", "capacity", "balance", "shared_ffn", "dense_layers", "dense_ffn"]
-            {
+            let keys = [
+                "experts_per_token",
+                "capacity",
+                "balance",
+                "shared_ffn",
+                "shared_gate",
+                "raw_gates",
+                "dense_layers",
+                "dense_ffn",
+            ];
+            for key in keys {
                 self.needless(&format!("model.{key}"), "experts", "experts = 8");
             }
             return;
         };
+        if self.values.get("model.shared_ffn").is_none() && !self.values.is_wrong("model.shared_ffn") {
+            self.needless("model.shared_gate", "shared experts", "shared_ffn = 5632");
+        }
         if let Some(passed) = self.values.whole(per_token).filter(|passed| *passed > experts) {
             let message = format!("a token cannot be routed to {passed} experts of {experts}");
             self.wrong(message, &[per_token, "model.experts"], &format!("the most is {experts}"));

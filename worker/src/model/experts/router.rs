@@ -41,14 +41,15 @@ pub(super) fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usi
 }
 
 /// Returns the gate weights of each token's experts: their probabilities, scaled to sum to one if a token
-/// has several. `[n, k]`
-pub(super) fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
+/// has several, unless the model takes them as they are. `[n, k]`
+pub(super) fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], experts: &Experts) -> Tensor<2> {
+    let per_token = experts.per_token as usize;
     let places: Vec<_> =
         chosen.iter().map(|expert| i64::try_from(*expert).expect("experts are few")).collect();
     let shape = [chosen.len() / per_token, per_token];
     let places = Tensor::<2, Int>::from_data(TensorData::new(places, shape), &probabilities.device());
     let picked = probabilities.clone().gather(1, places);
-    if per_token == 1 { picked } else { picked.clone() / picked.sum_dim(1) }
+    if per_token == 1 || experts.raw_gates { picked } else { picked.clone() / picked.sum_dim(1) }
 }
 
 /// Replaces choices beyond the capacity by `None`: an expert takes the first tokens of every sequence

@@ -21,9 +21,9 @@ fn the_likeliest_experts_are_chosen_and_of_equal_ones_the_first() {
 #[test]
 fn gates_sum_to_one_unless_there_is_one() {
     let probabilities = tensor(&[0.1, 0.4, 0.2, 0.3, 0.25, 0.25, 0.25, 0.25], [2, 4]);
-    let both = flat(gate_weights(&probabilities, &[1, 3, 0, 1], 2));
+    let both = flat(gate_weights(&probabilities, &[1, 3, 0, 1], &TWO_OF_FOUR));
     assert!(both.iter().zip([4.0 / 7.0, 3.0 / 7.0, 0.5, 0.5]).all(|(f, w)| (f - w).abs() < 1e-6), "{both:?}");
-    assert_eq!(flat(gate_weights(&probabilities, &[1, 0], 1)), [0.4, 0.25]);
+    assert_eq!(flat(gate_weights(&probabilities, &[1, 0], &Experts::new(4, 1))), [0.4, 0.25]);
 }
 
 #[test]

@@ -17,7 +17,8 @@ mod pointwise;
 
 use super::custom_autograd::{self, INPUTS, OpArgument, input};
 use super::operations::Ops;
-use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange, reference};
+use super::{Arithmetic, AttentionHeads, AttentionMask, DeferredLossFigures, Rotary, VocabRange, reference};
+use crate::data::IGNORED;
 use crate::mesh::Peers;
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
@@ -50,7 +51,17 @@ impl Ops for AcceleratorOps {
         linear::project(precision, x, weights, biases, residual)
     }
 
-    fn attention(&self, arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+    fn attention(
+        &self,
+        arithmetic: Arithmetic,
+        packed: Tensor<3>,
+        heads: AttentionHeads,
+        mask: &AttentionMask,
+    ) -> Tensor<3> {
+        if !mask.is_causal(packed.dims()[1]) {
+            // The kernels hide later keys only.
+            return crate::ops::Implementation::Reference.ops().attention(arithmetic, packed, heads, mask);
+        }
         attention::attention(arithmetic, packed, heads)
     }
 
@@ -97,6 +108,10 @@ impl Ops for AcceleratorOps {
         targets: &[u32],
         z_loss: f32,
     ) -> (Tensor<1>, DeferredLossFigures) {
+        if targets.contains(&IGNORED) {
+            // The kernels count every target.
+            return reference::cross_entropy(logits, targets, z_loss);
+        }
         loss::cross_entropy(logits, targets, z_loss)
     }
 
@@ -108,6 +123,9 @@ impl Ops for AcceleratorOps {
         peers: &Peers,
         z_loss: f32,
     ) -> (Tensor<1>, DeferredLossFigures) {
+        if targets.contains(&IGNORED) {
+            return reference::cross_entropy_of_part(logits, targets, share, peers, z_loss);
+        }
         loss::cross_entropy_of_part(logits, targets, share, peers, z_loss)
     }
 

@@ -171,7 +171,7 @@ fn burn_reads_rows_with_room_behind_them() {
 fn room_behind_rows_is_neither_read_nor_copied_away() {
     let Some(device) = gpu() else { return };
     let heads = AttentionHeads { query: 4, key: 2, width: 6 };
-    let table = Rotary::new(0..9, 6, 10_000);
+    let table = Rotary::new(0..9, 6, 10_000, None);
     type Operation<'a> = Box<dyn Fn(Tensor<3>) -> Tensor<3> + 'a>;
     let vector = |seed, length| {
         Tensor::<1>::from_data(TensorData::new(made(seed, length), [length]), &device).autodiff()
@@ -180,7 +180,7 @@ fn room_behind_rows_is_neither_read_nor_copied_away() {
     let project =
         |x| AcceleratorOps.project(Precision::F32, x, vec![matrix(3, [48, 7])], vec![vector(4, 7)], None);
     let operations: [(&str, Operation<'_>); 7] = [
-        ("attention", Box::new(|x| AcceleratorOps.attention(DEVICE, x, heads))),
+        ("attention", Box::new(|x| AcceleratorOps.attention(DEVICE, x, heads, &AttentionMask::default()))),
         ("rotary", Box::new(|x| AcceleratorOps.rotary(x, heads, &table))),
         ("layer norm", Box::new(|x| AcceleratorOps.layer_norm(x, vector(5, 48), vector(6, 48), 1e-5))),
         ("rms norm", Box::new(|x| AcceleratorOps.rms_norm(x, vector(5, 48), 1e-5))),
@@ -256,7 +256,12 @@ fn attention_keeps_heads_or_the_packed_tensor_and_never_both() {
         let leaf = Tensor::<3>::from_primitive::<Cube>(leaf).autodiff().require_grad();
         let packed = leaf.clone() * 1.0;
         let watched = values(packed.clone().inner());
-        let y = AcceleratorOps.attention(Arithmetic { forgets_scores, ..DEVICE }, packed, heads);
+        let y = AcceleratorOps.attention(
+            Arithmetic { forgets_scores, ..DEVICE },
+            packed,
+            heads,
+            &AttentionMask::default(),
+        );
         assert!(flat(y.clone().inner()).iter().all(|value| value.is_finite()));
         assert_eq!(watched.can_mut(), is_free, "the packed tensor is unshared or not");
         let mut gradients = y.sum().backward();
@@ -286,7 +291,7 @@ fn large_queries_and_keys_stay_within_the_range_of_f16() {
     let trace = |arithmetic: Arithmetic, device: &Place| {
         let leaf = Tensor::<3>::from_data(TensorData::new(packed.clone(), shape), device);
         let leaf = leaf.autodiff().require_grad();
-        let y = crate::ops::attention(arithmetic, leaf.clone(), heads);
+        let y = crate::ops::attention(arithmetic, leaf.clone(), heads, &AttentionMask::default());
         let upstream = TensorData::new(made(2, tokens * width), [1, tokens, width]);
         let upstream = Tensor::<3>::from_data(upstream, device).autodiff();
         let mut gradients = (y.clone() * upstream).sum().backward();

@@ -81,6 +81,7 @@ impl GroupedFeedForward {
         let parts = wide.chunks(rows * self.wide()).zip(active.chunks_mut(rows * self.inner));
         chunks::each(parts, |(wide, active)| match self.activation {
             Activation::Swiglu => kernels::swiglu(wide, active, self.inner),
+            Activation::Geglu => kernels::geglu(wide, active, self.inner),
             Activation::Gelu => kernels::gelu(wide, active),
             Activation::GeluTanh => kernels::gelu_tanh(wide, active),
         });
@@ -151,12 +152,13 @@ impl GroupedFeedForward {
         let parts = wide.chunks_mut(rows * self.wide()).zip(d.chunks_mut(rows * self.inner));
         chunks::each(parts, |(wide, d)| match self.activation {
             Activation::Swiglu => kernels::swiglu_back(wide, d, self.inner),
+            Activation::Geglu => kernels::geglu_back(wide, d, self.inner),
             Activation::Gelu => kernels::gelu_back(wide, d),
             Activation::GeluTanh => kernels::gelu_tanh_back(wide, d),
         });
         match self.activation {
             // The gradient overwrites the input.
-            Activation::Swiglu => std::mem::take(wide),
+            Activation::Swiglu | Activation::Geglu => std::mem::take(wide),
             Activation::Gelu | Activation::GeluTanh => d,
         }
     }

@@ -60,6 +60,29 @@ simd! {
         }
     }
 
+    /// Computes GeGLU: `out = gelu_tanh(gate) · up` of rows `gate | up`, each half `n` long.
+    fn geglu(packed: &[f32], out: &mut [f32], n: usize) {
+        for (packed, out) in packed.chunks_exact(2 * n).zip(out.chunks_exact_mut(n)) {
+            let (gate, up) = packed.split_at(n);
+            for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+                *out = *gate * sigmoid(SLOPE * *gate * (1.0 + CUBIC * *gate * *gate)) * *up;
+            }
+        }
+    }
+
+    /// Computes the gradient of [`geglu`], in place in `packed`.
+    fn geglu_back(packed: &mut [f32], d: &[f32], n: usize) {
+        for (packed, d) in packed.chunks_exact_mut(2 * n).zip(d.chunks_exact(n)) {
+            let (gate, up) = packed.split_at_mut(n);
+            for ((gate, up), d) in gate.iter_mut().zip(up).zip(d) {
+                let (g, u) = (*gate, *up);
+                let s = sigmoid(SLOPE * g * (1.0 + CUBIC * g * g));
+                *gate = *d * u * (s + g * s * (1.0 - s) * SLOPE * (1.0 + 3.0 * CUBIC * g * g));
+                *up = *d * g * s;
+            }
+        }
+    }
+
     /// Rotates each pair `(x[i], x[half + i])` of one head by its angle.
     fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32], sign: f32) {
         let half = cos.len();

@@ -53,12 +53,14 @@ mod scalar;
 mod softmax;
 mod vector;
 
-pub(crate) use activation::{gelu, gelu_back, gelu_tanh, gelu_tanh_back, rotate, swiglu, swiglu_back};
+pub(crate) use activation::{
+    geglu, geglu_back, gelu, gelu_back, gelu_tanh, gelu_tanh_back, rotate, swiglu, swiglu_back,
+};
 pub(crate) use adamw::adamw;
 pub(crate) use matmul::{Accumulate, Matrix, MatrixMut, ThreadUse, matmul, matmul_to_vec};
 pub(crate) use norm::{layer_norm, layer_norm_back, rms_norm, rms_norm_back};
 pub(crate) use optimizer_step::{UpdateCoefficients, lamb_direction, lion, sgd};
 pub(crate) use softmax::{
-    causal_softmax, cross_entropy_row, exp_row, head_dots, largest, softmax_back, softmax_on,
+    cross_entropy_row, exp_row, head_dots, largest, masked_softmax, softmax_back, softmax_on,
 };
 pub(crate) use vector::{add, add_rows, add_scaled, add_to_rows, scale, square_sum};

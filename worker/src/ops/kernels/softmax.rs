@@ -3,11 +3,12 @@
 use super::scalar::{exp, max16, sum16};
 
 simd! {
-    /// Computes causal softmax in place: of the first `first + i + 1` values of row `i`, at most its length
-    /// `n`; the rest becomes 0. `log_sums` receives the logarithm of each row's sum of exponentials.
-    fn causal_softmax(rows: &mut [f32], n: usize, first: usize, log_sums: &mut [f32]) {
-        for (i, (row, log_sum)) in rows.chunks_exact_mut(n).zip(log_sums).enumerate() {
-            let (seen, ahead) = row.split_at_mut((first + i + 1).min(n));
+    /// Computes softmax in place, of the values of each row, `n` long, in the range that `visible` has for it;
+    /// the rest becomes 0. `log_sums` receives the logarithm of each row's sum of exponentials.
+    fn masked_softmax(rows: &mut [f32], n: usize, visible: &[[usize; 2]], log_sums: &mut [f32]) {
+        for ((row, [low, high]), log_sum) in rows.chunks_exact_mut(n).zip(visible).zip(log_sums) {
+            let (before, rest) = row.split_at_mut(*low);
+            let (seen, ahead) = rest.split_at_mut(*high - *low);
             let largest = max16(seen);
             for x in seen.iter_mut() {
                 *x = exp(*x - largest);
@@ -17,24 +18,36 @@ simd! {
             for x in seen.iter_mut() {
                 *x *= inverse;
             }
+            before.fill(0.0);
             ahead.fill(0.0);
             *log_sum = largest + sum.ln();
         }
     }
 
-    /// Computes the softmax of rows, each `n` long, that continue earlier rows: each of `log_sums` is the
-    /// logarithm of a row's sum of exponentials so far, and is updated. Outputs of the earlier part must be
-    /// multiplied by their factor in `factors`.
-    fn softmax_on(rows: &mut [f32], n: usize, log_sums: &mut [f32], factors: &mut [f32]) {
-        for ((row, log_sum), factor) in rows.chunks_exact_mut(n).zip(log_sums).zip(factors) {
-            let largest = max16(row).max(*log_sum);
-            for x in row.iter_mut() {
+    /// Computes the softmax of rows, each `n` long, that continue earlier rows, in the range that `visible` has
+    /// for each: each of `log_sums` is the logarithm of a row's sum of exponentials so far, and is updated.
+    /// Outputs of the earlier part must be multiplied by their factor in `factors`.
+    fn softmax_on(
+        rows: &mut [f32],
+        n: usize,
+        visible: &[[usize; 2]],
+        log_sums: &mut [f32],
+        factors: &mut [f32],
+    ) {
+        let places = visible.iter().zip(log_sums).zip(factors);
+        for (row, (([low, high], log_sum), factor)) in rows.chunks_exact_mut(n).zip(places) {
+            let (hidden, rest) = row.split_at_mut(*low);
+            let (seen, ahead) = rest.split_at_mut(*high - *low);
+            hidden.fill(0.0);
+            ahead.fill(0.0);
+            let largest = max16(seen).max(*log_sum);
+            for x in seen.iter_mut() {
                 *x = exp(*x - largest);
             }
             let before = exp(*log_sum - largest);
-            let sum = sum16(n, |j| row[j]) + before;
+            let sum = sum16(seen.len(), |j| seen[j]) + before;
             let inverse = 1.0 / sum;
-            for x in row.iter_mut() {
+            for x in seen.iter_mut() {
                 *x *= inverse;
             }
             *factor = before * inverse;
@@ -42,32 +55,32 @@ simd! {
         }
     }
 
-    /// Computes the gradient of [`causal_softmax`]: `scores` are turned into probabilities by their
+    /// Computes the gradient of [`masked_softmax`]: `scores` are turned into probabilities by their
     /// `log_sums`, and `gradient`, of the probabilities, becomes that of the scores times `scale`. `dots`
     /// has each row's sum of probability times gradient, if these are only a part of the rows.
     fn softmax_back(
         scores: &mut [f32],
         gradient: &mut [f32],
         n: usize,
-        first: usize,
+        visible: &[[usize; 2]],
         log_sums: &[f32],
         dots: Option<&[f32]>,
         scale: f32,
     ) {
         let rows = scores.chunks_exact_mut(n).zip(gradient.chunks_exact_mut(n)).zip(log_sums);
-        for (i, ((p, d), log_sum)) in rows.enumerate() {
-            let seen = (first + i + 1).min(n);
-            let (p, p_ahead) = p.split_at_mut(seen);
-            let (d, d_ahead) = d.split_at_mut(seen);
+        for (i, (((p, d), log_sum), [low, high])) in rows.zip(visible).enumerate() {
+            p[..*low].fill(0.0);
+            d[..*low].fill(0.0);
+            p[*high..].fill(0.0);
+            d[*high..].fill(0.0);
+            let (p, d) = (&mut p[*low..*high], &mut d[*low..*high]);
             for x in p.iter_mut() {
                 *x = exp(*x - *log_sum);
             }
-            let dot = dots.map_or_else(|| sum16(seen, |j| p[j] * d[j]), |dots| dots[i]);
+            let dot = dots.map_or_else(|| sum16(p.len(), |j| p[j] * d[j]), |dots| dots[i]);
             for (d, p) in d.iter_mut().zip(p.iter()) {
                 *d = *p * (*d - dot) * scale;
             }
-            p_ahead.fill(0.0);
-            d_ahead.fill(0.0);
         }
     }
 

@@ -79,17 +79,17 @@ fn on_ranks<T: Send>(ranks: u32, work: impl Fn(&Peers) -> T + Sync) -> Vec<(T, u
 
 /// Compares the attention of `arithmetic` over sequences of `length`, distributed over `ranks` ranks, with
 /// that of one rank.
-fn check(arithmetic: Arithmetic, ranks: u32, length: usize, heads: AttentionHeads) {
+fn check(arithmetic: Arithmetic, ranks: u32, length: usize, heads: AttentionHeads, mask: &AttentionMask) {
     let width = (heads.query + 2 * heads.key) * heads.width;
     let packed = values(1, B * length * width);
     let upstream = values(2, B * length * heads.query * heads.width);
     let whole =
-        trace(packed.clone(), upstream.clone(), length, |x| crate::ops::attention(REFERENCE, x, heads));
+        trace(packed.clone(), upstream.clone(), length, |x| crate::ops::attention(REFERENCE, x, heads, mask));
     let found = on_ranks(ranks, |peers| {
         let pieces = context_parallel::pieces(length, peers);
         let own = |values: &[f32]| part(values, &pieces, length);
         let found = trace(own(&packed), own(&upstream), length / ranks as usize, |x| {
-            context_parallel::attention(arithmetic, x, heads, peers)
+            context_parallel::attention(arithmetic, x, heads, mask, peers)
         });
         (found, whole.each_ref().map(|whole| own(whole)))
     });
@@ -116,7 +116,14 @@ const HEADS: [AttentionHeads; 4] = [
 fn a_ring_attends_as_one_rank_does() {
     for ranks in [2, 3, 4] {
         for (piece, heads) in [1, 3, 50, 70].into_iter().zip(HEADS) {
-            check(HOST, ranks, 2 * ranks as usize * piece, heads);
+            let length = 2 * ranks as usize * piece;
+            check(HOST, ranks, length, heads, &AttentionMask::default());
+            for window in [1, 3, length / 2] {
+                let window = AttentionMask { window: Some(window), documents: None };
+                check(HOST, ranks, length, heads, &window);
+                let documents = Some(crate::ops::attention_mask::tests::documents(B, length));
+                check(HOST, ranks, length, heads, &AttentionMask { documents, ..window });
+            }
         }
     }
 }
@@ -128,7 +135,9 @@ fn the_same_ring_gives_the_same_bits() {
         let traces = on_ranks(3, |peers| {
             let seed = u64::from(peers.rank());
             let [packed, upstream] = [(seed, 48), (seed + 9, 24)].map(|(s, width)| values(s, B * 20 * width));
-            trace(packed, upstream, 20, |x| context_parallel::attention(HOST, x, heads, peers))
+            trace(packed, upstream, 20, |x| {
+                context_parallel::attention(HOST, x, heads, &AttentionMask::default(), peers)
+            })
         });
         traces.into_iter().map(|(trace, _)| trace).collect::<Vec<_>>()
     };
@@ -178,7 +187,9 @@ fn no_piece_travels_to_where_nobody_sees_it() {
         let piece = 4 * (B * t / 2 * 2 * heads.key * heads.width) as u64;
         let sent = on_ranks(ranks, |peers| {
             let (packed, upstream) = (values(1, B * t * 48), values(2, B * t * 24));
-            drop(trace(packed, upstream, t, |x| context_parallel::attention(HOST, x, heads, peers)));
+            drop(trace(packed, upstream, t, |x| {
+                context_parallel::attention(HOST, x, heads, &AttentionMask::default(), peers)
+            }));
         });
         let sent: Vec<_> = sent.into_iter().map(|(_, sent)| sent / piece).collect();
         let pieces = |rank: u64| {
