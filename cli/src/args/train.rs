@@ -290,7 +290,7 @@ pub(crate) struct RunArgs {
 
     /// Begin with the weights of a trial (its newest checkpoint, or that of a step), of a folder of Hugging Face
     /// transformers, or of a model of the Hugging Face Hub, such as hf:Qwen/Qwen2.5-0.5B
-    #[arg(long, value_name = "TRIAL[@STEP]|FOLDER|hf:ORG/NAME", add = completions::trial())]
+    #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completions::trial())]
     pub(crate) from: Option<String>,
 
     /// Length of the text sample after training, in tokens [default: 120]
