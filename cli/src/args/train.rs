@@ -74,7 +74,7 @@ pub(crate) struct InitArgs {
 
     /// Describe the model in this folder of Hugging Face transformers, or a model of the Hugging Face Hub, such as
     /// hf:Qwen/Qwen2.5-0.5B, which is downloaded
-    #[arg(long, value_name = "FOLDER|hf:ORG/NAME", conflicts_with = "template")]
+    #[arg(long, value_name = "FOLDER|hf:ORG/NAME", value_hint = clap::ValueHint::AnyPath, conflicts_with = "template")]
     pub(crate) from: Option<String>,
 
     /// Train low-rank adapters (LoRA) of this rank in place of all weights
@@ -107,7 +107,7 @@ pub(crate) struct PlanArgs {
 
     /// Plan to begin with the weights of a folder of Hugging Face transformers, or of a model of the Hugging Face
     /// Hub, such as hf:Qwen/Qwen2.5-0.5B, in place of `train.from`
-    #[arg(long, value_name = "FOLDER|hf:ORG/NAME", conflicts_with = "on")]
+    #[arg(long, value_name = "FOLDER|hf:ORG/NAME", value_hint = clap::ValueHint::AnyPath, conflicts_with = "on")]
     pub(crate) from: Option<String>,
 
     /// Save the plan to this file
