@@ -5,11 +5,12 @@ use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::find_checkpoint;
-use crate::pretrained::{DIGEST, FOLDER, WeightsFolder, decoder, failure};
+use crate::pretrained::{WeightsFolder, decoder, failure};
 use crate::trials::{self, history_failure};
+use crate::weights_provenance::{DIGEST, FOLDER, MODEL};
 use dtrain_protocol::checkpoint::ENGINE_FOLDER;
 use dtrain_protocol::{ResumePoint, TrialId};
-use dtrain_recipes::Recipe;
+use dtrain_recipes::{HubModel, Recipe};
 use dtrain_runner::checkpoints::{self, Adoption};
 use dtrain_runner::ledger::{History, Parent, TrialDetails};
 use dtrain_runner::{Fact, Ledger, TrialUpdate};
@@ -106,7 +107,7 @@ pub(crate) fn import_weights(
     let point = checkpoints::begin_with(trial, &context.home.trial(trial), write).map_err(|reason| {
         CommandError::new(
             ExitReason::Infrastructure,
-            format!("cannot take in the weights of {}", weights.path().display()),
+            format!("cannot take in the weights of {}", weights.source()),
         )
         .cause(reason)
     })?;
@@ -122,7 +123,11 @@ pub(crate) fn import_weights_again(
 ) -> Result<(), CommandError> {
     let environment = &trial.provenance.environment;
     let Some(folder) = environment.get(FOLDER).map(PathBuf::from) else { return Ok(()) };
-    let weights = WeightsFolder::open(&folder)?;
+    let model = environment.get(MODEL).and_then(|name| HubModel::parse(name).ok());
+    let weights = match model {
+        Some(model) => WeightsFolder::of_hub(context.out, &model)?,
+        None => WeightsFolder::open(&folder)?,
+    };
     let digest = weights.folder().digest().map_err(|error| failure(&error))?;
     if environment.get(DIGEST) != Some(&digest) {
         let what = format!(

@@ -70,6 +70,7 @@ mod unigram;
 mod unreported_metrics;
 mod viewer;
 mod watch;
+mod weights_provenance;
 mod workdir;
 
 use clap::Parser;

@@ -87,8 +87,33 @@ impl LoadedRecipe {
 }
 
 /// Loads a recipe with all layers, prints its notes, and requires its files to exist. The keys `extra` come
-/// from flags and take precedence.
+/// from flags and take precedence. Downloads the model of `train.from` if it is one of the Hub.
 pub(crate) fn load(
+    out: Output,
+    name: &str,
+    layers: &LayerArgs,
+    extra: &[(&str, String)],
+) -> Result<LoadedRecipe, CommandError> {
+    let mut loaded = load_without_download(out, name, layers, extra)?;
+    let recipe = &loaded.checked.recipe;
+    let named = recipe.train.hub_model();
+    let Some(weights) = WeightsFolder::of_recipe(out, recipe, &loaded.folder)? else { return Ok(loaded) };
+    loaded.tokenizer = weights.tokenizer()?;
+    if let (Some(named), Some(model)) = (named, weights.model()) {
+        if named.commit().is_none() {
+            out.say(&format!(
+                "{}: {named} is now {model}; write this as `train.from`, so that later runs begin with the same weights",
+                out.paint.yellow("note")
+            ));
+        }
+        // A branch may move while the recipe is used.
+        loaded.checked.recipe.train.from = Some(model.to_string().into());
+    }
+    Ok(loaded)
+}
+
+/// Loads a recipe like [`load`], but downloads no model of the Hugging Face Hub, whose tokenizer is then absent.
+pub(crate) fn load_without_download(
     out: Output,
     name: &str,
     layers: &LayerArgs,
@@ -104,7 +129,7 @@ pub(crate) fn load(
     if !unusable.is_empty() {
         return Err(unusable.into());
     }
-    if let Some(weights) = WeightsFolder::of_recipe(&checked.recipe, folder)? {
+    if let Some(weights) = WeightsFolder::of_recipe_here(out, &checked.recipe, folder)? {
         loaded.tokenizer = weights.tokenizer()?;
     }
     Ok(loaded)

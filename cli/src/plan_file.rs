@@ -205,7 +205,7 @@ impl SavedPlan {
 
     fn data_changes(&self, context: &Context, then: &InputManifest) -> Vec<String> {
         let Plan { recipe, data_root, .. } = &self.plan;
-        let weights = WeightsFolder::of_recipe(recipe, data_root);
+        let weights = WeightsFolder::of_recipe(context.out, recipe, data_root);
         let tokenizer = match weights
             .and_then(|weights| weights.map_or(Ok(None), |weights| weights.tokenizer()))
         {

@@ -12,6 +12,7 @@ use dtrain_recipes::{
     CheckedRecipe, DataFormat, Devices, Documents, FilePattern, LauncherKind, Problem, Tokenizer,
 };
 use dtrain_worker::data::{DataError, downloaded, unpacked_bytes};
+use dtrain_worker::hub;
 use std::collections::BTreeSet;
 
 /// Maximum number of bytes of data that a check reads.
@@ -53,7 +54,33 @@ pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<
         return Err(problems.into());
     }
     let strange = strange.into_iter().map(|warning| problem_from_text(&warning, checked, &["data.train"]));
-    Ok(strange.chain(other_host_problems(checked)).collect())
+    Ok(strange.chain(unpinned_model(checked)).chain(other_host_problems(checked)).collect())
+}
+
+/// Returns a warning if `train.from` names a model of the Hub without a commit.
+fn unpinned_model(checked: &CheckedRecipe) -> Option<Problem> {
+    let named = |file: &FilePattern| Some((file.hub_model()?, file.origin.clone()));
+    let (model, origin) = checked.files.iter().find_map(named)?;
+    model.commit().is_none().then(|| {
+        Problem::new(format!(
+            "`train.from`: {model} is not pinned to a commit: when {} moves, runs begin with other weights",
+            model.revision()
+        ))
+        .at(&origin)
+        .hint("`dtrain run` says which commit it is; write it as hf:ORG/NAME@COMMIT")
+    })
+}
+
+/// Returns a message about the model of the Hub that a recipe starts from: whether it is pinned, and on this
+/// host; `None` if it starts from none.
+pub(crate) fn hub_model_note(checked: &CheckedRecipe) -> Option<String> {
+    let model = checked.recipe.train.hub_model()?;
+    let place = match hub::cached(&model) {
+        Some(_) => "it is on this host",
+        None => "it will be downloaded",
+    };
+    let pinned = if model.commit().is_some() { "is pinned to its commit" } else { "is not pinned" };
+    Some(format!("the model {model} {pinned}; {place}"))
 }
 
 /// Prints remarks about the data files, from their first bytes; returns `None` if none of the files are on

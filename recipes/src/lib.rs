@@ -12,6 +12,7 @@ pub mod decoder;
 pub mod document;
 pub mod extends;
 pub mod gpu_facts;
+pub mod hub_model;
 pub mod json_schema;
 pub mod keys;
 pub mod keyword_enum;
@@ -56,6 +57,7 @@ pub use decoder::{
 pub use document::{Document, Leaf, OLD_KEYS, OLD_WORDS};
 pub use extends::resolve_extends;
 pub use gpu_facts::{GpuFacts, GpuLink};
+pub use hub_model::HubModel;
 pub use model::{Cnn, ForeignCommand, Framework, Mlp, MlpActivation, Model};
 pub use objective::{Goal, Metric, Objective, StopConditions};
 pub use params::{ParamDomain, ParamRange, ParamValue};

@@ -1,5 +1,6 @@
 //! Training settings: optimizer, learning rate, batch size, gradient clipping and precision.
 
+use crate::hub_model::HubModel;
 use crate::keyword_enum::keyword_enum;
 use crate::state::StatePins;
 use crate::tunable::Tunable;
@@ -34,8 +35,8 @@ pub struct Train {
     /// Scaling of values into the range of fp8; `None` unless the precision is `Fp8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8_recipe: Option<Fp8Recipe>,
-    /// Folder of Hugging Face transformers weights that training starts from, relative to the base of data
-    /// paths; `None`: random weights.
+    /// Pretrained weights that training starts from: a folder of Hugging Face transformers, relative to the
+    /// base of data paths, or the name of a [`HubModel`]; `None`: random weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PathBuf>,
     /// Precision and place of weights, gradients and moments.
@@ -46,6 +47,12 @@ pub struct Train {
 }
 
 impl Train {
+    /// Returns the model on the Hugging Face Hub that training starts from; `None` if it starts from a folder
+    /// or from random weights.
+    pub fn hub_model(&self) -> Option<HubModel> {
+        HubModel::parse(self.from.as_ref()?.to_str()?).ok()
+    }
+
     /// Returns example settings for tests: AdamW with a cosine schedule, and the planner's choice of batch,
     /// learning rate, warm-up and precision.
     pub fn example() -> Self {

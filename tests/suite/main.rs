@@ -32,6 +32,7 @@ mod first_hour;
 mod foreign;
 mod gpu;
 mod histories;
+mod hub;
 mod imports;
 mod inputs;
 mod interop;

@@ -76,7 +76,7 @@ fn a_saved_plan_and_the_trials_of_a_study_begin_with_the_weights_too() {
 #[test]
 fn a_folder_that_is_not_there_is_answered_with_how_to_get_it() {
     let house = TestEnv::default();
-    for name in ["No-Such-Model", "No-Such-Org/No-Such-Model"] {
+    for name in ["No-Such-Model", "./No-Such-Org/No-Such-Model"] {
         let said = words(&house.expect(2, ["init", "new.toml", "--from", name]));
         assert!(said.contains("there is no folder") && said.contains("hf download"), "{said}");
         assert!(!said.contains("os error"), "{said}");

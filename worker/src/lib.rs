@@ -12,6 +12,7 @@ pub mod device;
 mod device_check;
 pub mod generate;
 pub mod gradient_accumulation;
+pub mod hub;
 pub mod inference;
 pub mod mesh;
 mod model;

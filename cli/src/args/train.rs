@@ -72,9 +72,10 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) template: Option<RecipeTemplate>,
 
-    /// Describe the model in this folder of Hugging Face transformers
-    #[arg(long, value_name = "FOLDER", conflicts_with = "template")]
-    pub(crate) from: Option<PathBuf>,
+    /// Describe the model in this folder of Hugging Face transformers, or a model of the Hugging Face Hub, such as
+    /// hf:Qwen/Qwen2.5-0.5B, which is downloaded
+    #[arg(long, value_name = "FOLDER|hf:ORG/NAME", value_hint = clap::ValueHint::AnyPath, conflicts_with = "template")]
+    pub(crate) from: Option<String>,
 
     /// Train low-rank adapters (LoRA) of this rank in place of all weights
     #[arg(long, value_name = "RANK", requires = "from")]
@@ -103,6 +104,11 @@ pub(crate) struct ProbeArgs {
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) recipe: RecipeArgs,
+
+    /// Plan to begin with the weights of a folder of Hugging Face transformers, or of a model of the Hugging Face
+    /// Hub, such as hf:Qwen/Qwen2.5-0.5B, in place of `train.from`
+    #[arg(long, value_name = "FOLDER|hf:ORG/NAME", value_hint = clap::ValueHint::AnyPath, conflicts_with = "on")]
+    pub(crate) from: Option<String>,
 
     /// Save the plan to this file
     #[arg(long, short, value_name = "FILE")]
@@ -282,8 +288,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) engine: Option<String>,
 
-    /// Begin with the weights of a trial (its newest checkpoint, or that of a step) or of a folder of Hugging
-    /// Face transformers
+    /// Begin with the weights of a trial (its newest checkpoint, or that of a step), of a folder of Hugging Face
+    /// transformers, or of a model of the Hugging Face Hub, such as hf:Qwen/Qwen2.5-0.5B
     #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completions::trial())]
     pub(crate) from: Option<String>,
 

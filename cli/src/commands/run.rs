@@ -8,7 +8,7 @@ use crate::continue_trial::resume_or_attach;
 use crate::exit_code::ExitReason;
 use crate::load_recipe::{LoadedRecipe, load, load_without_running};
 use crate::plan_file::SavedPlan;
-use crate::pretrained::{WeightsFolder, download};
+use crate::pretrained::{WeightsFolder, download, hub_model};
 use crate::run_mode::RunMode;
 use crate::source_checkpoint::SourceCheckpoint;
 use crate::trials::history_failure;
@@ -16,7 +16,7 @@ use crate::{audit, hosts, rates, slurm_job, this_host, trials, workdir};
 use dtrain_planner::emit::{ConfigFormat, emit};
 use dtrain_planner::engine::{Engine as _, FSDP_PROGRAM};
 use dtrain_planner::{Plan, rates_key};
-use dtrain_recipes::LauncherKind;
+use dtrain_recipes::{HubModel, LauncherKind, Recipe};
 use dtrain_runner::ledger::History;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,9 +26,10 @@ const SAMPLE_TOKENS: u32 = 120;
 
 /// Plans unless a plan is given, records the trial, and trains.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
+    let from = args.from.as_deref().map(|from| with_commit(context, from)).transpose()?;
     let what = match SavedPlan::read(Path::new(&args.target))? {
         Some(saved) => RunTarget::Plan(Box::new(saved)),
-        None => RunTarget::Recipe(Box::new(load_run_recipe(context, args)?)),
+        None => RunTarget::Recipe(Box::new(load_run_recipe(context, args, from.as_deref())?)),
     };
     let recipe = match &what {
         RunTarget::Plan(saved) => &saved.plan.recipe,
@@ -47,9 +48,9 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
         return resume_or_attach(context, &trial, RunMode::Resume, false);
     }
     let mut history = trials::open_history(context)?;
-    let beginning = match &args.from {
+    let beginning = match &from {
         Some(from) => Some(InitialWeights::find(context, &history, from)?),
-        None => what.weights()?.map(InitialWeights::Folder),
+        None => what.weights(context)?.map(InitialWeights::Folder),
     };
     let (plan, sources, folder, recipe) = match what {
         RunTarget::Plan(saved) => {
@@ -107,7 +108,7 @@ enum InitialWeights {
 impl InitialWeights {
     /// Finds the model folder or trial that the user typed.
     fn find(context: &Context, history: &History, typed: &str) -> Result<Self, CommandError> {
-        match WeightsFolder::find(typed)? {
+        match WeightsFolder::find(context.out, typed)? {
             Some(weights) => Ok(Self::Folder(weights)),
             None => Ok(Self::Trial(Box::new(Self::trial(context, history, typed)?))),
         }
@@ -135,27 +136,62 @@ enum RunTarget {
 
 impl RunTarget {
     /// Returns the pretrained weights from which the recipe starts; `None` if it names none.
-    fn weights(&self) -> Result<Option<WeightsFolder>, CommandError> {
+    fn weights(&self, context: &Context) -> Result<Option<WeightsFolder>, CommandError> {
+        let of = |recipe: &Recipe, root: &Path| WeightsFolder::of_recipe(context.out, recipe, root);
         match self {
-            Self::Plan(saved) => WeightsFolder::of_recipe(&saved.plan.recipe, &saved.plan.data_root),
-            Self::Recipe(loaded) => WeightsFolder::of_recipe(&loaded.checked.recipe, &loaded.folder),
+            Self::Plan(saved) => of(&saved.plan.recipe, &saved.plan.data_root),
+            Self::Recipe(loaded) => of(&loaded.checked.recipe, &loaded.folder),
         }
     }
 }
 
-fn load_run_recipe(context: &Context, args: &RunArgs) -> Result<LoadedRecipe, CommandError> {
+/// Adds its commit to a model of the Hub that the user typed, so that a branch is resolved once. Returns any
+/// other text as it is.
+fn with_commit(context: &Context, typed: &str) -> Result<String, CommandError> {
+    if hub_model(typed)?.is_none() {
+        return Ok(typed.to_owned());
+    }
+    let weights = WeightsFolder::find(context.out, typed)?;
+    Ok(weights.map_or_else(|| typed.to_owned(), |weights| weights.source()))
+}
+
+/// Loads the recipe; `from` is `--from`, in which a model of the Hub has its commit.
+fn load_run_recipe(
+    context: &Context,
+    args: &RunArgs,
+    from: Option<&str>,
+) -> Result<LoadedRecipe, CommandError> {
     let mut extra = Vec::new();
     extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
     extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
     extra.extend(args.engine.as_ref().map(|engine| ("engine", format!("{engine:?}"))));
-    if let Some(from) = &args.from
-        && load_without_running(&args.target, &args.layers, &extra)?.checked.recipe.train.from.is_some()
-    {
-        // The flag takes precedence over the key.
-        let folder = WeightsFolder::find(from)?.map(|weights| weights.path().display().to_string());
-        extra.push(("train.from", format!("{:?}", folder.as_deref().unwrap_or("none"))));
+    if let Some(from) = from {
+        let recipe = load_without_running(&args.target, &args.layers, &extra)?.checked.recipe;
+        if recipe.train.from.is_some() {
+            note_moved_branch(context, &recipe, args.from.as_deref(), from);
+            // The flag takes precedence over the key.
+            let source = WeightsFolder::find(context.out, from)?.map(|weights| weights.source());
+            extra.push(("train.from", format!("{:?}", source.as_deref().unwrap_or("none"))));
+        }
     }
     load(context.out, &args.target, &args.layers, &extra)
+}
+
+/// Says which commit is used if `--from` names a branch of the model that the recipe pins to another commit.
+fn note_moved_branch(context: &Context, recipe: &Recipe, typed: Option<&str>, from: &str) {
+    let typed = typed.and_then(HubModel::typed).and_then(Result::ok);
+    let (Some(typed), Some(pinned), Ok(used)) = (typed, recipe.train.hub_model(), HubModel::parse(from))
+    else {
+        return;
+    };
+    if typed.commit().is_none() && pinned.is_model_of(&used) && pinned.commit() != used.commit() {
+        context.out.say(&format!(
+            "{}: {} has moved past the commit of the recipe: training begins with {used}, and not with {pinned}; leave \
+             --from out to begin with that",
+            context.out.paint.yellow("note"),
+            typed.revision()
+        ));
+    }
 }
 
 /// Refuses settings on the command line for a saved plan, which runs unchanged.

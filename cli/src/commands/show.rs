@@ -4,7 +4,7 @@ use crate::args::ShowArgs;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::load_recipe::load;
+use crate::load_recipe::load_without_download;
 use crate::output::shell_quoted;
 use crate::render::show as one;
 use crate::run_trial::record_finished_trials;
@@ -193,7 +193,7 @@ struct ResolvedSettings {
 
 fn resolved(context: &Context, args: &ShowArgs) -> CommandResult {
     let name = args.what.as_deref().unwrap_or("recipe.toml");
-    let loaded = load(context.out, name, &args.layers, &[])?;
+    let loaded = load_without_download(context.out, name, &args.layers, &[])?;
     let values = &loaded.checked.resolved;
     if context.out.json {
         let setting = |value: &ResolvedValue| ResolvedSetting {

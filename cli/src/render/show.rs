@@ -7,7 +7,7 @@ use super::sparkline::sparkline;
 use super::table::{TextRole, ago, painted, section};
 use super::{metrics, param, time_spent};
 use crate::output::PageStyle;
-use crate::pretrained;
+use crate::weights_provenance;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_recipes::sanitize::on_one_line;
 use dtrain_runner::ledger::{Attempt, Parent, TrialDetails, TypicalStep, ValueSource};
@@ -81,15 +81,19 @@ pub(super) fn begins_with(trial: &TrialDetails) -> String {
     format!("  {how} {label} at step {step}\n{changes}")
 }
 
-/// Formats the folder of pretrained weights from which a trial started; empty without one.
+/// Formats the folder or the model of the Hub from whose weights a trial started; empty without one.
 pub(super) fn begins_with_folder(trial: &TrialDetails) -> String {
     let environment = &trial.provenance.environment;
     let [Some(folder), Some(digest)] =
-        [pretrained::FOLDER, pretrained::DIGEST].map(|key| environment.get(key))
+        [weights_provenance::FOLDER, weights_provenance::DIGEST].map(|key| environment.get(key))
     else {
         return String::new();
     };
-    format!("  begins with the weights in {folder} (blake3 {})\n", digest.get(..12).unwrap_or(digest))
+    let place = match environment.get(weights_provenance::MODEL) {
+        Some(model) => format!("of {model}"),
+        None => format!("in {folder}"),
+    };
+    format!("  begins with the weights {place} (blake3 {})\n", digest.get(..12).unwrap_or(digest))
 }
 
 /// Formats the verdict on a trial as words.

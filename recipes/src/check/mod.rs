@@ -16,6 +16,7 @@ mod values;
 mod walk;
 
 use crate::document::{Document, notes};
+use crate::hub_model::HubModel;
 use crate::keys::Kind;
 use crate::name::is_plain_name;
 use crate::problem::{Problem, sorted};
@@ -98,6 +99,12 @@ impl FilePattern {
     /// Returns the pattern as a URL to download; `None` if it names files on a host.
     pub fn url(&self) -> Option<Url> {
         Url::parse(&self.pattern).ok()
+    }
+
+    /// Returns the model on the Hugging Face Hub that `train.from` names; `None` if this is another key, or a
+    /// folder.
+    pub fn hub_model(&self) -> Option<HubModel> {
+        (self.key == "train.from").then(|| HubModel::parse(&self.pattern).ok())?
     }
 
     /// Returns the problem to report if nothing in `folder` matches the pattern. `home` is the user's home

@@ -6,6 +6,7 @@ use super::placeholders;
 use super::suggestion::unknown_key;
 use super::values::ParsedValues;
 use crate::document::{Document, Entry, SpannedValue, Table, Value};
+use crate::hub_model::HubModel;
 use crate::keys::{KEYS, Key, Kind, Requirement, ValueType, find, is_section};
 use crate::problem::Problem;
 use crate::source::{ConfigLayer, Origin};
@@ -121,8 +122,12 @@ impl KeyWalk {
         }
         match parse(path, key.shape, &entry.node) {
             Ok(ParsedValue::Files(files)) => {
-                let files =
-                    files.into_iter().map(|(file, origin)| (rebased(file, &origin), origin)).collect();
+                let is_on_hub = |file: &str| key.path == "train.from" && HubModel::is_named(file);
+                let files = files.into_iter().map(|(file, origin)| {
+                    let file = if is_on_hub(&file) { file } else { rebased(file, &origin) };
+                    (file, origin)
+                });
+                let files = files.collect();
                 self.values.insert(key.path, ParsedValue::Files(files), entry.node.origin.clone());
             }
             Ok(value) => self.values.insert(key.path, value, entry.node.origin.clone()),

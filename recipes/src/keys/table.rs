@@ -243,7 +243,7 @@ pub const KEYS: &[Key] = keys![
     "train.fp8_recipe", one_of::<Fp8Recipe>(), Default("fp8: \"tensorwise\""), OURS,
         "Scaling of fp8: per tensor, from earlier steps, per block of 128, or per 32 values (Blackwell)";
     "train.from", OrNone(&ValueType::Folder), Optional("random weights"), DECODER,
-        "Folder of Hugging Face transformers whose weights training begins with, relative to the recipe's folder";
+        "Model whose weights training begins with: a folder of Hugging Face transformers, relative to the recipe's folder, or `hf:ORG/NAME@COMMIT`";
     "train.state.weights", one_of::<StatePrecision>(), Default("\"f32\""), DECODER,
         "Precision of the weights that the optimizer updates; bf16 leaves no f32 copy";
     "train.state.gradients", one_of::<StatePrecision>(), Optional("as the engine does"), DECODER,

@@ -51,7 +51,7 @@ pub enum ValueType {
     OneOf(Keywords),
     /// One file or glob pattern, or a list of them.
     Files,
-    /// The path of a folder.
+    /// The path of a model's folder, or the name of a model on the Hugging Face Hub.
     Folder,
     /// A non-empty list of texts.
     Texts,
@@ -108,7 +108,7 @@ impl fmt::Display for ValueType {
                 f.write_str(&quoted.join(", "))
             }
             Self::Files => f.write_str("a file or pattern, or a list of them"),
-            Self::Folder => f.write_str("the path of a folder"),
+            Self::Folder => f.write_str("the path of a folder, or hf:ORG/NAME@COMMIT"),
             Self::Texts => f.write_str("a list of texts"),
             Self::Environment => f.write_str("a table such as { NAME = \"a text\" }"),
             Self::Params => {

@@ -87,7 +87,7 @@ impl FileCollector {
 
     fn pattern(&mut self, pattern: &FilePattern, expand: Expand<'_>) {
         let path = Path::new(&pattern.pattern);
-        if pattern.url().is_some() {
+        if pattern.url().is_some() || pattern.hub_model().is_some() {
             return;
         }
         if self.root.join(path).is_dir() || path_inside(path).is_none() {

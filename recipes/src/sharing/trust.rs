@@ -8,6 +8,7 @@ use super::lockfile::{LockedPackage, replace};
 use super::store::{Store, find, run_checkout_path, verified_tree};
 use crate::check::{CheckedRecipe, ResolvedValue};
 use crate::document::{Document, SpannedValue, Value};
+use crate::hub_model::HubModel;
 use crate::model::{ForeignCommand, Model};
 use crate::source::{ConfigLayer, Source};
 use crate::training_engine::TrainingEngine;
@@ -62,7 +63,8 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
     if !outside.is_empty() {
         found.push(Capability::Reads(outside));
     }
-    let urls: Vec<String> = checked.files.iter().filter_map(|file| address(&file.pattern)).collect();
+    let urls: Vec<String> =
+        checked.files.iter().filter_map(|file| address(file.key, &file.pattern)).collect();
     if !urls.is_empty() {
         found.push(Capability::Downloads(urls));
     }
@@ -114,11 +116,11 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
         Value::Text(text) => Some(format!("{name}={text}")),
         _ => None,
     });
-    let files =
+    let keys =
         ["data.train", "data.valid", "data.labels", "data.valid_labels", "data.tokenizer", "train.from"];
-    let files: Vec<String> = files.into_iter().flat_map(texts).collect();
-    let urls = files.iter().filter_map(|file| address(file)).collect();
-    let outside = files.into_iter().filter(|path| leads_out(path)).collect();
+    let urls =
+        keys.iter().flat_map(|key| texts(key).into_iter().filter_map(|file| address(key, &file))).collect();
+    let outside = keys.iter().flat_map(|key| texts(key)).filter(|path| leads_out(path)).collect();
     let engine = texts("engine").pop().filter(|engine| engine != TrainingEngine::Dtrain.name());
     let python = texts("cluster.python").pop();
     let engine = engine.or_else(|| python.as_ref().map(|_| "ENGINE".into()));
@@ -140,8 +142,12 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
     all.into_iter().filter(is_something).collect()
 }
 
-/// Returns the address of the URL `pattern`, without its checksum; `None` if it is a file.
-fn address(pattern: &str) -> Option<String> {
+/// Returns the address of a URL, without its checksum, or the name of a model on the Hub; `None` if the
+/// pattern at `key` is a file or a folder.
+fn address(key: &str, pattern: &str) -> Option<String> {
+    if key == "train.from" && HubModel::is_named(pattern) {
+        return Some(pattern.to_owned());
+    }
     Url::is_url(pattern).then(|| pattern.split('#').next().unwrap_or_default().to_owned())
 }
 
@@ -254,7 +260,7 @@ pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Res
         else {
             continue;
         };
-        if let Some(url) = address(&file.pattern) {
+        if let Some(url) = address(file.key, &file.pattern) {
             require_trust(store, trust, source, &Capability::Downloads(vec![url]))?;
             continue;
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 const TURN: Duration = Duration::from_millis(20);
 
 /// Waits for the lock on the file at `path`, which is created if absent.
-pub(super) fn hold(path: &Path, progress: &WorkCounter) -> std::io::Result<File> {
+pub(crate) fn hold(path: &Path, progress: &WorkCounter) -> std::io::Result<File> {
     let file = crate::files::lock_file(path)?;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

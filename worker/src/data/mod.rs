@@ -39,30 +39,36 @@ mod text_corpus;
 mod tokenize;
 mod tokenizer;
 mod tokens;
+mod transfer;
 mod unlabelled;
 
 #[cfg(test)]
 mod tests;
 
 pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_bytes};
-pub use download::downloaded;
+pub use download::{downloaded, keep_as_downloaded};
 pub use error::DataError;
+pub(crate) use file_lock::hold as hold_lock;
 pub use files::{kind_of_file, matching};
+pub(crate) use http::{BearerToken, HttpClient, HttpError};
 pub use labelled::{TrainedEncoding, labelled};
 pub(crate) use micro_batch_loader::MicroBatchLoader;
 pub use notes::notes;
 pub use prefetch::Prefetch;
+pub(crate) use preparation::PreparationObserver;
 pub use preparation::{DownloadProgress, PreparationStep, TokenizationProgress};
 pub use table::{ColumnFacts, ColumnKind, TableFacts};
 pub use tokenizer::TextTokenizer;
 pub use tokens::TokenRange;
+pub(crate) use transfer::{
+    Backoff, DownloadError, DownloadSource, FileDigest, beside, download as download_file, on_disk,
+};
 pub use unlabelled::{SampleOrigin, UnlabelledSamples};
 
 use crate::comm::WorkCounter;
 use chat::ChatSettings;
 use dtrain_protocol::{InputFile, InputManifest, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, InputSignature, Model};
-use preparation::PreparationObserver;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -34,9 +34,9 @@ pub enum PreparationStep<'a> {
 }
 
 /// The receivers of progress while data is downloaded and tokenized.
-pub(super) struct PreparationObserver<'a> {
+pub(crate) struct PreparationObserver<'a> {
     /// Work counter, which advances with each piece of a file and with each batch.
-    pub(super) progress: &'a WorkCounter,
+    pub(crate) progress: &'a WorkCounter,
     /// Callback, called whenever the counter advances.
-    pub(super) tell: &'a dyn Fn(PreparationStep<'_>),
+    pub(crate) tell: &'a dyn Fn(PreparationStep<'_>),
 }

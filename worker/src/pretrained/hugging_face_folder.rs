@@ -61,6 +61,15 @@ impl ModelFolder {
         path.join(CONFIG).is_file()
     }
 
+    /// Checks that dtrain supports the configuration in the folder `path`, which may have no weights.
+    ///
+    /// `Err` with the reasons if it does not.
+    pub fn check_configuration(path: &Path) -> Result<(), PretrainedError> {
+        let config = path.join(CONFIG);
+        let text = fs::read(&config).map_err(io_error("reading", &config))?;
+        config::parse(&config, &text).map(|_| ())
+    }
+
     /// Opens the model folder at `path` and reads its configuration and headers, but no values.
     ///
     /// `Err` if a file is missing or invalid, and for a model that dtrain does not support.

@@ -6,7 +6,7 @@ use crate::args::CheckArgs;
 use crate::command_error::{CommandResult, ProblemJson};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::load_recipe::load;
+use crate::load_recipe::load_without_download;
 use crate::output::{problem_text, shell_quoted};
 use crate::render::number::counted;
 use crate::{precheck, workdir};
@@ -20,7 +20,7 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     if let Some(output) = output {
         return try_output::run(context, args, output);
     }
-    let looked = load(context.out, &args.recipe, &args.layers, &[])
+    let looked = load_without_download(context.out, &args.recipe, &args.layers, &[])
         .and_then(|loaded| {
             workdir::check(context, &loaded.checked.recipe, &loaded.folder)?;
             Ok(loaded)
@@ -38,6 +38,9 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
             }
             for warning in &warnings {
                 context.out.say(&problem_text(context.out.paint.yellow("warning"), warning));
+            }
+            if let Some(note) = precheck::hub_model_note(&loaded.checked) {
+                context.out.say(&note);
             }
             if let Some(downloads) = precheck::downloads(&loaded) {
                 context.out.say(&downloads);

@@ -1,4 +1,4 @@
-//! `dtrain init --from`: a recipe for a model in a folder of Hugging Face transformers.
+//! `dtrain init --from`: a recipe for a model in a folder of Hugging Face transformers, or of the Hub.
 
 use super::{default_name, write};
 use crate::args::InitArgs;
@@ -9,26 +9,30 @@ use crate::output::shell_quoted;
 use crate::pretrained::{WeightsFolder, failure};
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_recipes::{Decoder, Family, Positions, RotaryScaling};
-use dtrain_worker::pretrained::ModelFolder;
+use dtrain_worker::data::keep_as_downloaded;
+use dtrain_worker::hub;
 use std::path::Path;
 
-/// Writes a recipe that starts from the model in the folder `from`.
-pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) -> CommandResult {
-    let weights = WeightsFolder::open(from)?;
+/// Writes a recipe that starts from the model in the folder `from`, or from the model of the Hub of this name.
+pub(super) fn run(context: &Context, path: &Path, from: &str, args: &InitArgs) -> CommandResult {
+    let weights = match WeightsFolder::find(context.out, from)? {
+        Some(weights) => weights,
+        None => WeightsFolder::open(Path::new(from))?,
+    };
     let name = args.name.clone().unwrap_or_else(|| default_name(path));
     let folder = weights.folder();
     let json = folder.tokenizer().map_err(|error| failure(&error))?;
-    let tokenizer = json.map(|_| folder.path().join(TOKENIZER));
+    let tokenizer = json.map(|_| tokenizer_name(&weights)).transpose()?;
     let is_bytes = folder.pretrained().model.vocab == BYTES;
     if tokenizer.is_none() && !is_bytes {
-        refuse_text(folder, args.data.as_deref())?;
+        refuse_text(&weights, args.data.as_deref())?;
         context.out.say(&format!(
             "{}: {} has no {TOKENIZER}, so the recipe reads token numbers, not text",
             context.out.paint.yellow("note"),
-            folder.path().display()
+            weights.source()
         ));
     }
-    write(context, path, &name, &text(folder, tokenizer.as_deref(), &name, args))?;
+    write(context, path, &name, &text(&weights, tokenizer.as_deref(), &name, args))?;
     for note in &folder.pretrained().notes {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
@@ -36,42 +40,60 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
     Ok(ExitReason::Done)
 }
 
+/// Returns the name of the tokenizer in the recipe: a path, or for a model of the Hub a URL with the checksum of the
+/// file, which other hosts and users can download. It counts as downloaded to this host.
+fn tokenizer_name(weights: &WeightsFolder) -> Result<String, CommandError> {
+    let path = weights.path().join(TOKENIZER);
+    let Some(model) = weights.model() else { return Ok(path.display().to_string()) };
+    let digits = hub::sha256(&path).map_err(|error| {
+        CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", path.display()))
+            .cause(error.to_string())
+    })?;
+    let name = format!("{}#sha256={digits}", hub::file_url(model, TOKENIZER)?);
+    keep_as_downloaded(&name, &path).map_err(|error| CommandError::of(ExitReason::Infrastructure, &error))?;
+    Ok(name)
+}
+
 /// Size of a byte-level model's vocabulary.
 const BYTES: u32 = 256;
 
 /// Refuses to train on text a model without its tokenizer, which can use only shards of token ids.
-fn refuse_text(folder: &ModelFolder, data: Option<&str>) -> Result<(), CommandError> {
+fn refuse_text(weights: &WeightsFolder, data: Option<&str>) -> Result<(), CommandError> {
     let Some(data) = data.filter(|data| !data.ends_with(".bin")) else { return Ok(()) };
-    let path = folder.path().display();
+    let path = weights.source();
     let message =
         format!("{path} has no {TOKENIZER}, and {data:?} is text: nothing says which tokens it has");
     Err(CommandError::new(ExitReason::Usage, message).hint(format!(
         "write one with transformers: `AutoTokenizer.from_pretrained({0:?}).save_pretrained({0:?})`; or name shards of token \
          numbers (.bin)",
-        path.to_string()
+        weights.path().display().to_string()
     )))
 }
 
 /// Default maximum of the context length in tokens, since longer contexts need much memory.
 const CONTEXT: u32 = 1024;
 
-/// Returns the text of a recipe for the model in a folder, whose tokenizer is in the file `tokenizer`.
-fn text(folder: &ModelFolder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) -> String {
+/// Returns the text of a recipe for a model, whose tokenizer is in the file or at the URL `tokenizer`.
+fn text(weights: &WeightsFolder, tokenizer: Option<&str>, name: &str, args: &InitArgs) -> String {
     let data = args.data.as_deref();
-    let pretrained = folder.pretrained();
+    let pretrained = weights.folder().pretrained();
     let longest = pretrained.model.context;
     let model = pretrained.with_context(longest.min(CONTEXT));
     let (family, rotary) = match model.positions {
         Positions::Learned => (Family::Gpt2, String::new()),
         Positions::Rotary => (Family::Llama, format!("rotary_base = {}\n", model.rotary_base())),
     };
-    let path = folder.path().display();
+    let from = weights.source();
+    let (path, place) = match weights.model() {
+        Some(_) => (&from, "the weights of this commit"),
+        None => (&from, "the weights in this folder"),
+    };
     let notes: String = pretrained.notes.iter().map(|note| format!("# {note}\n")).collect();
     let data = match (tokenizer, data) {
         (Some(tokenizer), data) => format!(
             "train = {:?}       # text, or JSON lines with a text each\nvalid = \"5%\"\ntokenizer = {:?}\n",
             data.unwrap_or("data/*.txt"),
-            tokenizer.display().to_string()
+            tokenizer
         ),
         // dtrain exports byte-level models in this form.
         (None, data) if model.vocab == BYTES => format!(
@@ -119,11 +141,10 @@ tied = {tied}
 stop = {{ epochs = 1 }}
 
 [train]
-from = {from:?}       # training begins with the weights in this folder
+from = {from:?}       # training begins with {place}
 learning_rate = {rate}
 seed = 1
 "#,
-        from = path.to_string(),
         kind = pretrained.family.model_type(),
         activation = model.activation,
         layers = model.layers,

@@ -12,6 +12,7 @@ use crate::exit_code::ExitReason;
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
+use crate::pretrained::WeightsFolder;
 use crate::render::answer::on_several_lines;
 use crate::render::html::{page, plan_page};
 use crate::render::plan::full;
@@ -23,6 +24,7 @@ use dtrain_planner::emit::ConfigFormat;
 use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
 use plan_output::{PlanOutput, output_plan};
+use std::path::Path;
 
 /// Plans a recipe, explains the plan, and saves it on request.
 pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
@@ -30,7 +32,15 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
         return what_if::run(context, args, on);
     }
     let named = args.engine.and_then(|engine| engine.to_possible_value());
-    let flags: Vec<_> = named.iter().map(|engine| ("engine", format!("{:?}", engine.get_name()))).collect();
+    let mut flags: Vec<_> =
+        named.iter().map(|engine| ("engine", format!("{:?}", engine.get_name()))).collect();
+    if let Some(from) = &args.from {
+        let weights = match WeightsFolder::find(context.out, from)? {
+            Some(weights) => weights,
+            None => WeightsFolder::open(Path::new(from))?,
+        };
+        flags.push(("train.from", format!("{:?}", weights.source())));
+    }
     let loaded = load(context.out, &args.recipe.recipe, &args.recipe.layers, &flags)?;
     if let Some(exit) = slurm_job::submit_if_needed(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
@@ -58,7 +68,10 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
         None => {
             run.push(shell_quoted(&loaded.name));
             run.extend(args.recipe.layers.arguments());
-            run.extend(flags.iter().map(|(_, name)| format!("--engine {}", name.trim_matches('"'))));
+            run.extend(flags.iter().map(|(key, value)| match *key {
+                "engine" => format!("--engine {}", value.trim_matches('"')),
+                _ => format!("--set {}", shell_quoted(format!("{key}={value}"))),
+            }));
         }
     }
     let made = PlanOutput {

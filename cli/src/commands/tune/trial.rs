@@ -166,7 +166,7 @@ impl TrialJob<'_> {
         let mut new = new_trial(&plan, value_sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
         new.sources.extend(self.kept.search_space.param_names().map(|path| (path, ValueSource::Search)));
-        let weights = WeightsFolder::of_recipe(&plan.recipe, &plan.data_root)?;
+        let weights = WeightsFolder::of_recipe(self.context.out, &plan.recipe, &plan.data_root)?;
         if let Some(weights) = &weights {
             weights.note(&mut new.provenance)?;
         }

@@ -9,6 +9,7 @@ pub(in crate::check) use params::params;
 
 use super::parsed::ParsedValue;
 use crate::document::{SpannedValue, Value};
+use crate::hub_model::{HubModel, HubModelError};
 use crate::keys::ValueType;
 use crate::keyword_enum::Keywords;
 use crate::line_template::is_metric_name;
@@ -239,14 +240,22 @@ fn files(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
     }
 }
 
-/// Parses the path of a folder on this machine; the result is a file list with one path.
+/// Parses the path of a folder on this machine or the name of a model on the Hub; the result is a file list
+/// with one element.
 fn folder(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
     let folder = text(path, node)?;
+    if HubModel::is_named(&folder) {
+        let wrong = |error: HubModelError| {
+            Problem::new(format!("`{path}`: {}", error.message)).at(&node.origin).hint(error.hint)
+        };
+        HubModel::parse(&folder).map_err(wrong)?;
+        return Ok(ParsedValue::Files(vec![(folder, node.origin.clone())]));
+    }
     if Url::is_url(&folder) || remote(&folder).is_some() {
         let message = format!("`{path}`: a folder is wanted, found {}", kind_of(node));
-        return Err(Problem::new(message)
-            .at(&node.origin)
-            .hint("download it first, for example `hf download ORG/NAME --local-dir NAME`"));
+        return Err(Problem::new(message).at(&node.origin).hint(
+            "write hf:ORG/NAME for a model of the Hugging Face Hub, or download it first and name its folder",
+        ));
     }
     Ok(ParsedValue::Files(vec![(folder, node.origin.clone())]))
 }
