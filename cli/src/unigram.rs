@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use dtrain_planner::Plan;
-use dtrain_worker::data::{Batch, open};
+use dtrain_worker::data::{Batch, IGNORED, open};
 use std::collections::BTreeMap;
 
 /// Maximum number of validation samples whose tokens are counted.
@@ -15,7 +15,8 @@ pub(crate) fn unigram_entropy(context: &Context, plan: &Plan) -> Option<f64> {
     let cache = context.home.path().join("cache");
     let opened = open(data, &plan.data_root, &plan.recipe.model, &cache).ok()?;
     let indices: Vec<u64> = (0..opened.valid.len().min(MOST)).collect();
-    let Batch::Tokens { targets, .. } = opened.valid.read(&indices).ok()? else { return None };
+    let Batch::Tokens { mut targets, .. } = opened.valid.read(&indices).ok()? else { return None };
+    targets.retain(|target| *target != IGNORED);
     Some(entropy_of(&targets))
 }
 

@@ -3,6 +3,7 @@
 
 mod control;
 mod failures;
+mod families;
 mod hosts;
 mod install;
 mod layouts;

@@ -81,7 +81,7 @@ pub fn python_with(module: &str) -> Result<PathBuf, String> {
     let python = root().join("target").join(folder).join("bin/python");
     let command = if module == "torchtitan" {
         "tests/run engines"
-    } else if ["transformers", "peft", "onnxruntime"].contains(&module) {
+    } else if ["transformers", "trl", "gguf", "peft", "onnxruntime"].contains(&module) {
         "tests/run interop"
     } else {
         "tests/run foreign"

@@ -170,7 +170,8 @@ fn train(model: Decoder, threads: u32) -> Vec<f64> {
     let rule = Rule::ADAMW;
     let mut optimizer = StageOptimizer::new(&rule, stage.parameters());
     let tokens: Vec<u32> = (0..TOKENS as u32).map(|i| i.wrapping_mul(2_654_435_761) % 512).collect();
-    let samples = ModelInput::Tokens { inputs: &tokens, targets: &tokens, samples: 8, length: 256 };
+    let samples =
+        ModelInput::Tokens { inputs: &tokens, targets: &tokens, samples: 8, length: 256, packed: None };
     let steps = (1..=WARM + STEPS).map(|t| {
         let begun = Instant::now();
         stage.gradients().clear();

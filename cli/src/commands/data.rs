@@ -1,6 +1,7 @@
 //! `dtrain data`: describes the data of a recipe, and tokenizes it on request.
 
 use crate::args::DataArgs;
+use crate::color::ColorMode;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
@@ -30,7 +31,7 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
     rates::fetch(context, read).map_err(wrong)?;
     let files = data::files(read, &loaded.folder).map_err(wrong)?;
     let corpus = data::corpus(read, &loaded.folder, args.samples).map_err(wrong)?;
-    let is_text = matches!(read.format, DataFormat::Text { .. });
+    let is_text = matches!(read.format, DataFormat::Text { .. } | DataFormat::Chat { .. });
     let table = data::table_facts(read, &loaded.folder).map_err(wrong)?;
     let inputs = match recipe.model.reads() {
         Some(InputSignature::Rows { inputs, .. }) => Some(u64::from(inputs)),
@@ -78,6 +79,9 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
         context.out.json("data", &report)?;
     } else {
         context.out.data(&page(&report))?;
+        if let Some(sample) = data::chat_sample(read, &loaded.folder, 0).map_err(wrong)? {
+            context.out.data(&conversation(&sample, context.out.paint))?;
+        }
     }
     let paint = context.out.paint;
     for warning in &report.warnings {
@@ -94,6 +98,23 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
         context.out.next(&format!("dtrain data {} --prepare", shell_quoted(&args.recipe.recipe)));
     }
     Ok(ExitReason::Done)
+}
+
+/// Returns the first conversation as text, its tokens that count in the loss in colour, or in brackets where there
+/// are no colours.
+fn conversation(tokens: &[(String, bool)], paint: ColorMode) -> String {
+    let mut text = String::new();
+    for part in tokens.chunk_by(|(_, left), (_, right)| left == right) {
+        let joined: String = part.iter().map(|(token, _)| token.as_str()).collect();
+        if part[0].1 {
+            let counted = paint.green(&joined);
+            text.push_str(&if counted == joined { format!("[{joined}]") } else { counted });
+        } else {
+            text.push_str(&joined);
+        }
+    }
+    let counted = tokens.iter().filter(|(_, counts)| *counts).count();
+    format!("first conversation: {} tokens, {counted} count in the loss\n\n{text}", tokens.len())
 }
 
 /// Returns the name of a data format for display.

@@ -57,7 +57,7 @@ impl Engine for FsdpProgram {
     ) -> Option<UnsupportedLayout> {
         optimizer(training)
             .or_else(|| rules::training_settings(self, training))
-            .or_else(|| dense(&training.model))
+            .or_else(|| experts(&training.model))
             .or_else(|| products(precision))
             .or_else(|| rules::hugging_face(&training.model, precision))
     }
@@ -86,11 +86,12 @@ fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     rules::optimizer(training, &known, "it has adamw, lion and sgd")
 }
 
-fn dense(model: &Decoder) -> Option<UnsupportedLayout> {
-    model.experts.as_ref()?;
+/// Checks experts: the program leaves the load-balancing loss out.
+fn experts(model: &Decoder) -> Option<UnsupportedLayout> {
+    model.experts.as_ref().filter(|experts| experts.balance > 0.0)?;
     unsupported(
-        "model.experts",
-        "it trains dense models; `megatron`, `torchtitan` and `hf-trainer` have experts",
+        "model.balance",
+        "it has no load-balancing loss; set model.balance = 0, or use `megatron`, `torchtitan` or `hf-trainer`",
     )
 }
 
@@ -113,6 +114,13 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout>
     if arrangement.layout.tensor.get() > 1 && rules::is_gpt2(model) {
         return unsupported(
             "tensor parallelism of GPT-2",
+            "it splits Llama and Qwen2; pin layout.tensor = 1",
+        );
+    }
+    // Each rank would have a part of the gradient of these norms, and nothing sums the parts.
+    if arrangement.layout.tensor.get() > 1 && (model.qk_norm || model.experts.is_some()) {
+        return unsupported(
+            "tensor parallelism of models with qk_norm or experts",
             "it splits Llama and Qwen2; pin layout.tensor = 1",
         );
     }

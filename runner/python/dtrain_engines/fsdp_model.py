@@ -35,8 +35,10 @@ ATTENTION = [None, "eager", "sdpa"]
 def check(job: Job) -> None:
     """Refuses a job that this engine would not train as planned."""
     arrangement, model = job.arrangement, job.assignment["model"]
-    if model["kind"] != "decoder" or model.get("experts"):
-        raise JobError("the engine `fsdp` trains dense decoders only")
+    if model["kind"] != "decoder":
+        raise JobError("the engine `fsdp` trains decoders only")
+    if (model.get("experts") or {}).get("balance"):
+        raise JobError("the engine `fsdp` has no load-balancing loss: set model.balance = 0")
     for axis in AXES:
         if axis not in ("data", "tensor") and job.degree(axis) > 1:
             raise JobError(f"the engine `fsdp` cannot split along the axis `{axis}`: set layout.{axis} = 1")
@@ -115,7 +117,7 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
 def _split(block: nn.Module, mesh: DeviceMesh, config) -> None:
     """Splits the matrices of a block among the ranks of `mesh`."""
     names = {name for name, module in block.named_modules() if isinstance(module, nn.Linear)}
-    if names != set(SPLIT_LAYERS):
+    if names != set(SPLIT_LAYERS) or hasattr(block.self_attn, "q_norm"):
         raise JobError(f"the engine `fsdp` cannot split a model of type `{config.model_type}`: set layout.tensor = 1")
     if config.num_key_value_heads % mesh.size():
         raise JobError(

@@ -67,7 +67,7 @@ impl ModelFolder {
     pub fn check_configuration(path: &Path) -> Result<(), PretrainedError> {
         let config = path.join(CONFIG);
         let text = fs::read(&config).map_err(io_error("reading", &config))?;
-        config::parse(&config, &text).map(|_| ())
+        parse(&config, &text).map(|_| ())
     }
 
     /// Opens the model folder at `path` and reads its configuration and headers, but no values.
@@ -76,10 +76,7 @@ impl ModelFolder {
     pub fn open(path: &Path) -> Result<Self, PretrainedError> {
         let config = path.join(CONFIG);
         let text = fs::read(&config).map_err(io_error("reading", &config))?;
-        let pretrained = hugging_face::parse(&text).map_err(|error| match error {
-            ConfigError::Content(detail) => PretrainedError::Content { path: config.clone(), detail },
-            ConfigError::Unsupported(reasons) => PretrainedError::Untrained { path: config.clone(), reasons },
-        })?;
+        let pretrained = parse(&config, &text)?;
         let (mut files, mut tensors) = (Vec::new(), BTreeMap::new());
         for name in weight_files(path)? {
             let file = path.join(name);
@@ -247,6 +244,14 @@ impl ModelFolder {
             .or_else(|| self.tensors.get_key_value(name))
             .map(|(k, v)| (k.as_str(), v))
     }
+}
+
+/// Parses the text of the `config.json` at `path`.
+fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedError> {
+    hugging_face::parse(text).map_err(|error| match error {
+        ConfigError::Content(detail) => PretrainedError::Content { path: path.to_owned(), detail },
+        ConfigError::Unsupported(reasons) => PretrainedError::Untrained { path: path.to_owned(), reasons },
+    })
 }
 
 /// Returns the parameters of each part of a model; a shared parameter appears only once.

@@ -62,7 +62,9 @@ fn the_last_logits_are_those_of_the_whole_sequence() {
         let mut loss = |length: usize| {
             let targets = vec![3; length];
             let inputs = &batch.tokens[..length];
-            stage.evaluate(&ModelInput::Tokens { inputs, targets: &targets, samples: 1, length }).loss_sum
+            stage
+                .evaluate(&ModelInput::Tokens { inputs, targets: &targets, samples: 1, length, packed: None })
+                .loss_sum
         };
         let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
         let wanted = sum.ln() - f64::from(logits[3]);

@@ -134,7 +134,7 @@ impl Batch {
         }
         let tokens = range.start * width..range.end * width;
         let (inputs, targets) = (&self.tokens[tokens.clone()], &self.targets[tokens]);
-        ModelInput::Tokens { inputs, targets, samples, length: width }
+        ModelInput::Tokens { inputs, targets, samples, length: width, packed: None }
     }
 }
 
