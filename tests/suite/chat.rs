@@ -127,7 +127,7 @@ fn a_fine_tuning_of_interop_goes_as_that_of_trl() {
     let home = house.state().parent().expect("the house").to_owned();
     let at = |name: &str| home.join(name).display().to_string();
     // The model that both begin with.
-    let begin = ["--set", "objective.stop={ steps = 1 }", "--set", "train.learning_rate=1e-12"];
+    let begin = ["--set", "objective.stop={ steps = 2 }", "--set", "train.learning_rate=1e-12"];
     losses(&house, &file, &[&["--set", "train.batch=8", "--set", "cluster.ranks=1"][..], &begin].concat());
     house.expect(0, ["model", "export", "last", "--to", "hf", "--out", "begin"]);
     let wanted = trl(&python, &[&at("begin"), &at("tokenizer"), &at("chats.jsonl"), "30", "1e-3"]);

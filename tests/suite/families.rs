@@ -1,7 +1,7 @@
 //! Every family of models: trained on every layout as alone, beside transformers, and out again.
 //! `tests/run interop` installs what the comparisons need; without it they are skipped.
 
-use crate::interop::{fixture, recipe, script, series, train};
+use crate::interop::{self, fixture, recipe, script, series};
 use dtrain_tests::{TestEnv, python_with, root};
 use std::process::Command;
 
@@ -18,13 +18,18 @@ fn layouts(name: &str) -> Vec<&'static str> {
         "layout={ tensor = 2, sequence = true }",
         "layout={ pipeline = 2 }",
         "layout={ context = 2 }",
-        "layout={ zero = 2 }",
-        "layout={ zero = 3, recompute = \"full\" }",
+        "layout={ data = 2, zero = 2 }",
+        "layout={ data = 2, zero = 3, recompute = \"full\" }",
     ];
     if MIXTURES.contains(&name) {
         all.push("layout={ expert = 2 }");
     }
     all
+}
+
+/// Trains a fixture on windows of 16 tokens, which is less than the context of some.
+fn train(house: &TestEnv, name: &str, steps: u32, more: &[&str]) -> Vec<f64> {
+    interop::train(house, name, steps, &[&["--set", "model.context=16"], more].concat())
 }
 
 fn compare(name: &str, layout: &str, wanted: &[f64], found: &[f64], most: f64) {
@@ -85,7 +90,7 @@ fn families_of_interop_go_out_with_the_same_logits() {
     for name in ["llama", "mistral", "qwen2", "gpt2"].into_iter().chain(FAMILIES) {
         let house = TestEnv::default();
         recipe(&house, name);
-        train(&house, name, 1, &["--set", "cluster.ranks=1", "--set", "train.learning_rate=1e-12"]);
+        train(&house, name, 2, &["--set", "cluster.ranks=1", "--set", "train.learning_rate=1e-12"]);
         house.expect(0, ["model", "export", "last", "--to", "hf", "--out", "out"]);
         let out = house.state().parent().expect("the house").join("out").display().to_string();
         let logits = |text: &str| -> Vec<Vec<f64>> {
@@ -109,7 +114,7 @@ fn gguf_of_interop_has_the_weights_and_the_logits_of_transformers() {
     for name in ["llama", "mistral", "qwen2", "gpt2"].into_iter().chain(FAMILIES) {
         let house = TestEnv::default();
         recipe(&house, name);
-        train(&house, name, 1, &["--set", "cluster.ranks=1"]);
+        train(&house, name, 2, &["--set", "cluster.ranks=1"]);
         let home = house.state().parent().expect("the house").to_owned();
         house.expect(0, ["model", "export", "last", "--to", "hf", "--out", "hf"]);
         let mut files = Vec::new();
@@ -141,7 +146,7 @@ fn gguf_of_interop_has_the_weights_and_the_logits_of_transformers() {
 fn a_gguf_file_has_the_magic_and_the_type_that_was_asked_for() {
     let house = TestEnv::default();
     recipe(&house, "llama3");
-    train(&house, "llama3", 1, &["--set", "cluster.ranks=1"]);
+    train(&house, "llama3", 2, &["--set", "cluster.ranks=1"]);
     house.expect(0, ["model", "export", "last", "--to", "gguf", "--out", "out"]);
     let file = house.state().parent().expect("the house").join("out/model.gguf");
     let bytes = std::fs::read(file).expect("it was written");

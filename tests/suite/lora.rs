@@ -115,7 +115,7 @@ fn what_adapters_cannot_be_is_refused_with_the_key() {
         assert!(said.contains(words), "{said}");
     }
     let elsewhere = ["--set", "train.batch=8", "--on", "1x8 H100", "--engine", "megatron"];
-    let refused = house.expect(2, ["plan", &recipe, "--set", RANK].into_iter().chain(elsewhere));
+    let refused = house.expect(3, ["plan", &recipe, "--set", RANK].into_iter().chain(elsewhere));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("model.lora"), "{said}");
     house.expect(

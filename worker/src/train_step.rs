@@ -48,7 +48,7 @@ pub(crate) struct Replica<'a> {
 }
 
 /// The result of one step on one rank.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct StepOutcome {
     /// Totals and flags of all ranks.
     pub(crate) totals: StepTotals,
@@ -80,13 +80,7 @@ pub(crate) fn run_step(
     let (passes, end) = actions.split_at(passes);
     let is_timed = replica.clock.begin_step();
     let watch = StepTimer::start(replica.mesh.waited());
-    let outcome = StepOutcome {
-        totals: StepTotals::default(),
-        gradient_norm: None,
-        learning_rate: 0.0,
-        noise: None,
-        times: PhaseTimes::default(),
-    };
+    let outcome = StepOutcome::default();
     let measured = DeferredLossFigures::default();
     let counted = BTreeMap::new();
     let mut run = TrainStep { replica, done, totals: flags, measured, counted, outcome, watch, is_timed };
@@ -149,7 +143,7 @@ struct TrainStep<'r, 'a> {
     totals: StepTotals,
     /// Losses that are not in the totals yet.
     measured: DeferredLossFigures,
-    /// For passes over packed sequences, the number of targets that count in the pass and in the whole step.
+    /// Numbers of targets that count in a pass over packed sequences and in the whole step.
     counted: BTreeMap<Pass, (usize, u64)>,
     outcome: StepOutcome,
     watch: StepTimer,

@@ -6,18 +6,47 @@ use super::source::DecoderPlan;
 use crate::engine::rules;
 use dtrain_protocol::hugging_face::ModelFamily;
 use dtrain_recipes::{AttentionImplementation, Decoder, FrozenPrecision, Precision, StatePrecision};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// Version of transformers against which the names were checked.
 pub(super) const VERSION: &str = "5.23.0";
 
 /// Emits the file `config.json`.
 pub(super) fn config(source: &DecoderPlan, family: ModelFamily) -> ConfigFile {
-    let mut config = family.config(&source.model.base(), dtype(source));
+    let mut config = newer_names(family.config(&source.model.base(), dtype(source)));
+    // Where heads have the usual width, the configuration need not say it.
+    if source.model.head_width.is_none() && !source.model.qk_norm {
+        config.remove("head_dim");
+    }
     if let Some(attention) = source.train().state.attention {
         config.insert("attn_implementation".into(), attention_word(attention).into());
     }
     ConfigFile { name: "config.json".into(), text: format!("{:#}\n", Value::Object(config)) }
+}
+
+/// Returns a configuration with the keys of transformers 5: precision and rotary positions have other names than in
+/// version 4. Values that are null are left out, as they are the defaults.
+fn newer_names(mut config: Map<String, Value>) -> Map<String, Value> {
+    config.retain(|_, value| !value.is_null());
+    config.remove("attention_dropout");
+    if let Some(dtype) = config.remove("torch_dtype") {
+        config.insert("dtype".into(), dtype);
+    }
+    let Some(base) = config.remove("rope_theta") else { return config };
+    let mut rotary = match config.remove("rope_scaling") {
+        Some(Value::Object(scaling)) => scaling,
+        _ => Map::from_iter([("rope_type".to_owned(), "default".into())]),
+    };
+    rotary.insert("rope_theta".into(), base);
+    let rotary = match config.remove("rope_local_base_freq") {
+        None => rotary,
+        Some(local) => Map::from_iter([
+            ("full_attention".to_owned(), rotary.into()),
+            ("sliding_attention".to_owned(), json!({ "rope_type": "default", "rope_theta": local })),
+        ]),
+    };
+    config.insert("rope_parameters".into(), rotary.into());
+    config
 }
 
 /// Returns the family of the plan's model; the engine's rules refuse all others.

@@ -253,7 +253,7 @@ fn hf_trainer_runs_these() {
                 "biases of experts",
                 Decoder { bias: true, ..mixtral() },
                 on_gpus(data(8), Zero3),
-                Some("neither GPT-2"),
+                Some("none of the families"),
             ),
         ],
     );
@@ -366,7 +366,7 @@ fn the_worker_runs_what_its_abilities_say() {
                     ..llama()
                 },
                 on_gpus(data(8), Zero0),
-                Some("sliding windows"),
+                None,
             ),
             ("tensor", llama(), tensor(4, Zero1), None),
             ("tensor over key and value heads", llama(), tensor(8, Zero1), Some("key and value heads")),

@@ -151,7 +151,7 @@ fn limit_micro_batches(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32
 mod tests {
     use super::*;
     use crate::fixtures;
-    use dtrain_recipes::{Decoder, Devices, SlidingWindow};
+    use dtrain_recipes::{Decoder, Devices};
 
     fn refused(change: impl Fn(&mut Recipe), samples: Option<u64>) -> String {
         let mut recipe = fixtures::recipe();
@@ -199,11 +199,9 @@ mod tests {
         let mut recipe = fixtures::recipe();
         either(&mut recipe);
         assert_eq!(precheck(&recipe, Some(&fixtures::host(2)), None), Ok(()), "f32 is left");
-        let window = Some(SlidingWindow { tokens: 8, every: Some(2), rotary_base: None });
-        let windowed = refused(|recipe| decoder(recipe).window = window, None);
-        assert!(windowed.contains("`model.window`") && windowed.contains("with megatron, torchtitan or jax"));
         let further = refused(|recipe| decoder(recipe).mtp_layers = 1, None);
         assert!(further.contains("`model.mtp_layers`"), "{further}");
+        assert!(further.contains("with megatron, torchtitan or jax"), "{further}");
         let wide = |recipe: &mut Recipe| {
             let decoder = decoder(recipe);
             (decoder.head_width, decoder.rotary_base) = (Some(48), Some(500_000));

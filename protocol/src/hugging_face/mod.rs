@@ -5,6 +5,7 @@
 
 mod read;
 mod reader;
+mod windows;
 mod write;
 
 #[cfg(test)]

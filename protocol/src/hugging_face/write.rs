@@ -98,7 +98,12 @@ fn llama(model: &Decoder) -> Map<String, Value> {
 #[expect(clippy::cast_precision_loss, reason = "a base has few digits")]
 fn gemma3(model: &Decoder) -> Map<String, Value> {
     let width = f64::from(model.head_width());
-    let scalar = model.attention_scale.map_or(width, |scale| (1.0 / (scale * scale)).round());
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a width, near that of a head"
+    )]
+    let scalar = model.attention_scale.map_or(width, |scale| (1.0 / (scale * scale)).round()) as u32;
     let local = model.window.and_then(|window| window.rotary_base);
     // Without a base of its own, a window has the positions of all layers.
     let local = local.unwrap_or_else(|| model.window.map_or(ROTARY_BASE, |_| model.rotary_base()));

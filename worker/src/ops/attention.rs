@@ -4,7 +4,7 @@
 
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
-use super::{AttentionHeads, AttentionMask, Rotary, chunks};
+use super::{AttentionHeads, AttentionMask, chunks};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use std::ops::Range;
@@ -35,31 +35,6 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, mask: &Attenti
         };
         (out, Box::new(gradient))
     })
-}
-
-/// Applies rotary embeddings to the query and key heads, in place if the tensor is not shared.
-pub(crate) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
-    let table = table.clone();
-    record(vec![input(packed)], |values| {
-        let [packed] = <[_; 1]>::try_from(values).expect("rotary has one input");
-        let turned = rotate_heads(packed, heads, &table, 1.0);
-        (turned, Box::new(move |d, _| vec![Some(rotate_heads(d, heads, &table, -1.0))]))
-    })
-}
-
-fn rotate_heads(packed: FlexTensor, heads: AttentionHeads, table: &Rotary, sign: f32) -> FlexTensor {
-    let mut packed = dense(packed);
-    let [_, t, width] = shape(&packed);
-    let (turned, half) = ((heads.query + heads.key) * heads.width, heads.width / 2);
-    let rows = packed.storage_mut::<f32>().chunks_mut(width).enumerate();
-    chunks::each(rows, |(row, values)| {
-        let angles = row % t * half..(row % t + 1) * half;
-        let (cos, sin) = (&table.cos[angles.clone()], &table.sin[angles]);
-        for head in values[..turned].chunks_mut(heads.width) {
-            kernels::rotate(head, cos, sin, sign);
-        }
-    });
-    packed
 }
 
 /// The queries of some samples, and the keys and values that they attend to.

@@ -5,7 +5,7 @@ use super::deferred_weight_grad::WeightLayout;
 use super::experts::{self, ExpertMatrices};
 use super::operations::Ops;
 use super::{Arithmetic, AttentionHeads, AttentionMask, DeferredLossFigures, Rotary, VocabRange};
-use super::{attention, linear, loss, norm, pointwise};
+use super::{attention, linear, loss, norm, pointwise, rotary};
 use crate::device;
 use crate::mesh::Peers;
 use burn::tensor::{Device, Tensor};
@@ -77,7 +77,7 @@ impl Ops for HostOps {
     }
 
     fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
-        attention::rotary(packed, heads, table)
+        rotary::rotary(packed, heads, table)
     }
 
     /// Computes attention; its scores are recomputed in the backward pass for any `Arithmetic`.

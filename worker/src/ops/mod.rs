@@ -20,6 +20,7 @@ mod operations;
 mod pointwise;
 pub(crate) mod reference;
 pub(crate) mod ring_attention;
+mod rotary;
 mod token_routes;
 mod unary;
 

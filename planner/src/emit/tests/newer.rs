@@ -102,7 +102,7 @@ fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
     refused(
         &newer(windowed(Some(2)), Precision::Bf16),
         ConfigFormat::Deepspeed,
-        "model.window (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
+        "a decoder of none of the families of transformers that dtrain knows",
     );
     let mut whole = newer(fixtures::experts(), Precision::Fp8);
     let arrangement = &mut whole.choices[0].candidate.arrangement;

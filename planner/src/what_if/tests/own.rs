@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::{ALL, DTRAIN, FSDP_PROGRAM};
 use dtrain_protocol::ContextExchange;
-use dtrain_recipes::{OptimizerKind, SlidingWindow};
+use dtrain_recipes::OptimizerKind;
 
 fn spread(priced: &LayoutEstimate) -> f64 {
     priced.step_seconds_high / priced.step_seconds_low
@@ -56,8 +56,8 @@ fn the_program_for_fsdp2_says_why_it_has_no_such_layout() {
         of(&recipe, on("H100", 64), &FSDP_PROGRAM).expect_err("it does not split sequences").to_string();
     assert!(words.contains("FSDP2 can run no layout") && words.contains("context parallelism"), "{words}");
     recipe.model = fixtures::deepseek();
-    let words = of(&recipe, on("H100", 64), &FSDP_PROGRAM).expect_err("it has no experts").to_string();
-    assert!(words.contains("model.experts; it trains dense models"), "{words}");
+    let words = of(&recipe, on("H100", 64), &FSDP_PROGRAM).expect_err("it has no such loss").to_string();
+    assert!(words.contains("model.balance; it has no load-balancing loss"), "{words}");
 }
 
 #[test]
@@ -125,11 +125,6 @@ fn what_an_engine_cannot_train_is_said_with_the_reason() {
         let words = message(z_loss, engine);
         assert!(words.contains("train.z_loss; dtrain and MaxText (`--engine jax`) have a z-loss"), "{words}");
     }
-    let windowed = |recipe: &mut Recipe| {
-        let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
-        decoder.window = Some(SlidingWindow { tokens: 128, every: None, rotary_base: None });
-    };
-    assert!(message(windowed, &DTRAIN).contains("sliding windows"));
     let latent = |recipe: &mut Recipe| recipe.model = fixtures::deepseek();
     assert!(message(latent, &DTRAIN).contains("latent attention"));
 }

@@ -31,7 +31,7 @@ pub enum GgufType {
 }
 
 /// The tensors of a model in the layout of transformers.
-pub trait TensorSource {
+pub(super) trait TensorSource {
     /// Returns the names of all tensors, such as `model.layers.0.mlp.up_proj.weight`.
     fn names(&self) -> Vec<String>;
     /// Returns the shape of a tensor, outermost dimension first; `None` if there is no such tensor.
@@ -90,7 +90,7 @@ impl GgufType {
 ///
 /// `Err` if llama.cpp has no such model, tensors do not fit it, a value is beyond the range of `wanted`, or
 /// the file cannot be written.
-pub fn write_model(
+pub(super) fn write_model(
     path: &Path,
     name: &str,
     config: &Value,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Where the tokens of a model come from.
 #[derive(Clone, Debug, Default)]
-pub enum Vocabulary {
+pub(in crate::pretrained) enum Vocabulary {
     /// Unknown: llama.cpp takes and gives numbers of tokens.
     #[default]
     Numbers,
@@ -42,7 +42,7 @@ const LEAST_SCORE: f32 = -1e9;
 type Keys = Vec<(String, MetadataValue)>;
 
 /// The tokens of a file.
-struct Tokens {
+struct TokenTable {
     texts: Vec<String>,
     types: Vec<i32>,
 }
@@ -177,7 +177,7 @@ fn ids(tokenizer: &Value) -> Result<BTreeMap<&str, u32>, GgufError> {
 
 /// Returns the tokens in the order of their numbers. Those that the model has no row for are left out, and
 /// rows without a token get a name of their own.
-fn tokens(tokenizer: &Value, ids: &BTreeMap<&str, u32>, size: u32) -> Result<Tokens, GgufError> {
+fn tokens(tokenizer: &Value, ids: &BTreeMap<&str, u32>, size: u32) -> Result<TokenTable, GgufError> {
     let mut texts = vec![String::new(); size as usize];
     let mut types = vec![UNUSED; size as usize];
     let unknown = tokenizer["model"]["unk_token"].as_str();
@@ -212,7 +212,7 @@ fn tokens(tokenizer: &Value, ids: &BTreeMap<&str, u32>, size: u32) -> Result<Tok
     let mut seen = BTreeSet::new();
     match texts.iter().find(|text| !seen.insert(text.as_str())) {
         Some(twice) => Err(GgufError::Tokenizer(format!("it has {twice:?} twice"))),
-        None => Ok(Tokens { texts, types }),
+        None => Ok(TokenTable { texts, types }),
     }
 }
 
@@ -277,7 +277,7 @@ fn byte_level(tokenizer: &Value, out: &mut Keys, notes: &mut Vec<String>) -> Res
 fn pieces(
     tokenizer: &Value,
     ids: &BTreeMap<&str, u32>,
-    tokens: &Tokens,
+    tokens: &TokenTable,
     out: &mut Keys,
 ) -> Result<(), GgufError> {
     let mut scores = vec![LEAST_SCORE; tokens.texts.len()];
