@@ -88,7 +88,7 @@ fn what_is_wrong_with_a_conversation_is_said_with_its_place() {
     let house = TestEnv::default();
     let file = recipe(&house, "");
     let said = |name: &str, content: &str| {
-        house.file(name, content.to_owned());
+        house.file(name, content);
         let set = format!("data.train={name}");
         let refused = house.expect(2, ["data", &file, "--prepare", "--set", &set]);
         String::from_utf8_lossy(&refused.stderr).into_owned()
@@ -98,7 +98,7 @@ fn what_is_wrong_with_a_conversation_is_said_with_its_place() {
     assert!(role.contains("role.jsonl, line 2") && role.contains("messages[1].role"), "{role}");
     let form = said("form.jsonl", "{\"text\": \"a\"}\n");
     assert!(form.contains("form.jsonl, line 1") && form.contains("messages"), "{form}");
-    house.file("tokenizer/chat_template.jinja", "{% if %}".to_owned());
+    house.file("tokenizer/chat_template.jinja", "{% if %}");
     let template = said("good.jsonl", good);
     assert!(template.contains("chat_template.jinja") && template.contains("line 1"), "{template}");
     let missing = house.expect(2, ["check", &file, "--set", "data.tokenizer=bytes"]);

@@ -111,7 +111,9 @@ fn gguf_of_interop_has_the_weights_and_the_logits_of_transformers() {
         Ok(python) => python,
         Err(missing) => return dtrain_skip::skip_large(missing),
     };
-    for name in ["llama", "mistral", "qwen2", "gpt2"].into_iter().chain(FAMILIES) {
+    // llama.cpp has no window in Mistral's models; a note of the export says so.
+    let others = FAMILIES.into_iter().filter(|name| *name != "mistral-window");
+    for name in ["llama", "mistral", "qwen2", "gpt2"].into_iter().chain(others) {
         let house = TestEnv::default();
         recipe(&house, name);
         train(&house, name, 2, &["--set", "cluster.ranks=1"]);

@@ -117,12 +117,13 @@ fn another_model_is_refused_with_the_key_to_change() {
 fn a_model_that_dtrain_does_not_train_is_refused_with_every_reason() {
     let house = TestEnv::default();
     let text = fs::read_to_string(fixture("mistral").join("config.json")).expect("it is there");
-    let text = text.replace("\"sliding_window\": null", "\"sliding_window\": 8").replace("silu", "gelu");
+    let scaled = "\"rope_scaling\": { \"rope_type\": \"yarn\", \"factor\": 2.0 }";
+    let text = text.replace("\"sliding_window\": null", scaled).replace("silu", "gelu");
     let config = house.file("windows/config.json", text);
     let from = config.parent().expect("a folder").display().to_string();
     let refused = house.expect(2, ["init", "new.toml", "--from", &from]);
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(words.contains("`sliding_window` is 8") && words.contains("`hidden_act` is gelu"), "{words}");
+    assert!(words.contains("`rope_type` = yarn") && words.contains("`hidden_act` is gelu"), "{words}");
 }
 
 #[test]

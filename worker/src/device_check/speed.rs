@@ -88,7 +88,7 @@ pub(super) fn attention(
         let columns = 3 * (heads * width) as usize;
         let packed = pattern(length as usize * columns, 3, device).reshape([1, length as usize, columns]);
         let forward_seconds = repeated(device, &mut || {
-            drop(ops::attention(arithmetic, packed.clone(), shape, &ops::AttentionMask::default()))
+            drop(ops::attention(arithmetic, packed.clone(), shape, &ops::AttentionMask::default()));
         })?;
         let both_seconds = repeated(device, &mut || {
             let leaf = packed.clone().autodiff().require_grad();

@@ -52,7 +52,7 @@ pub(super) struct QueryKeyView<'a> {
 
 /// Returns the positions of all tokens of a sequence, as one piece.
 fn whole(t: usize) -> [Range<usize>; 1] {
-    [0..t]
+    [Range { start: 0, end: t }]
 }
 
 impl<'a> QueryKeyView<'a> {
