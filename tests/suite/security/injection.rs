@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 /// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
-const PASSES: [(&str, &str); 17] = [
+const PASSES: [(&str, &str); 18] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
@@ -25,6 +25,7 @@ const PASSES: [(&str, &str); 17] = [
     ("data.ignore", "data_may_be_called_anything"),
     ("data.field", "json_lines_may_have_any_field_and_separator"),
     ("data.separator", "json_lines_may_have_any_field_and_separator"),
+    ("data.template", "a_chat_template_may_be_called_anything"),
     ("train.from", "weights_may_be_said_to_be_anywhere"),
     ("cluster.python", "an_interpreter_is_the_name_of_a_program_and_no_command"),
     ("cluster.workdir.exclude", "a_pattern_of_files_only_leaves_files_out"),
@@ -42,6 +43,10 @@ fn base(kind: Kind, path: &str) -> toml::Table {
         }
         Kind::Decoder if path == "data.field" => {
             "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n[data]\ntrain = 'text.jsonl'"
+        }
+        Kind::Decoder if path == "data.template" => {
+            "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\nvocab = 256\n\
+             [data]\nformat = 'chat'\ntrain = 'chat.jsonl'\ntokenizer = 'tokenizer.json'"
         }
         Kind::Custom if path == "data.field" => {
             "[model]\nkind = 'custom'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.jsonl'"
@@ -302,6 +307,19 @@ fn json_lines_may_have_any_field_and_separator() {
         data.insert("field".into(), (*attack).into());
         data.insert("separator".into(), (*attack).into());
         let path = trap.house.file(&format!("{at}.toml"), toml::to_string(&recipe).expect("TOML"));
+        trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
+    }
+}
+
+/// A chat template in a file of such a name, which is not there.
+#[test]
+fn a_chat_template_may_be_called_anything() {
+    let trap = Trap::set();
+    trap.house.file("chat.jsonl", "{}\n");
+    trap.house.file("tokenizer.json", "{}");
+    for (at, attack) in ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains('\0')) {
+        let (text, _) = with(Kind::Decoder, "data.template", (*attack).into());
+        let path = trap.house.file(&format!("{at}.toml"), text);
         trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
     }
 }
