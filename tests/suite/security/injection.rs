@@ -17,7 +17,7 @@ const PASSES: [(&str, &str); 18] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
-    ("data.train", "data_may_be_called_anything (here and in emitted.rs)"),
+    ("data.train", "data_may_be_called_anything (in data_keys.rs and emitted.rs)"),
     ("data.valid", "data_may_be_called_anything"),
     ("data.labels", "data_may_be_called_anything"),
     ("data.valid_labels", "data_may_be_called_anything"),
@@ -35,7 +35,7 @@ const PASSES: [(&str, &str); 18] = [
 ];
 
 /// A recipe of each kind, in which the key at `path` may stand.
-fn base(kind: Kind, path: &str) -> toml::Table {
+pub(super) fn base(kind: Kind, path: &str) -> toml::Table {
     let text = match kind {
         Kind::Mlp | Kind::Cnn if path.ends_with("labels") => {
             "[model]\nkind = 'mlp'\ninputs = 2\nhidden = [4]\nclasses = 2\n\
@@ -78,7 +78,7 @@ fn base(kind: Kind, path: &str) -> toml::Table {
 }
 
 /// The recipe with `path` set to `value`, as text, and the line on which the key stands.
-fn with(kind: Kind, path: &str, value: toml::Value) -> (String, usize) {
+pub(super) fn with(kind: Kind, path: &str, value: toml::Value) -> (String, usize) {
     let mut recipe = base(kind, path);
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
     if section == "cluster.hosts" {
@@ -294,36 +294,6 @@ fn a_foreign_program_gets_its_arguments_as_they_were_written() {
     }
 }
 
-/// JSON lines whose field and separator have such names.
-#[test]
-fn json_lines_may_have_any_field_and_separator() {
-    let trap = Trap::set();
-    for (at, attack) in ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains('\0')) {
-        let line = serde_json::json!({ *attack: "some text that is long enough for a few samples" });
-        trap.house.file(&format!("{at}.jsonl"), format!("{line}\n"));
-        let mut recipe = base(Kind::Decoder, "data.field");
-        let data = recipe["data"].as_table_mut().expect("a section");
-        data.insert("train".into(), format!("{at}.jsonl").into());
-        data.insert("field".into(), (*attack).into());
-        data.insert("separator".into(), (*attack).into());
-        let path = trap.house.file(&format!("{at}.toml"), toml::to_string(&recipe).expect("TOML"));
-        trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
-    }
-}
-
-/// A chat template in a file of such a name, which is not there.
-#[test]
-fn a_chat_template_may_be_called_anything() {
-    let trap = Trap::set();
-    trap.house.file("chat.jsonl", "{}\n");
-    trap.house.file("tokenizer.json", "{}");
-    for (at, attack) in ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains('\0')) {
-        let (text, _) = with(Kind::Decoder, "data.template", (*attack).into());
-        let path = trap.house.file(&format!("{at}.toml"), text);
-        trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
-    }
-}
-
 /// The program of that name is asked for its packages, as it is, and there is none.
 #[test]
 fn an_interpreter_is_the_name_of_a_program_and_no_command() {
@@ -335,24 +305,6 @@ fn an_interpreter_is_the_name_of_a_program_and_no_command() {
         let path = path.to_str().expect("UTF-8");
         let more = ["--engine=fsdp", "--set=objective.stop.steps=1", "--set=cluster.ranks=1"];
         trap.ends(trap.dtrain(["run", path, "--no-sample"].into_iter().chain(more)), &[4]);
-    }
-}
-
-/// A pattern matches the file of that name, or nothing; the folder is listed and nothing is sent.
-#[test]
-fn a_pattern_of_files_only_leaves_files_out() {
-    let trap = Trap::set();
-    for (at, attack) in ATTACKS.iter().enumerate() {
-        let mut recipe = base(Kind::Command, "");
-        let workdir = [("exclude".to_owned(), vec![toml::Value::from(*attack)].into())];
-        let cluster = [
-            ("launcher".to_owned(), "ssh".into()),
-            ("hosts".to_owned(), vec![toml::Value::from("node1")].into()),
-            ("workdir".to_owned(), toml::Table::from_iter(workdir).into()),
-        ];
-        recipe.insert("cluster".into(), toml::Table::from_iter(cluster).into());
-        let path = trap.house.file(&format!("project/{at}.toml"), toml::to_string(&recipe).expect("TOML"));
-        trap.ends(trap.dtrain(["check", path.to_str().expect("UTF-8")]), &[0, 2]);
     }
 }
 
@@ -369,41 +321,5 @@ fn weights_may_be_said_to_be_anywhere() {
             trap.ends(trap.dtrain([command, path]), &[2]);
         }
         trap.ends(trap.dtrain(["init", "new.toml", &format!("--from={attack}")]), &[2]);
-    }
-}
-
-/// Training on files and a column with such names.
-#[test]
-fn data_may_be_called_anything() {
-    let trap = Trap::set();
-    for (at, attack) in
-        ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains(['\0', '\n', '\r', '"']))
-    {
-        let rows: String = (0..40).map(|n| format!("{n},{},{},no\n", n % 7, n % 2)).collect();
-        let table = format!("a,b,{attack},x{attack}\n{rows}");
-        let Some(file) = trap.hostile_file(&format!("{attack}{at}.csv"), &table) else { continue };
-        let mut recipe = base(Kind::Mlp, "");
-        let data = recipe["data"].as_table_mut().expect("a section");
-        data.insert("train".into(), vec![toml::Value::from(file.as_str())].into());
-        data.insert("target".into(), (*attack).into());
-        data.insert("ignore".into(), vec![toml::Value::from(format!("x{attack}"))].into());
-        recipe.insert("description".into(), (*attack).into());
-        let path = trap
-            .house
-            .file(&format!("{at}{attack}.toml").replace('/', "_"), toml::to_string(&recipe).expect("TOML"));
-        let path = path.to_str().expect("UTF-8");
-        trap.ends(trap.dtrain(["check", path]), &[0, 2]);
-        // One of them all the way: training takes a while.
-        if attack.starts_with("' ; fire") {
-            let page = trap.folder().join("page.html");
-            let page = page.to_str().expect("UTF-8");
-            trap.ends(
-                trap.dtrain(["plan", path, "--html", page, "--set", "description=<script>fire</script>"]),
-                &[0],
-            );
-            assert!(!fs::read_to_string(page).expect("it was written").contains("<script>fire"));
-            trap.ends(trap.dtrain(["run", path]), &[0]);
-            trap.ends(trap.dtrain(["show", "last"]), &[0]);
-        }
     }
 }

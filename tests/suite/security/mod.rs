@@ -1,5 +1,6 @@
 //! Untrusted text, bytes and connections have no effect. `docs/security.md` lists the promises.
 
+mod data_keys;
 mod emitted;
 mod folders;
 mod injection;
