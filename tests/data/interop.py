@@ -2,6 +2,7 @@
 """Language models of transformers for the tests of `dtrain run --from` and `dtrain model export`.
 
     interop.py fixtures FOLDER                        writes tiny random models, each with its logits for some tokens
+    interop.py initial NAME FOLDER                    writes the model of the fixture NAME as transformers initialises it
     interop.py train MODEL TOKENS STEPS RATE          trains MODEL on TOKENS, all of them in each step, and prints each loss
     interop.py tune MODEL TOKENS STEPS RATE ADAPTERS  the same of ADAPTERS, a folder of peft, on MODEL, which is frozen
     interop.py loss MODEL TOKENS                      prints the mean loss of MODEL on TOKENS
@@ -146,6 +147,15 @@ def fixtures(folder):
         (to / "logits.json").write_text(logits_of(to) + "\n")
 
 
+def initial(name, folder):
+    config = MODELS[name]
+    # A fixture of Gemma has another scale of queries than llama.cpp, which takes that of the heads.
+    if hasattr(config, "query_pre_attn_scalar"):
+        config.query_pre_attn_scalar = config.head_dim
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
 def cut(tokens, length=16):
     """The windows of a shard of tokens, each with the token behind it."""
     tokens = numpy.fromfile(tokens, dtype="<u2").astype("int64")
@@ -190,6 +200,8 @@ if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "fixtures":
         sys.exit(fixtures(Path(rest[0])))
+    if what == "initial":
+        sys.exit(initial(*rest))
     if what in ("train", "tune"):
         model, tokens, steps, rate, *adapters = rest
         sys.exit(train(model, tokens, int(steps), float(rate), *adapters))

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Writes eight conversations, the tokenizer of `tests/data/chat` with a template, and a recipe for a small Llama.
-fn recipe(house: &TestEnv, more: &str) -> String {
+pub(crate) fn recipe(house: &TestEnv, more: &str) -> String {
     let chat = root().join("tests/data/chat");
     house.file("tokenizer/tokenizer.json", fs::read(chat.join("tokenizer.json")).expect("it is there"));
     let template = fs::read(chat.join("templates/qwen3_training.jinja")).expect("it is there");
@@ -42,7 +42,7 @@ fn recipe(house: &TestEnv, more: &str) -> String {
     house.file("chat.toml", recipe).display().to_string()
 }
 
-fn losses(house: &TestEnv, recipe: &str, more: &[&str]) -> Vec<f64> {
+pub(crate) fn losses(house: &TestEnv, recipe: &str, more: &[&str]) -> Vec<f64> {
     let fixed = ["run", recipe, "--quiet", "--no-sample"];
     house.expect(0, fixed.iter().chain(more).copied());
     series(house, "loss")

@@ -22,17 +22,27 @@ pub(crate) fn tokens() -> Vec<u8> {
 
 /// A recipe for a fixture, as `init` writes it.
 pub(crate) fn recipe(house: &TestEnv, name: &str) -> PathBuf {
+    recipe_from(house, &fixture(name))
+}
+
+/// A recipe for the model in a folder, whose name it has.
+pub(crate) fn recipe_from(house: &TestEnv, from: &Path) -> PathBuf {
     house.file("tokens.bin", tokens());
-    let from = fixture(name);
-    let file = format!("{name}.toml");
+    let file = format!("{}.toml", from.file_name().expect("a folder").display());
     house.expect(0, ["init", &file, "--from", from.to_str().expect("UTF-8"), "--data", "tokens.bin"]);
     house.state().parent().expect("the house").join(file)
 }
 
 /// Trains a fixture for some steps, each on all windows.
 pub(crate) fn train(house: &TestEnv, name: &str, steps: u32, more: &[&str]) -> Vec<f64> {
+    train_from(house, &fixture(name), steps, more)
+}
+
+/// Trains the model in a folder, of which there is a recipe.
+pub(crate) fn train_from(house: &TestEnv, from: &Path, steps: u32, more: &[&str]) -> Vec<f64> {
+    let name = from.file_name().expect("a folder").display();
     let recipe = house.state().parent().expect("the house").join(format!("{name}.toml"));
-    let (recipe, from) = (recipe.display().to_string(), fixture(name).display().to_string());
+    let (recipe, from) = (recipe.display().to_string(), from.display().to_string());
     let stop = format!("objective.stop={{ steps = {steps} }}");
     let fixed = [
         "run",

@@ -7,7 +7,9 @@ use crate::engine::{DTRAIN, Engine as _, TrainingSpec, UnsupportedLayout, engine
 use crate::layout::space::{self, MICRO_BATCHES};
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
-use dtrain_recipes::{Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage};
+use dtrain_recipes::{
+    Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, TrainingEngine, Tunable, ZeroStage,
+};
 
 /// Refuses a recipe that no plan can satisfy. `host` is `None` where the training hosts cannot be reached,
 /// `samples` (of the training data) where they were not counted.
@@ -64,10 +66,11 @@ pub fn engine_can_train(recipe: &Recipe) -> Result<(), PlanError> {
     if model.lora.is_some() {
         return lacks("model.lora", "dtrain's own worker trains adapters; remove `engine`");
     }
-    if model.experts.is_some() {
+    if model.experts.is_some() && recipe.engine == TrainingEngine::Torchtitan {
         return lacks(
             "model.experts",
-            "`dtrain run` trains dense models with it; remove `engine`, and `dtrain plan --emit` writes files",
+            "`dtrain run` trains dense models with it; set engine = \"fsdp\", or remove `engine`, and \
+             `dtrain plan --emit` writes files",
         );
     }
     if recipe.objective.stop.time.is_some() {

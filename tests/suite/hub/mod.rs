@@ -1,5 +1,6 @@
 //! Models by their names on a Hugging Face Hub, which a server on this machine stands for.
 
+mod chat;
 mod server;
 
 use crate::interop::{fixture, tokens};

@@ -12,6 +12,11 @@ use super::{DataError, file_lock};
 use dtrain_recipes::{Data, DataFormat, Tokenizer, Url, ValidationSource};
 use std::fs;
 use std::path::{Path, PathBuf};
+use ureq::http::StatusCode;
+
+/// Files that may lie beside the `tokenizer.json` of a model: its special tokens and its chat template.
+pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub(super) const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// Number of characters from the end of a file's name that its cached name keeps.
 const NAME_CHARACTERS: usize = 100;
@@ -23,24 +28,72 @@ pub fn downloaded(name: &str) -> Option<PathBuf> {
     cached_path(&url).ok().filter(|path| path.is_file())
 }
 
-/// Keeps a copy of `file`, whose content was verified, as the file downloaded from the URL `name`. Does nothing
-/// if that was downloaded.
-pub fn keep_as_downloaded(name: &str, file: &Path) -> Result<(), DataError> {
+/// Keeps copies of the tokenizer in `folder`, and of the files beside it, as the files downloaded from the URL `name`
+/// of the tokenizer and from its folder. Does nothing for files that were downloaded.
+pub fn keep_as_downloaded(name: &str, folder: &Path) -> Result<(), DataError> {
     let url = parsed(name)?;
-    let path = cached_path(&url)?;
+    keep(&url, &folder.join(url.file_name()))?;
+    beside_tokenizer(&url).iter().try_for_each(|beside| keep(beside, &folder.join(beside.file_name())))
+}
+
+/// Keeps a copy of `file` as the file downloaded from `url`; of a file that does not exist, that there is none.
+fn keep(url: &Url, file: &Path) -> Result<(), DataError> {
+    let path = cached_path(url)?;
     if path.is_file() {
         return Ok(());
     }
     let folder = path.parent().expect("a file of the cache lies in its folder");
     let part = beside(&path, ".part");
+    let content = if file.exists() { fs::read(file) } else { Ok(Vec::new()) };
     crate::files::make_folder(folder)
-        .and_then(|()| fs::copy(file, &part))
-        .and_then(|_| fs::rename(&part, &path))
-        .map_err(|error| failed(&url, &on_disk("writing", &path, &error)))
+        .and(content)
+        .and_then(|content| fs::write(&part, content))
+        .and_then(|()| fs::rename(&part, &path))
+        .map_err(|error| failed(url, &on_disk("writing", &path, &error)))
+}
+
+/// Returns the URLs of the files that may lie beside a tokenizer, without checksums.
+fn beside_tokenizer(tokenizer: &Url) -> Vec<Url> {
+    let names = [TOKENIZER_CONFIG, CHAT_TEMPLATE];
+    names.iter().filter_map(|name| url_beside(tokenizer, name)).collect()
+}
+
+/// Returns the URL of the file `name` in the folder of `url`; `None` if the folder is not known, because the URL has a
+/// query.
+fn url_beside(url: &Url, name: &str) -> Option<Url> {
+    let folder = url.address().strip_suffix(url.file_name()).filter(|_| !url.file_name().is_empty())?;
+    Url::parse(&format!("{folder}{name}")).ok()
+}
+
+/// Returns the path of the file `name` that was downloaded from the folder of the URL `url`, and its own URL; `None`
+/// if that folder has no such file.
+pub(super) fn downloaded_beside(url: &str, name: &str) -> Result<Option<(PathBuf, Url)>, DataError> {
+    let Some(url) = url_beside(&parsed(url)?, name) else { return Ok(None) };
+    let path = path(&url)?;
+    // An empty file says that there is none.
+    let is_empty = fs::metadata(&path).is_ok_and(|found| found.len() == 0);
+    Ok((!is_empty).then_some((path, url)))
+}
+
+/// Downloads the files that `data` names by URLs and this host does not have. Beside the tokenizer of conversations
+/// they are also the files that hold its template, if its folder has them.
+pub(super) fn fetch(data: &Data, watch: &PreparationObserver<'_>) -> Result<(), DataError> {
+    download_all(names(data), watch)?;
+    let DataFormat::Chat { tokenizer, .. } = &data.format else { return Ok(()) };
+    if !Url::is_url(tokenizer) {
+        return Ok(());
+    }
+    for url in beside_tokenizer(&parsed(tokenizer)?) {
+        let path = cached_path(&url)?;
+        if !one(&url, &path, watch)? {
+            fs::write(&path, "").map_err(|error| failed(&url, &on_disk("writing", &path, &error)))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns all names in the data section of a recipe: paths, patterns and URLs.
-pub(super) fn names(data: &Data) -> Vec<&str> {
+fn names(data: &Data) -> Vec<&str> {
     let mut names: Vec<&String> = data.train.iter().collect();
     if let ValidationSource::Files(files) = &data.valid {
         names.extend(files);
@@ -69,7 +122,9 @@ pub(super) fn download_all<'n>(
 ) -> Result<(), DataError> {
     for name in names.into_iter().filter(|name| Url::is_url(name)) {
         let url = parsed(name)?;
-        one(&url, &cached_path(&url)?, watch)?;
+        if !one(&url, &cached_path(&url)?, watch)? {
+            return Err(failed(&url, &http::refusal(StatusCode::NOT_FOUND)));
+        }
     }
     Ok(())
 }
@@ -109,23 +164,28 @@ fn cached_name(url: &Url) -> String {
     format!("{}-{}", &key[..32], &name[name.len().saturating_sub(NAME_CHARACTERS)..])
 }
 
-/// Downloads the file of a URL to `path`, unless `path` exists.
-fn one(url: &Url, path: &Path, watch: &PreparationObserver<'_>) -> Result<(), DataError> {
+/// Downloads the file of a URL to `path`, unless `path` exists; `false` if the server has no such file.
+fn one(url: &Url, path: &Path, watch: &PreparationObserver<'_>) -> Result<bool, DataError> {
     let folder = path.parent().expect("a file of the cache lies in its folder");
     crate::files::make_folder(folder).map_err(|error| failed(url, &on_disk("using", folder, &error)))?;
     if path.is_file() {
-        return Ok(());
+        return Ok(true);
     }
     let lock = beside(path, ".lock");
     let _lock = file_lock::hold(&lock, watch.progress)
         .map_err(|error| failed(url, &on_disk("locking", &lock, &error)))?;
     if path.is_file() {
-        return Ok(());
+        return Ok(true);
     }
     let client = HttpClient::new(url.address(), None).map_err(|detail| failed(url, &detail))?;
     let digest = url.sha256().map(|digits| FileDigest::Sha256(digits.to_owned()));
     let source = DownloadSource { address: url.address(), digest, length: None };
-    transfer::download(&client, &source, path, watch).map_err(|error| match error {
+    let refused = match transfer::download(&client, &source, path, watch) {
+        Ok(()) => return Ok(true),
+        Err(DownloadError::Refused { status: StatusCode::NOT_FOUND, .. }) => return Ok(false),
+        Err(refused) => refused,
+    };
+    Err(match refused {
         DownloadError::Failed(detail) => failed(url, &detail),
         DownloadError::Refused { status, .. } => failed(url, &http::refusal(status)),
         DownloadError::OtherDigest { found, bytes } => failed(

@@ -114,6 +114,21 @@ pub(super) fn only(name: &str, root: &Path) -> Result<DataFile, DataError> {
     if Url::is_url(name) { downloaded(name)?.open() } else { DataFile::open(&root.join(name), root) }
 }
 
+/// Opens the file `name` beside `file`, which a recipe names `named`; `None` if there is none.
+pub(super) fn beside(
+    named: &str,
+    file: &DataFile,
+    name: &str,
+    root: &Path,
+) -> Result<Option<DataFile>, DataError> {
+    if Url::is_url(named) {
+        let found = download::downloaded_beside(named, name)?;
+        return found.map(|(path, url)| DataFile::open_as(&path, url.address().to_owned())).transpose();
+    }
+    let path = file.path().and_then(Path::parent).map(|folder| folder.join(name));
+    path.filter(|path| path.is_file()).map(|path| DataFile::open(&path, root)).transpose()
+}
+
 fn downloaded(name: &str) -> Result<ResolvedFile, DataError> {
     let url = download::parsed(name)?;
     let path = download::path(&url)?;

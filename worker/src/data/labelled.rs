@@ -60,7 +60,7 @@ pub fn labelled(
             let train = if is_trained && tokenizer.is_none() { data.train.clone() } else { files.to_vec() };
             let data =
                 Data { train, valid: ValidationSource::Files(files.to_vec()), fraction: 1.0, ..data.clone() };
-            download::download_all(download::names(&data), &watch)?;
+            download::fetch(&data, &watch)?;
             open_apart(&data, root, model, cache, *tokenizer, &watch).map(|opened| opened.valid)
         }
     }

@@ -45,6 +45,7 @@ mod unlabelled;
 #[cfg(test)]
 mod tests;
 
+pub use chat::holds_conversations;
 pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_bytes};
 pub use download::{downloaded, keep_as_downloaded};
 pub use error::DataError;
@@ -203,10 +204,7 @@ impl DataSet {
 /// Downloads the files of a recipe's data whose URLs this host has not downloaded yet. `tell` receives
 /// the progress.
 pub fn fetch(data: &Data, tell: &dyn Fn(PreparationStep<'_>)) -> Result<(), DataError> {
-    download::download_all(
-        download::names(data),
-        &PreparationObserver { progress: &WorkCounter::default(), tell },
-    )
+    download::fetch(data, &PreparationObserver { progress: &WorkCounter::default(), tell })
 }
 
 /// Opens the data of a recipe for `model`. Relative paths start from `root`; `cache` stores trained
@@ -231,7 +229,7 @@ pub fn open_with(
     tell: &dyn Fn(PreparationStep<'_>),
 ) -> Result<DataSet, DataError> {
     let watch = PreparationObserver { progress, tell };
-    download::download_all(download::names(data), &watch)?;
+    download::fetch(data, &watch)?;
     open_apart(&*decontaminate::without_validation_files(data, root)?, root, model, cache, trained, &watch)
 }
 

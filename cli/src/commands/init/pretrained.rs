@@ -9,7 +9,7 @@ use crate::output::shell_quoted;
 use crate::pretrained::{WeightsFolder, failure};
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_recipes::{Decoder, Family, Positions, RotaryScaling};
-use dtrain_worker::data::keep_as_downloaded;
+use dtrain_worker::data::{holds_conversations, keep_as_downloaded};
 use dtrain_worker::hub;
 use std::path::Path;
 
@@ -41,7 +41,7 @@ pub(super) fn run(context: &Context, path: &Path, from: &str, args: &InitArgs) -
 }
 
 /// Returns the name of the tokenizer in the recipe: a path, or for a model of the Hub a URL with the checksum of the
-/// file, which other hosts and users can download. It counts as downloaded to this host.
+/// file, which other hosts and users can download. It counts as downloaded to this host, with its chat template.
 fn tokenizer_name(weights: &WeightsFolder) -> Result<String, CommandError> {
     let path = weights.path().join(TOKENIZER);
     let Some(model) = weights.model() else { return Ok(path.display().to_string()) };
@@ -50,7 +50,8 @@ fn tokenizer_name(weights: &WeightsFolder) -> Result<String, CommandError> {
             .cause(error.to_string())
     })?;
     let name = format!("{}#sha256={digits}", hub::file_url(model, TOKENIZER)?);
-    keep_as_downloaded(&name, &path).map_err(|error| CommandError::of(ExitReason::Infrastructure, &error))?;
+    keep_as_downloaded(&name, weights.path())
+        .map_err(|error| CommandError::of(ExitReason::Infrastructure, &error))?;
     Ok(name)
 }
 
@@ -90,6 +91,9 @@ fn text(weights: &WeightsFolder, tokenizer: Option<&str>, name: &str, args: &Ini
     };
     let notes: String = pretrained.notes.iter().map(|note| format!("# {note}\n")).collect();
     let data = match (tokenizer, data) {
+        (Some(tokenizer), Some(data)) if holds_conversations(Path::new(data)) => format!(
+            "train = {data:?}       # conversations; docs/fine-tuning.md has the keys for them\nvalid = \"5%\"\nformat = \"chat\"\ntokenizer = {tokenizer:?}\n"
+        ),
         (Some(tokenizer), data) => format!(
             "train = {:?}       # text, or JSON lines with a text each\nvalid = \"5%\"\ntokenizer = {:?}\n",
             data.unwrap_or("data/*.txt"),

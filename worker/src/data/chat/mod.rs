@@ -18,6 +18,7 @@ mod tests;
 mod windows;
 
 pub(super) use prepare::ChatSettings;
+pub use prepare::holds_conversations;
 
 use conversation::ChatRecord;
 use encode::{ChatEncoder, MaskedTokens};

@@ -2,6 +2,7 @@
 //! into sequences.
 
 use super::super::cache::{self, cache_error, key, lock, write_whole};
+use super::super::download::{CHAT_TEMPLATE, TOKENIZER_CONFIG};
 use super::super::files::{self, DataFile};
 use super::super::json::JsonRecords;
 use super::super::preparation::{PreparationObserver, PreparationStep, TokenizationProgress};
@@ -15,10 +16,6 @@ use rayon::prelude::*;
 use std::io::{BufReader, Write};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Files beside a `tokenizer.json` that may have its chat template.
-const CONFIG: &str = "tokenizer_config.json";
-const TEMPLATE: &str = "chat_template.jinja";
 
 /// Number of records that one thread tokenizes at a time.
 const BATCH: usize = 64;
@@ -54,17 +51,12 @@ fn day() -> NaiveDateTime {
 impl ChatSettings<'_> {
     fn prepared(&self, root: &Path) -> Result<Prepared, DataError> {
         let (tokenizer, file) = named(self.tokenizer, root)?;
-        let beside = |name: &str| -> Result<Option<Arc<DataFile>>, DataError> {
-            let path = file.path().and_then(Path::parent).map(|folder| folder.join(name));
-            match path.filter(|path| path.is_file()) {
-                Some(path) => DataFile::open(&path, root).map(|file| Some(Arc::new(file))),
-                None => Ok(None),
-            }
-        };
-        let config = beside(CONFIG)?;
+        let beside =
+            |name: &str| files::beside(self.tokenizer, &file, name, root).map(|file| file.map(Arc::new));
+        let config = beside(TOKENIZER_CONFIG)?;
         let template = match self.template {
             Some(name) => Some(Arc::new(files::only(name, root)?)),
-            None => beside(TEMPLATE)?,
+            None => beside(CHAT_TEMPLATE)?,
         };
         let content = |file: &Option<Arc<DataFile>>| {
             file.as_ref().map(|file| file.read_up_to(0, file.bytes)).transpose()
@@ -158,6 +150,17 @@ impl ChatSettings<'_> {
         }
         Ok(None)
     }
+}
+
+/// Returns `true` if the first record of a file is a conversation, in any of the forms that are read.
+pub fn holds_conversations(path: &Path) -> bool {
+    let first = || -> Result<Option<Vec<u8>>, DataError> {
+        let file = Arc::new(DataFile::open(path, Path::new(""))?);
+        let mut records = JsonRecords::of_records(Arc::clone(&file), BufReader::new(file.reader()?));
+        Ok(records.next_record()?.map(|(bytes, _)| bytes))
+    };
+    let record = first().ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    record.is_some_and(|record| ChatRecord::parse(&record).is_ok())
 }
 
 impl Prepared {

@@ -2,6 +2,7 @@
 
 mod gradients;
 mod learning;
+mod packed;
 mod pipeline;
 mod reads;
 mod values;
