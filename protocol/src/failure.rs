@@ -34,6 +34,12 @@ pub enum Failure {
         /// Description of what was observed.
         detail: String,
     },
+    /// The system asked the agent of a host to end, such as at a reboot or a preemption. Its ranks finished their step
+    /// and saved, if they had the time.
+    HostLeft {
+        /// Name of the host; `None` for the leader's, which does not know its own name.
+        host: Option<String>,
+    },
     /// A machine or the network failed, not training: an agent is lost, too few hosts are reachable, or ranks
     /// cannot start.
     Infrastructure {
@@ -108,6 +114,10 @@ impl std::fmt::Display for Failure {
             Self::PeerLost { peer: Some(peer), detail } => write!(f, "lost rank {peer}: {detail}"),
             Self::PeerLost { peer: None, detail } => write!(f, "lost a peer: {detail}"),
             Self::HostLost { host, detail } => write!(f, "lost host {host}: {detail}"),
+            Self::HostLeft { host } => {
+                let host = host.as_deref().unwrap_or("the host of the leader");
+                write!(f, "{host} leaves: its agent was asked to end (SIGTERM)")
+            }
             Self::Infrastructure { detail, .. } => f.write_str(detail),
             Self::Stuck { peer, detail } => write!(f, "stuck on rank {peer}: {detail}"),
             Self::CorruptCheckpoint { folder, detail } => {

@@ -50,6 +50,8 @@ pub enum StrikeCause {
     Data,
     /// A rank on the host was slow for many steps: one strike suffices.
     Slow,
+    /// The system asked the host's agent to end. Nothing is held against the host; it is left out for a moment.
+    Left,
 }
 
 impl StrikeCause {
@@ -63,6 +65,7 @@ impl StrikeCause {
             Self::Link => "link",
             Self::Data => "data",
             Self::Slow => "slow",
+            Self::Left => "left",
         }
     }
 
@@ -76,6 +79,7 @@ impl StrikeCause {
             Self::Link => "two hosts did not hear each other",
             Self::Data => "the data could not be read",
             Self::Slow => "a rank was slow",
+            Self::Left => "its agent was asked to end",
         }
     }
 
@@ -90,6 +94,7 @@ impl StrikeCause {
             Self::Rank | Self::Link => 1,
             Self::Lost | Self::Launch | Self::Killed => 2,
             Self::Data | Self::Slow => LIMIT,
+            Self::Left => 0,
         }
     }
 }

@@ -76,6 +76,11 @@ pub enum ControllerStatus {
         /// Number of the earlier attempt, whose processes still ran on the host.
         attempt: AttemptId,
     },
+    /// A lost host does not answer at the end of the trial, so it is unknown whether it still runs a part of it.
+    Unfenced {
+        /// Name of the host.
+        host: String,
+    },
     /// The user interrupted a wait: the operation is given up, or ended as soon as its hosts answer.
     Interrupted,
     /// The attempt is gone, but its spool cannot be read now; the controller tries again.
@@ -205,6 +210,7 @@ impl TrialEvent {
             | Self::Status(
                 ControllerStatus::HostsUnreachable { .. }
                 | ControllerStatus::Fenced { .. }
+                | ControllerStatus::Unfenced { .. }
                 | ControllerStatus::Interrupted
                 | ControllerStatus::HostsExcluded { .. }
                 | ControllerStatus::CommitFailed { .. }

@@ -8,8 +8,8 @@ use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, TrialId};
 use dtrain_recipes::number_format;
 use dtrain_runner::machine::Blame;
-use dtrain_runner::strikes::ExcludedHost;
-use dtrain_runner::{ControllerStatus, Fact, Observer, TrialEvent};
+use dtrain_runner::strikes::{ExcludedHost, StrikeCause};
+use dtrain_runner::{AttemptEnd, ControllerStatus, Fact, Observer, TrialEvent};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -162,6 +162,9 @@ impl ProgressDisplay {
                     self.warning()
                 ));
             }
+            Fact::AttemptEnded { ended: AttemptEnd::Lost(left @ Failure::HostLeft { .. }), .. } => {
+                self.say(&format!("{}: {left}; the other hosts continue", self.warning()));
+            }
             Fact::AttemptStarted { .. }
             | Fact::AttemptEnded { .. }
             | Fact::TrialEnded { .. }
@@ -186,6 +189,11 @@ impl ProgressDisplay {
             ControllerStatus::HostsExcluded { hosts } => {
                 let now_ms = self.out.style().now_ms;
                 for ExcludedHost { host, cause, until_ms, detail } in hosts {
+                    if *cause == StrikeCause::Left {
+                        let time = remaining(*until_ms, now_ms);
+                        self.say(&format!("{host} is left out for {time}, as it may be shutting down"));
+                        continue;
+                    }
                     self.say(&format!(
                         "{}: {host} is left out for {}: {}: {detail}; `dtrain hosts forgive {host}` uses it again",
                         self.warning(),
@@ -205,6 +213,12 @@ impl ProgressDisplay {
             ControllerStatus::Fenced { host, attempt } => {
                 self.say(&format!("{host} is back; attempt {attempt}, which still ran there, was ended"));
             }
+            ControllerStatus::Unfenced { host } => self.say(&format!(
+                "{}: {host} does not answer, and may still run an attempt that was given up; once it is back, `dtrain fence {} {host}` \
+                 ends that",
+                self.warning(),
+                self.trial
+            )),
             ControllerStatus::Interrupted => self.say("interrupted; ending what is under way"),
             ControllerStatus::SpoolUnavailable { attempt, reason, seconds: left } => self.say(&format!(
                 "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",

@@ -14,7 +14,10 @@ use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
 use super::relay::RemoteHost;
 use super::timeouts::{ANSWER_TIMEOUT, FOLLOWER_START_TIMEOUT, LAUNCH_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
-use super::{AgentContact, AvailableHosts, FencedAgent, HostPool, Launcher, LocalLauncher, SpoolUnreadable};
+use super::{
+    AgentContact, AvailableHosts, FencedAgent, FencingReport, HostPool, Launcher, LocalLauncher,
+    SpoolUnreadable,
+};
 use crate::certificates::agent_certificates;
 use crate::control_protocol::{
     AgentCard, AgentIdentity, AgentOrder, FollowerOrder, LaunchError, OtherHost, PeerAddress, Program,
@@ -24,6 +27,7 @@ use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::workdir::WorkdirSnapshot;
 use dtrain_protocol::{AttemptId, RankTransport, TlsIdentity, TrialId};
+use std::collections::BTreeSet;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -130,6 +134,11 @@ impl ClusterLauncher {
         asked.into_iter().zip(hosts).map(answer).collect()
     }
 
+    /// Returns the hosts that fencing leaves alone: those of the newest attempt, unless it was given up.
+    fn spared(&self) -> &[usize] {
+        if self.given_up.is_some() { &[] } else { &self.active }
+    }
+
     fn fences(&self) -> FencedHosts {
         // If the file cannot be read, no host is left out: a fenced host that answers is no danger.
         FencedHosts::read(&self.folder).unwrap_or_default()
@@ -229,6 +238,7 @@ impl Launcher for ClusterLauncher {
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
         let ranks = ranks_by_host(order, self.usable.len())?;
         self.active = self.usable[..ranks.len()].to_vec();
+        self.given_up = None;
         let lines: String = self.active.iter().map(|host| format!("{}\n", self.name(*host))).collect();
         let path = self.folder.remote_hosts_file();
         durable::atomic_write(&path, lines.as_bytes())
@@ -358,11 +368,30 @@ impl HostPool for ClusterLauncher {
         Some(Box::new(BufReader::new(mirrored)))
     }
 
-    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<FencedAgent> {
+    fn fence_returned(&mut self, before: AttemptId) -> Vec<FencedAgent> {
         if self.shared.is_some() {
             return Vec::new();
         }
-        self.fencing.ask_others(&self.trial, attempt, &self.hosts, &self.active);
+        let spared = self.spared().to_vec();
+        self.fencing.ask_others(&self.trial, before, &self.hosts, &spared);
         self.fencing.take_fenced(&self.hosts)
+    }
+
+    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport {
+        let spared = self.spared();
+        let is_asked = |host: &usize| !spared.contains(host) && lost.contains(self.name(*host));
+        let asked: Vec<usize> = (0..self.hosts.len()).filter(is_asked).collect();
+        let trial = self.trial.clone();
+        let answers = self.ask_all(&asked, ANSWER_TIMEOUT, move |host| host.fence(&trial, before));
+        let mut report = FencingReport::default();
+        for (host, answer) in asked.into_iter().zip(answers) {
+            let host = self.name(host).to_owned();
+            match answer {
+                Ok(None) => {}
+                Ok(Some(attempt)) => report.fenced.push(FencedAgent { host, attempt }),
+                Err(_) => report.unanswered.push(host),
+            }
+        }
+        report
     }
 }

@@ -29,6 +29,7 @@ pub use local::LocalLauncher;
 
 use crate::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_protocol::{AttemptId, StepId};
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -97,9 +98,13 @@ pub trait HostPool {
     /// Reads another host's mirror of the spool from byte `from`, when the leader's spool is out of reach.
     fn mirrored_spool(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>>;
 
-    /// Kills attempts before `attempt` on hosts that came back; returns those killed since the last call.
+    /// Kills attempts before `before` on hosts that came back; returns those killed since the last call.
     /// Does not block.
-    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<FencedAgent>;
+    fn fence_returned(&mut self, before: AttemptId) -> Vec<FencedAgent>;
+
+    /// Asks the hosts in `lost`, at the end of a trial, to kill attempts before `before`. Waits a few seconds for hosts
+    /// that do not answer.
+    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport;
 }
 
 /// The hosts available for an attempt.
@@ -119,6 +124,15 @@ impl AvailableHosts {
         let one_machine = || Self { hosts: 1, ..Self::default() };
         launcher.pool().map_or_else(one_machine, HostPool::available_hosts)
     }
+}
+
+/// What the hosts that were lost run at the end of a trial.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FencingReport {
+    /// Agents that were found and killed.
+    pub fenced: Vec<FencedAgent>,
+    /// Names of the hosts that did not answer.
+    pub unanswered: Vec<String>,
 }
 
 /// A host that came back, with an agent of an older attempt that was killed.

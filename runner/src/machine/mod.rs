@@ -32,6 +32,7 @@ use crate::fact::{AttemptEnd, Fact, Verdict};
 use attempt::AttemptReports;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint, StepId};
 use promise::Promise;
+use restart::is_departure;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -377,7 +378,9 @@ impl TrialMachine {
                     self.data_failures += 1;
                 }
                 match ended {
-                    AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure) if !self.excused => {
+                    AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure)
+                        if !self.excused && !is_departure(ended) =>
+                    {
                         self.failures.add(Blame::of(failure));
                     }
                     AttemptEnd::Lost(_) | AttemptEnd::NotLaunched(_) | AttemptEnd::Finished(_) => {}

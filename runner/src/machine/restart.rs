@@ -30,7 +30,7 @@ impl TrialMachine {
         }
         match self.verdict_after(&ended).or_else(|| self.verdict_on_timeout(now, &ended)) {
             Some(verdict) => self.end(verdict, effects),
-            None if self.excused => self.discover_checkpoints(effects),
+            None if self.excused || is_departure(&ended) => self.discover_checkpoints(effects),
             None => {
                 let failures = blame_for(&ended).map_or(0, |blame| self.failures.get(blame));
                 let until = now.after(backoff_ms(failures));
@@ -106,6 +106,11 @@ impl TrialMachine {
     }
 }
 
+/// Returns `true` if an attempt ended because a host left. That is no failure, and the others continue at once.
+pub(super) fn is_departure(ended: &AttemptEnd) -> bool {
+    matches!(ended, AttemptEnd::Lost(Failure::HostLeft { .. }))
+}
+
 /// Returns the party to blame for the end of an attempt; `None` if it finished.
 fn blame_for(ended: &AttemptEnd) -> Option<Blame> {
     match ended {
@@ -131,6 +136,7 @@ fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
             }
             Failure::PeerLost { .. }
             | Failure::HostLost { .. }
+            | Failure::HostLeft { .. }
             | Failure::Infrastructure { .. }
             | Failure::Stuck { .. }
             | Failure::DataOn { .. }

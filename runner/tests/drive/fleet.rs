@@ -11,11 +11,12 @@ use dtrain_protocol::{
 use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{
     AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, ConnectedAgent, FencedAgent,
-    HostPool, Launcher, SpoolUnreadable,
+    FencingReport, HostPool, Launcher, SpoolUnreadable,
 };
 use dtrain_runner::process::Process;
 use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{Drive, DriveOutcome, Fact, History, LaunchContext, TrialEvent, Verdict, driver};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -126,6 +127,10 @@ impl HostPool for Fleet {
 
     fn fence_returned(&mut self, _: AttemptId) -> Vec<FencedAgent> {
         Vec::new()
+    }
+
+    fn fence_lost(&mut self, _: AttemptId, _: &BTreeSet<String>) -> FencingReport {
+        FencingReport::default()
     }
 }
 

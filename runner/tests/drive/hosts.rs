@@ -3,8 +3,10 @@
 use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
 use dtrain_runner::process::Process;
+use dtrain_runner::strikes::StrikeCause;
 use dtrain_runner::{
-    AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, TrialEvent, checkpoints, driver, store,
+    AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, Ledger as _, TrialEvent, checkpoints,
+    driver, store,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -74,6 +76,31 @@ pub(crate) fn a_host_that_is_lost_is_started_again() {
         if host > 0 {
             assert!(matches!(&lost, Failure::HostLost { host, .. } if host == "node1"), "{lost:?}");
         }
+        world.assert_nothing_lives();
+    }
+}
+
+/// As at a reboot: the ranks save, and the other host continues from there at once. Nothing is held against the host.
+pub(crate) fn a_host_that_is_asked_to_end_leaves_and_the_others_continue() {
+    for host in 0..RANKS {
+        let world = World::new().on_hosts(RANKS);
+        let ask = |agent: &Process| {
+            let agent = rustix::process::Pid::from_raw(agent.id as i32).expect("it lives");
+            rustix::process::kill_process(agent, rustix::process::Signal::TERM).expect("it is ours");
+        };
+        let (outcome, lost) = disturbed(&world, host, ask);
+        world.assert_completed(&outcome);
+        assert_eq!(lost, Failure::HostLeft { host: Some(format!("node{host}")) });
+        let seen = world.seen();
+        let excluded = seen.iter().find_map(|seen| match seen {
+            ControllerStatus::HostsExcluded { hosts } => Some(hosts),
+            _ => None,
+        });
+        let [excluded] = &excluded.expect("the next attempt runs without it")[..] else { panic!("only it") };
+        assert_eq!((excluded.host.clone(), excluded.cause), (format!("node{host}"), StrikeCause::Left));
+        assert!(!seen.iter().any(|seen| matches!(seen, ControllerStatus::Backoff { .. })), "{seen:?}");
+        let history = History::open(&world.home.history()).expect("opens");
+        assert_eq!(history.strikes().expect("readable"), []);
         world.assert_nothing_lives();
     }
 }

@@ -3,7 +3,7 @@
 use crate::world::{World, wait};
 use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::launch::{AvailableHosts, FencedHosts};
-use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, driver};
+use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, Verdict, driver};
 use std::thread;
 use std::time::Duration;
 
@@ -59,6 +59,37 @@ pub(crate) fn the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_bac
     assert!(matches!(outcome, DriveOutcome::Ended { attempts: 2, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     world.assert_nothing_lives();
+}
+
+/// The only host that answers is cut off and given up, and the user stops the trial before another attempt begins.
+/// Whether the host is back by then or not, nobody is left to train without a word.
+pub(crate) fn a_trial_that_ends_leaves_no_attempt_that_was_given_up_without_a_word() {
+    for is_back in [true, false] {
+        let mut world = world_with_a_spare();
+        world.options.lost_after = Duration::from_secs(1);
+        world.switch(1, false);
+        let has_seen = |what: fn(&ControllerStatus) -> bool| world.seen().iter().any(what);
+        let outcome = cut_off(&world, || {
+            wait("the end of patience", || {
+                has_seen(|seen| matches!(seen, ControllerStatus::HostLost { .. }))
+            });
+            wait("the pause", || has_seen(|seen| matches!(seen, ControllerStatus::Backoff { .. })));
+            if is_back {
+                world.switch(0, true);
+            }
+            world.interrupts.add();
+        });
+        assert!(matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Stopped, .. }), "{outcome:?}");
+        let card = world.card_of(0).expect("it was started");
+        if is_back {
+            assert!(!card.agent.is_alive(), "it trains on after the end of the trial");
+        } else {
+            assert!(has_seen(|seen| matches!(seen, ControllerStatus::Unfenced { host } if host == "node0")));
+            world.switch(0, true);
+            assert_eq!(world.remote(0).fence(&world.trial, AttemptId(9)), Ok(Some(AttemptId(1))));
+        }
+        world.assert_nothing_lives();
+    }
 }
 
 pub(crate) fn a_fenced_host_is_given_up_at_once_and_not_used_again() {

@@ -41,10 +41,10 @@ use foreign::{
 };
 use hosts::{
     a_checkpoint_on_a_host_that_is_away_is_waited_for, a_controller_that_is_cut_off_waits,
-    a_host_that_freezes_is_lost, a_host_that_is_lost_is_started_again,
-    a_host_that_was_just_lost_is_not_waited_for, a_host_without_ranks_lends_what_it_has,
-    a_removed_trial_leaves_its_hosts, checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once,
-    hosts_train_what_one_machine_does,
+    a_host_that_freezes_is_lost, a_host_that_is_asked_to_end_leaves_and_the_others_continue,
+    a_host_that_is_lost_is_started_again, a_host_that_was_just_lost_is_not_waited_for,
+    a_host_without_ranks_lends_what_it_has, a_removed_trial_leaves_its_hosts, checkpoints_outlive_a_host,
+    hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
 };
 use rare::{
     a_controller_that_slept_goes_on, a_history_without_room_stops_nobody_else, a_launch_needs_enough_files,
@@ -136,6 +136,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
             "a_host_that_is_lost_twice_is_left_out_and_named",
             blame::a_host_that_is_lost_twice_is_left_out_and_named,
         ),
+        (
+            "a_host_that_is_asked_to_end_leaves_and_the_others_continue",
+            a_host_that_is_asked_to_end_leaves_and_the_others_continue,
+        ),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
         ("a_host_that_was_just_lost_is_not_waited_for", a_host_that_was_just_lost_is_not_waited_for),
         ("a_host_without_ranks_lends_what_it_has", a_host_without_ranks_lends_what_it_has),
@@ -161,6 +165,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         (
             "a_fenced_host_is_given_up_at_once_and_not_used_again",
             lost::a_fenced_host_is_given_up_at_once_and_not_used_again,
+        ),
+        (
+            "a_trial_that_ends_leaves_no_attempt_that_was_given_up_without_a_word",
+            lost::a_trial_that_ends_leaves_no_attempt_that_was_given_up_without_a_word,
         ),
         (
             "an_interrupt_ends_a_launch_whose_answer_does_not_come",

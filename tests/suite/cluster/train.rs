@@ -260,3 +260,35 @@ fn the_others_go_on_when_the_host_that_leads_is_cut_off() {
         &["node2", "node3", "node4"],
     );
 }
+
+/// Three hosts, one of which is shut down while they train: the others continue with its last step.
+#[test]
+fn the_others_go_on_when_a_host_is_shut_down() {
+    for host in ["node3", "node1"] {
+        let Some(lab) = Lab::start(3) else { return };
+        let hosts = HOSTS.replace("[1-4]", "[1-3]");
+        let text = numbered_lines();
+        let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}");
+        for (name, text) in [("text.txt", text.as_str()), ("recipe.toml", &recipe), ("hosts.toml", &hosts)] {
+            ["controller", "node1", "node2", "node3"].iter().for_each(|machine| lab.put(machine, name, text));
+        }
+        let mut run = Run::of(&lab, &[]);
+        run.hears("step ");
+        run.hears("step ");
+        let began = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| lab.shut_down(host));
+            run.hears(&format!("{host} leaves"));
+            run.hears("starting");
+            let (next, _) = run.hears("step ");
+            let seconds = next.duration_since(began).as_secs_f64();
+            println!("{host} is shut down: next step shown after {seconds:.1} s");
+        });
+        run.completes(150);
+        let left: Vec<&str> = ["node1", "node2", "node3"].into_iter().filter(|one| *one != host).collect();
+        nothing_is_left(&lab, &left);
+        let struck = lab.command("dtrain").args(["hosts", "--json"]).output().expect("the program starts");
+        let struck = String::from_utf8_lossy(&struck.stdout).into_owned();
+        assert!(struck.contains("node2") && !struck.contains("\"cause\""), "nobody is struck: {struck}");
+    }
+}

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 /// A hardware address that no machine has: packets to it are lost, and the sender gets no error.
 const NOBODY: &str = "02:00:00:00:00:ff";
@@ -32,6 +33,17 @@ impl Lab {
     /// programs. Without power no machine answers: [`Lab::cut`] it first.
     pub(crate) fn kill_host(&self, host: &str) {
         self.machine(host).power_off(&self.space.name());
+    }
+
+    /// Shuts a machine down as an operating system does: every process is asked to end, and has some seconds for it.
+    pub(crate) fn shut_down(&self, host: &str) {
+        self.processes(host).iter().for_each(|process| proc::send(process.id, Signal::TERM));
+        let until = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < until && self.processes(host).iter().any(|one| one.is_hidden_command("agent"))
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.kill_host(host);
     }
 
     /// Kills what runs of dtrain on a machine.

@@ -4,6 +4,7 @@
 //! a simulator can run it with hosts, disks and a network that fail.
 
 mod commit;
+mod hosts;
 mod io;
 mod launch;
 mod rank_state;
@@ -15,15 +16,13 @@ mod tests;
 pub(super) use io::{AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST};
 
 use super::messages::{HostMessage, LeaderMessage};
-use super::peers::heartbeat::Heartbeat;
-use crate::control_protocol::STOP_GRACE_MS;
 use crate::machine::{Millis, more_severe};
 use crate::spool::SpoolRecord;
 use commit::PendingCommit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, StampedEvent, StepId, StopReason};
 use launch::PendingLaunch;
 use rank_state::{RankState, stop_grace_ms};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use target::TargetWatch;
@@ -71,6 +70,10 @@ pub(super) struct Leader {
     cause: Option<Failure>,
     /// The reason for which the ranks were asked to stop; `None` if they were not.
     stopping: Option<StopReason>,
+    /// True if the user asked the attempt to stop.
+    is_stopped_by_user: bool,
+    /// Hosts that the system asked to end: the attempt ends, and the trial continues on the others.
+    leaving: BTreeSet<u32>,
     /// Time at which the remaining ranks are killed, if they are to be.
     kill_at: Option<Millis>,
     /// Time of the last report of a training rank; `None` before the first step, while a rank waits for disk
@@ -101,6 +104,8 @@ impl Leader {
             target: TargetWatch::default(),
             cause: None,
             stopping: None,
+            is_stopped_by_user: false,
+            leaving: BTreeSet::new(),
             kill_at: None,
             last_report_at: None,
             now,
@@ -119,7 +124,10 @@ impl Leader {
                 AttemptInput::Host(host, message) => self.handle_message(host, message),
                 AttemptInput::Lost(host, reason) => self.host_lost(host, &reason),
                 AttemptInput::Beat(host, heartbeat) => self.heartbeat(host, heartbeat),
-                AttemptInput::Stop => self.stop(StopReason::Ordered),
+                AttemptInput::Stop => {
+                    self.is_stopped_by_user = true;
+                    self.stop(StopReason::Ordered);
+                }
                 AttemptInput::Tick => self.tick(),
             }
             self.end_when_over();
@@ -169,54 +177,12 @@ impl Leader {
             HostMessage::MirrorSealed { .. } => self.mirror_sealed(host),
             HostMessage::Prepared { step, outcome } => self.prepared(step, host, outcome),
             HostMessage::Committed { step, outcome } => self.committed(step, host, outcome),
-            HostMessage::Terminated if self.phase == AttemptPhase::Running => {
-                self.stop(StopReason::Ordered);
-                self.kill_by(STOP_GRACE_MS);
-            }
-            HostMessage::Terminated if matches!(self.phase, AttemptPhase::Sealing(_)) => {}
-            HostMessage::Terminated => self.refuse("the system ended the agent of a host".to_owned().into()),
+            HostMessage::Terminated => self.host_leaves(host),
             HostMessage::Listed { .. }
             | HostMessage::Fetched { .. }
             | HostMessage::Reserved { .. }
             | HostMessage::Started { .. } => self.handle_launch_answer(host, message),
         }
-    }
-
-    /// Handles the loss of a host and its ranks.
-    fn host_lost(&mut self, host: u32, reason: &str) {
-        let Some(lost) = self.hosts.get_mut(&host).filter(|host| !host.is_lost) else { return };
-        lost.is_lost = true;
-        let (name, ranks) = (lost.peer.name.clone(), lost.ranks.clone());
-        if let AttemptPhase::Launching(_) = self.phase {
-            return self.host_lost_during_launch(host, &name, reason);
-        }
-        if let AttemptPhase::Sealing(_) = self.phase {
-            return self.mirror_sealed(host);
-        }
-        let mut first = None;
-        for rank in ranks.map(Rank) {
-            if self.rank(rank).lose() {
-                first = first.or(Some(rank));
-            }
-        }
-        self.abandon_commits(&format!("{name} was lost before it was committed: {reason}"));
-        if let Some(rank) = first {
-            let detail = reason.to_owned();
-            self.event(rank, Event::Failed(Failure::HostLost { host: name, detail }));
-            self.kill_by(HOST_LOSS_GRACE_MS);
-        }
-    }
-
-    fn heartbeat(&mut self, host: u32, heartbeat: Heartbeat) {
-        let now = self.now.moment;
-        let Some(host) = self.hosts.get_mut(&host) else { return };
-        if heartbeat.turns != host.heartbeat.turns {
-            host.turned_at = now;
-        }
-        if heartbeat.work != host.heartbeat.work {
-            host.worked_at = now;
-        }
-        host.heartbeat = heartbeat;
     }
 
     /// Asks the ranks, once, to finish their step, save and stop, and sets a deadline.
@@ -374,23 +340,5 @@ impl Leader {
 
     fn rank(&mut self, rank: Rank) -> &mut RankState {
         &mut self.ranks[rank.0 as usize]
-    }
-
-    /// Returns the index of the host of a rank.
-    fn host_of(&self, rank: Rank) -> u32 {
-        let has = |host: &&HostState| host.ranks.contains(&rank.0);
-        self.hosts.values().find(has).map_or(LEADER_HOST, |host| host.peer.host)
-    }
-
-    /// Adds the host to a data failure if there are several hosts: the data may be usable on another.
-    fn with_host(&self, rank: Rank, event: Event) -> Event {
-        match event {
-            Event::Failed(Failure::Data(detail)) if self.hosts_with_ranks().len() > 1 => {
-                let host = self.hosts.get(&self.host_of(rank)).map(|host| &host.peer);
-                let host = host.filter(|peer| peer.host != LEADER_HOST).map(|peer| peer.name.clone());
-                Event::Failed(Failure::DataOn { host, detail })
-            }
-            event => event,
-        }
     }
 }

@@ -7,7 +7,7 @@ use super::{AttemptEffect, AttemptPhase, HostState, LEADER_HOST, Leader};
 use crate::control_protocol::LaunchError;
 use crate::fact::AttemptEnd;
 use crate::spool::SpoolRecord;
-use dtrain_protocol::StopReason;
+use dtrain_protocol::{Failure, StopReason};
 
 impl Leader {
     pub(super) fn end_when_over(&mut self) {
@@ -20,6 +20,11 @@ impl Leader {
         let reason = self.ranks.iter().find_map(|rank| rank.finished);
         let ended = match (self.cause.take(), reason) {
             (Some(cause), _) => AttemptEnd::Lost(cause),
+            (None, None | Some(StopReason::Ordered)) if self.others_can_continue() => {
+                let host = self.leaving.first().and_then(|host| self.hosts.get(host));
+                let known = host.filter(|host| host.peer.host != LEADER_HOST);
+                AttemptEnd::Lost(Failure::HostLeft { host: known.map(|host| host.peer.name.clone()) })
+            }
             (None, reason) => AttemptEnd::Finished(reason.unwrap_or(StopReason::Ordered)),
         };
         let attempt = self.settings.attempt;

@@ -3,7 +3,8 @@
 use super::*;
 use crate::agent::fixtures;
 use crate::agent::messages::RankExit;
-use crate::control_protocol::PeerAddress;
+use crate::agent::peers::heartbeat::Heartbeat;
+use crate::control_protocol::{PeerAddress, STOP_GRACE_MS};
 use crate::fact::AttemptEnd;
 use dtrain_protocol::{
     AttemptId, MetricTarget, NamedFigure, PhaseTimes, ResidentBytes, StepFigures, TrialId,
@@ -121,6 +122,60 @@ fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
         AttemptEffect::Spool(SpoolRecord::Over { ended, .. }) => Some(ended),
         _ => None,
     })
+}
+
+/// Ends all ranks of a leader as they end when they were asked to stop, and returns the end of the attempt.
+fn ended(leader: &mut Leader, hosts: u32) -> Option<AttemptEnd> {
+    let mut effects = Vec::new();
+    for host in 0..hosts {
+        let rank = Rank(host);
+        let event = Event::Finished { step: StepId(3), reason: StopReason::Ordered };
+        for message in [
+            HostMessage::Event { rank, event },
+            HostMessage::Exited { rank, exit: RankExit { code: Some(0), signal: None } },
+            HostMessage::OutputClosed { rank, garbled: None, last: Vec::new() },
+        ] {
+            effects.extend(leader.step(now(), AttemptInput::Host(host, message)));
+        }
+    }
+    effects.into_iter().find_map(|effect| match effect {
+        AttemptEffect::Spool(SpoolRecord::Over { ended, .. }) => Some(ended),
+        _ => None,
+    })
+}
+
+#[test]
+fn when_a_host_leaves_the_ranks_stop_and_the_trial_continues_on_the_others() {
+    let leaves = |host| AttemptInput::Host(host, HostMessage::Terminated);
+    let is_stop = |effect: &AttemptEffect| matches!(effect, AttemptEffect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
+    for (host, name) in [(2, Some("node2".to_owned())), (LEADER_HOST, None)] {
+        let mut leader = leading(3);
+        let asked = leader.step(now(), leaves(host)).iter().filter(|effect| is_stop(effect)).count();
+        assert_eq!(asked, 3, "every host's ranks save");
+        let left = AttemptEnd::Lost(Failure::HostLeft { host: name });
+        assert_eq!(ended(&mut leader, 3), Some(left));
+    }
+    let stopped = Some(AttemptEnd::Finished(StopReason::Ordered));
+    let mut all = leading(2);
+    (0..2).for_each(|host| drop(all.step(now(), leaves(host))));
+    assert_eq!(ended(&mut all, 2), stopped, "no host is left");
+    let mut by_user = leading(2);
+    by_user.step(now(), leaves(1));
+    by_user.step(now(), AttemptInput::Stop);
+    assert_eq!(ended(&mut by_user, 2), stopped, "the user stopped it");
+    let mut gone = leading(2);
+    gone.step(now(), leaves(1));
+    let effects = gone.step(now(), AttemptInput::Lost(1, "closed".into()));
+    let is_left = |effect: &AttemptEffect| {
+        matches!(
+            effect,
+            AttemptEffect::Spool(SpoolRecord::Event(StampedEvent {
+                event: Event::Failed(Failure::HostLeft { .. }),
+                ..
+            }))
+        )
+    };
+    assert!(effects.iter().any(is_left), "it had no time to save: {effects:?}");
 }
 
 /// Returns `true` if a leader asks its ranks to stop when the rank of `host` reports `event`.

@@ -256,7 +256,9 @@ impl TrialController<'_> {
                 }));
                 return Ok(());
             }
-            SpoolRecord::Over { attempt, ended } => TrialInput::Over { attempt, ended },
+            SpoolRecord::Over { attempt, ended } => {
+                TrialInput::Over { attempt, ended: self.reports.with_leader(ended) }
+            }
         };
         self.feed(input)
     }

@@ -2,12 +2,16 @@
 
 use super::TrialController;
 use crate::driver::DriveError;
+use crate::fact::AttemptEnd;
 use crate::launch::AvailableHosts;
 use crate::machine::{Blame, more_severe};
 use crate::strikes::{ExcludedHost, Strike, StrikeCause, excluded_hosts, hosts_to_exclude};
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{Assignment, Event, Failure, Rank, StampedEvent};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Milliseconds for which a host that left is not used. A host that shuts down answers for some of them.
+const LEFT_MS: u64 = 60_000;
 
 /// Failures that the ranks of the open attempt reported.
 #[derive(Default)]
@@ -40,6 +44,16 @@ impl FailureReports {
         self.hosts.get(rank.0 as usize).cloned()
     }
 
+    /// Adds the name of the leader's host to the end of an attempt that it left, since the leader does not know it.
+    pub(super) fn with_leader(&self, ended: AttemptEnd) -> AttemptEnd {
+        match ended {
+            AttemptEnd::Lost(Failure::HostLeft { host: None }) => {
+                AttemptEnd::Lost(Failure::HostLeft { host: self.hosts.first().cloned() })
+            }
+            ended => ended,
+        }
+    }
+
     /// Returns the strike for an attempt lost to `failure`; `None` if it is no host's fault.
     fn strike_for(&self, failure: &Failure, at_ms: u64) -> Option<Strike> {
         let said_by = self.gravest.as_ref().filter(|(_, gravest)| gravest == failure).map(|(rank, _)| *rank);
@@ -65,6 +79,7 @@ impl FailureReports {
             | Failure::CorruptCheckpoint { .. }
             | Failure::OtherTraining { .. }
             | Failure::Data(_)
+            | Failure::HostLeft { .. }
             | Failure::Unsaved { .. } => (None, None, StrikeCause::Rank),
         };
         Some(Strike { host: host?, partner, cause, at_ms, detail: failure.to_string() })
@@ -72,9 +87,37 @@ impl FailureReports {
 }
 
 impl TrialController<'_> {
-    /// Adds a strike for a lost attempt; it is stored together with the loss.
-    pub(super) fn add_strike(&mut self, failure: &Failure) {
+    /// Adds a strike for a lost attempt, which is stored together with the loss, and waits less for a host that is gone.
+    pub(super) fn attribute(&mut self, failure: &Failure) {
         self.news.hosts.strikes.extend(self.reports.strike_for(failure, now_ms()));
+        match failure {
+            Failure::HostLost { host, .. } => {
+                self.lost.insert(host.clone());
+                self.suspect(host);
+            }
+            Failure::HostLeft { host: Some(host) } => self.host_left(host.clone(), failure),
+            _ => {}
+        }
+    }
+
+    /// Shortens the waits for a host that may be gone.
+    fn suspect(&mut self, host: &str) {
+        if let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool() {
+            pool.suspect(host);
+        }
+    }
+
+    /// Leaves a host out of the next attempts for a while, because the system asked its agent to end: it may be about to
+    /// shut down, and answer until then.
+    fn host_left(&mut self, host: String, failure: &Failure) {
+        self.suspect(&host);
+        let until_ms = now_ms() + LEFT_MS;
+        self.left.push(ExcludedHost {
+            host,
+            cause: StrikeCause::Left,
+            until_ms,
+            detail: failure.to_string(),
+        });
     }
 
     /// Adds a strike against the host of a straggler.
@@ -96,7 +139,10 @@ impl TrialController<'_> {
             return Ok((names, Vec::new()));
         }
         let strikes = self.drive.ledger.strikes()?;
-        let gone = hosts_to_exclude(&excluded_hosts(&strikes, now_ms()), &names);
+        let now = now_ms();
+        self.left.retain(|host| host.until_ms > now);
+        let excluded = [self.left.clone(), excluded_hosts(&strikes, now)].concat();
+        let gone = hosts_to_exclude(&excluded, &names);
         let last: Vec<String> = gone.iter().rev().map(|one| one.host.clone()).collect();
         if let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool() {
             pool.deprioritize(&last);

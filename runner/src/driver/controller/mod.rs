@@ -2,6 +2,7 @@
 
 mod attempt;
 mod fault_attribution;
+mod fencing;
 mod history_lost;
 mod reconnect;
 mod wait;
@@ -14,8 +15,9 @@ use super::{Drive, DriveError, DriveOutcome, OnInterrupt};
 use crate::audit::AuditedAction;
 use crate::fact::{AttemptEnd, Fact, TrialUpdate, Verdict};
 use crate::home::TrialFolder;
-use crate::launch::{AvailableHosts, FencedAgent, Launcher, LocalLauncher};
+use crate::launch::{AvailableHosts, Launcher, LocalLauncher};
 use crate::machine::{Blame, Millis, TrialEffect, TrialInput, TrialMachine};
+use crate::strikes::ExcludedHost;
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use fault_attribution::FailureReports;
@@ -66,6 +68,10 @@ pub(super) struct TrialController<'a> {
     trained: TrainingTime,
     watch: AnomalyDetector,
     reports: FailureReports,
+    /// Hosts that were lost in any attempt, and may still run a part of it.
+    lost: BTreeSet<String>,
+    /// Hosts that left, and are not used for a while.
+    left: Vec<ExcludedHost>,
     /// True if an interrupt ended a wait since the last connection to the agent.
     is_cancelled: bool,
     /// True if the controller detaches while the trial continues.
@@ -87,7 +93,13 @@ impl<'a> TrialController<'a> {
         let here =
             || -> Box<dyn Launcher> { Box::new(LocalLauncher::starting(&folder, &drive.programs.agent)) };
         let launcher = drive.launcher.take().unwrap_or_else(here);
-        let (machine, effects) = TrialMachine::replay(&drive.ledger.facts(drive.trial)?);
+        let facts = drive.ledger.facts(drive.trial)?;
+        let lost = facts.iter().filter_map(lost_by).filter_map(|failure| match failure {
+            Failure::HostLost { host, .. } => Some(host),
+            _ => None,
+        });
+        let lost = lost.collect();
+        let (machine, effects) = TrialMachine::replay(&facts);
         let trained = TrainingTime::from_ledger(drive.ledger.trained_ms(drive.trial)?);
         let mut engine = Self {
             is_cancelled: false,
@@ -114,6 +126,8 @@ impl<'a> TrialController<'a> {
             trained,
             watch: AnomalyDetector::default(),
             reports: FailureReports::default(),
+            lost,
+            left: Vec::new(),
             done: None,
             _lock: lock,
         };
@@ -168,6 +182,7 @@ impl<'a> TrialController<'a> {
         loop {
             self.process_inputs()?;
             if let Some(verdict) = self.done.take() {
+                self.fence_lost()?;
                 self.flush()?;
                 // A Ctrl-C received meanwhile is already satisfied.
                 self.drive.interrupts.acknowledge_all();
@@ -193,16 +208,6 @@ impl<'a> TrialController<'a> {
             self.record_load();
             self.flush_if_due()?;
         }
-    }
-
-    /// Fences hosts that were lost and came back: ends their processes of older attempts.
-    fn fence_returned(&mut self) -> Result<(), DriveError> {
-        let (Some(launcher), Some(link)) = (&mut self.launcher, &self.link) else { return Ok(()) };
-        let Some(pool) = launcher.pool() else { return Ok(()) };
-        for FencedAgent { host, attempt } in pool.fence_returned(link.attempt) {
-            self.show(ControllerStatus::Fenced { host, attempt })?;
-        }
-        Ok(())
     }
 
     fn flush_if_due(&mut self) -> Result<(), DriveError> {
@@ -265,13 +270,8 @@ impl<'a> TrialController<'a> {
             match effect {
                 TrialEffect::Record(fact) => {
                     if let Some(lost) = lost_by(&fact) {
-                        self.add_strike(&lost);
+                        self.attribute(&lost);
                         failure = Some(lost);
-                    }
-                    if let Some(Failure::HostLost { host, .. }) = &failure
-                        && let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool()
-                    {
-                        pool.suspect(host);
                     }
                     self.news.facts.push(fact.clone());
                     self.queue_event(TrialEvent::Record(fact));

@@ -1,0 +1,94 @@
+//! The hosts of an attempt: their heartbeats, and what follows when one is lost or leaves.
+
+use super::{AttemptPhase, HOST_LOSS_GRACE_MS, HostState, LEADER_HOST, Leader};
+use crate::agent::peers::heartbeat::Heartbeat;
+use crate::control_protocol::{LaunchError, STOP_GRACE_MS};
+use dtrain_protocol::{Event, Failure, Rank, StopReason};
+
+impl Leader {
+    /// Handles the loss of a host and its ranks.
+    pub(super) fn host_lost(&mut self, host: u32, reason: &str) {
+        let Some(lost) = self.hosts.get_mut(&host).filter(|host| !host.is_lost) else { return };
+        lost.is_lost = true;
+        let (name, ranks) = (lost.peer.name.clone(), lost.ranks.clone());
+        if let AttemptPhase::Launching(_) = self.phase {
+            return self.host_lost_during_launch(host, &name, reason);
+        }
+        if let AttemptPhase::Sealing(_) = self.phase {
+            return self.mirror_sealed(host);
+        }
+        let mut first = None;
+        for rank in ranks.map(Rank) {
+            if self.rank(rank).lose() {
+                first = first.or(Some(rank));
+            }
+        }
+        self.abandon_commits(&format!("{name} was lost before it was committed: {reason}"));
+        if let Some(rank) = first {
+            let detail = reason.to_owned();
+            let failure = match self.leaving.contains(&host) {
+                true => Failure::HostLeft { host: Some(name) },
+                false => Failure::HostLost { host: name, detail },
+            };
+            self.event(rank, Event::Failed(failure));
+            self.kill_by(HOST_LOSS_GRACE_MS);
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, host: u32, heartbeat: Heartbeat) {
+        let now = self.now.moment;
+        let Some(host) = self.hosts.get_mut(&host) else { return };
+        if heartbeat.turns != host.heartbeat.turns {
+            host.turned_at = now;
+        }
+        if heartbeat.work != host.heartbeat.work {
+            host.worked_at = now;
+        }
+        host.heartbeat = heartbeat;
+    }
+
+    /// Handles the system's request that the agent of a host ends, such as at a reboot: the ranks finish their step, save
+    /// and stop.
+    pub(super) fn host_leaves(&mut self, host: u32) {
+        match self.phase {
+            AttemptPhase::Launching(_) => {
+                let reason = "the system asked its agent to end".to_owned();
+                let known = self.hosts.get(&host).filter(|_| host != LEADER_HOST);
+                self.refuse(match known.map(|host| host.peer.name.clone()) {
+                    Some(host) => LaunchError::OnHost { host, reason },
+                    None => reason.into(),
+                });
+            }
+            AttemptPhase::Running => {
+                self.leaving.insert(host);
+                self.stop(StopReason::Ordered);
+                self.kill_by(STOP_GRACE_MS);
+            }
+            AttemptPhase::Sealing(_) | AttemptPhase::Over => {}
+        }
+    }
+
+    /// Returns `true` if some hosts of the attempt leave, which is why it ends, and others stay.
+    pub(super) fn others_can_continue(&self) -> bool {
+        let stays = |(index, host): (&u32, &HostState)| !host.only_lends() && !self.leaving.contains(index);
+        !self.leaving.is_empty() && !self.is_stopped_by_user && self.hosts.iter().any(stays)
+    }
+
+    /// Returns the index of the host of a rank.
+    pub(super) fn host_of(&self, rank: Rank) -> u32 {
+        let has = |host: &&HostState| host.ranks.contains(&rank.0);
+        self.hosts.values().find(has).map_or(LEADER_HOST, |host| host.peer.host)
+    }
+
+    /// Adds the host to a data failure if there are several hosts: the data may be usable on another.
+    pub(super) fn with_host(&self, rank: Rank, event: Event) -> Event {
+        match event {
+            Event::Failed(Failure::Data(detail)) if self.hosts_with_ranks().len() > 1 => {
+                let host = self.hosts.get(&self.host_of(rank)).map(|host| &host.peer);
+                let host = host.filter(|peer| peer.host != LEADER_HOST).map(|peer| peer.name.clone());
+                Event::Failed(Failure::DataOn { host, detail })
+            }
+            event => event,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Fencing: hosts that were lost and come back run nothing of the attempts that went on without them.
+
+use super::TrialController;
+use crate::driver::DriveError;
+use crate::launch::{FencedAgent, FencingReport};
+use crate::trial_event::ControllerStatus;
+use dtrain_protocol::AttemptId;
+
+impl TrialController<'_> {
+    /// Returns the attempt before which no attempt may be alive; `None` while that is unknown, because the open attempt
+    /// is being looked for.
+    fn oldest_alive(&self) -> Option<AttemptId> {
+        match (&self.link, self.machine.open_attempt()) {
+            (Some(link), _) => Some(link.attempt),
+            (None, Some(_)) => None,
+            (None, None) => Some(AttemptId(self.machine.attempt().0 + 1)),
+        }
+    }
+
+    /// Ends older attempts on hosts that were lost and came back. Does not wait for hosts.
+    pub(super) fn fence_returned(&mut self) -> Result<(), DriveError> {
+        let before = self.oldest_alive();
+        let (Some(launcher), Some(before)) = (&mut self.launcher, before) else { return Ok(()) };
+        let Some(pool) = launcher.pool() else { return Ok(()) };
+        for FencedAgent { host, attempt } in pool.fence_returned(before) {
+            self.show(ControllerStatus::Fenced { host, attempt })?;
+        }
+        Ok(())
+    }
+
+    /// Ends what the hosts that were lost still run, before the trial ends, and names those that do not answer.
+    pub(super) fn fence_lost(&mut self) -> Result<(), DriveError> {
+        let Some(before) = self.oldest_alive().filter(|_| !self.lost.is_empty()) else { return Ok(()) };
+        let lost = std::mem::take(&mut self.lost);
+        let report =
+            self.with_launcher(|launcher| launcher.pool().map(|pool| pool.fence_lost(before, &lost)))?;
+        let FencingReport { fenced, unanswered } = report.unwrap_or_default();
+        for FencedAgent { host, attempt } in fenced {
+            self.show(ControllerStatus::Fenced { host, attempt })?;
+        }
+        for host in unanswered {
+            self.show(ControllerStatus::Unfenced { host })?;
+        }
+        Ok(())
+    }
+}
