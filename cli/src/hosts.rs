@@ -11,7 +11,7 @@ use dtrain_recipes::{Bytes, Host, LauncherKind, Recipe, SshBackend, Subnet};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{ConnectReport, HostUnavailable, allow_connections, reach_all};
 use dtrain_runner::ledger::TrialDetails;
-use dtrain_runner::transport::User;
+use dtrain_runner::transport::{UploadOutcome, User};
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -143,17 +143,15 @@ fn combine_facts(all: &[HostFacts], mut names: Vec<String>, network: Option<Subn
 }
 
 fn arrival_text(arrival: &ConnectReport) -> String {
-    let ConnectReport { host, connected, sent } = arrival;
+    let ConnectReport { host, connected, upload } = arrival;
     let connected = seconds(connected.as_secs_f64());
-    match sent {
-        Some((bytes, took)) => {
-            format!(
-                "{host}: connected in {connected}, sent the program ({}) in {}",
-                Bytes(*bytes),
-                seconds(*took)
-            )
+    match upload {
+        UploadOutcome::Sent { bytes, seconds: took, was_damaged } => {
+            let (bytes, took) = (Bytes(*bytes), seconds(*took));
+            let why = if *was_damaged { ", because its copy was damaged" } else { "" };
+            format!("{host}: connected in {connected}, sent the program ({bytes}) in {took}{why}")
         }
-        None => format!("{host}: connected in {connected}"),
+        UploadOutcome::AlreadyThere => format!("{host}: connected in {connected}"),
     }
 }
 

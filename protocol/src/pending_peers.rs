@@ -1,12 +1,13 @@
 //! Limits on unauthenticated peers: connections without a verified certificate get ten seconds in all, and
 //! few places.
 //!
-//! If all places are taken, the oldest connection is closed, so that silent connections cannot keep out a
-//! peer with a certificate. Agents and ranks use the same code.
+//! If all places are taken, a connection from the address that has the most of them is closed, so that neither silent
+//! connections nor a flood of them can keep out a peer with a certificate. Agents and ranks use the same code.
 
-use std::collections::VecDeque;
+use crate::shuffle::splitmix64;
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,7 @@ impl Write for DeadlineStream {
     }
 }
 
-/// The unauthenticated connections of one listener. If there are too many, the oldest is closed, so that
-/// silent connections keep no peer out.
+/// The unauthenticated connections of one listener, of which one is closed if there are too many.
 #[derive(Debug)]
 pub struct UnauthenticatedPeers {
     most: usize,
@@ -68,7 +68,22 @@ pub struct UnauthenticatedPeers {
 #[derive(Debug, Default)]
 struct PeerQueue {
     next: u64,
-    sockets: VecDeque<(u64, TcpStream)>,
+    /// The connections by their numbers, each with the address that it comes from.
+    sockets: BTreeMap<u64, (IpAddr, TcpStream)>,
+}
+
+/// Returns the number of the connection to close: any but the newest of those from the address that has the most. Which
+/// one cannot be foreseen, so that of many attempts of a peer among a flood from its own address some succeed.
+fn to_close(sources: &BTreeMap<u64, IpAddr>) -> Option<u64> {
+    let mut by_source = BTreeMap::<IpAddr, Vec<u64>>::new();
+    for (number, source) in sources {
+        by_source.entry(*source).or_default().push(*number);
+    }
+    let (newest, _) = sources.last_key_value()?;
+    let mut most = by_source.into_values().max_by_key(Vec::len)?;
+    most.retain(|number| number != newest);
+    let any = usize::try_from(splitmix64(0, *newest)).unwrap_or(usize::MAX);
+    (!most.is_empty()).then(|| most[any % most.len()])
 }
 
 /// The place of one unauthenticated connection, which is freed when this value is dropped.
@@ -84,18 +99,18 @@ impl UnauthenticatedPeers {
         Arc::new(Self { most, waiting: Mutex::default() })
     }
 
-    /// Adds an unauthenticated connection. If there are too many, the oldest one is closed.
+    /// Adds an unauthenticated connection. If there are too many, another one is closed.
     pub fn admit(self: &Arc<Self>, socket: &TcpStream) -> io::Result<PendingPeer> {
-        let socket = socket.try_clone()?;
+        let (source, socket) = (socket.peer_addr()?.ip(), socket.try_clone()?);
         let mut waiting = self.waiting();
         let number = waiting.next;
         waiting.next += 1;
-        waiting.sockets.push_back((number, socket));
-        if waiting.sockets.len() > self.most
-            && let Some((_, oldest)) = waiting.sockets.pop_front()
-        {
+        waiting.sockets.insert(number, (source, socket));
+        if waiting.sockets.len() > self.most {
+            let sources = waiting.sockets.iter().map(|(number, (source, _))| (*number, *source)).collect();
+            let closed = to_close(&sources).and_then(|number| waiting.sockets.remove(&number));
             // Fails if the peer has already disconnected.
-            drop(oldest.shutdown(Shutdown::Both));
+            closed.into_iter().for_each(|(_, socket)| drop(socket.shutdown(Shutdown::Both)));
         }
         Ok(PendingPeer { number, all: Arc::clone(self) })
     }
@@ -107,7 +122,7 @@ impl UnauthenticatedPeers {
 
 impl Drop for PendingPeer {
     fn drop(&mut self) {
-        self.all.waiting().sockets.retain(|(number, _)| *number != self.number);
+        self.all.waiting().sockets.remove(&self.number);
     }
 }
 
@@ -140,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room_for_the_newest_unless_it_is_known_by_now() {
+    fn another_makes_room_for_the_newest_unless_it_is_known_by_now() {
         let strangers = UnauthenticatedPeers::new(2);
         let pairs: Vec<_> = (0..4).map(|_| pair()).collect();
         let enter = |at: usize| strangers.admit(&pairs[at].1).expect("a socket");
@@ -153,6 +168,33 @@ mod tests {
         let _second = enter(1);
         drop(known);
         let (_third, _fourth) = (enter(2), enter(3));
-        assert_eq!([0, 1, 2, 3].map(is_open), [true, false, true, true]);
+        assert!(is_open(0) && is_open(3), "one is known, and the other is the newest");
+        assert_eq!([1, 2].map(is_open).iter().filter(|open| **open).count(), 1);
+    }
+
+    #[test]
+    fn a_flood_from_one_address_closes_its_own_connections() {
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let peers = [(0, address(1)), (1, address(2))];
+        let flood = (2..64).map(|number| (number, address(9)));
+        let mut waiting: BTreeMap<u64, IpAddr> = peers.into_iter().chain(flood).collect();
+        for number in 64..10_000 {
+            waiting.insert(number, address(9));
+            let closed = to_close(&waiting).expect("there are others");
+            assert!(closed > 1 && closed != number, "{closed}");
+            waiting.remove(&closed);
+        }
+        // From the address of a peer, its place is one of many.
+        let mut stays = 0;
+        for begin in 0..1_000 {
+            let mut waiting: BTreeMap<u64, IpAddr> = (begin..begin + 64).map(|n| (n, address(9))).collect();
+            for number in begin + 64..begin + 74 {
+                waiting.insert(number, address(9));
+                let closed = to_close(&waiting).expect("there are others");
+                waiting.remove(&closed);
+            }
+            stays += u32::from(waiting.contains_key(&begin));
+        }
+        assert!((750..950).contains(&stays), "ten of a flood later, {stays} of 1000 are still there");
     }
 }

@@ -58,6 +58,8 @@ pub enum ControllerStatus {
         attempt: AttemptId,
         /// Error of the last try to reach the hosts.
         reason: String,
+        /// True if other hosts say that the ranks train; false if that is unknown.
+        is_at_work: bool,
     },
     /// The hosts of the attempt were unreachable for too long: the leader is given up, and the attempt goes
     /// on without it.

@@ -10,9 +10,9 @@ use dtrain_runner::transport::ProgramDigest;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Prints the BLAKE3 digest of this executable, so that the controller can verify its copy.
+/// Flushes this executable to its disk and prints its BLAKE3 digest, so that the controller can verify its copy.
 pub(crate) fn digest() -> ExitCode {
-    match std::env::current_exe().and_then(|path| ProgramDigest::of(&path)) {
+    match std::env::current_exe().and_then(|path| ProgramDigest::of_flushed(&path)) {
         #[expect(clippy::print_stdout, reason = "it is the answer")]
         Ok(digest) => {
             println!("{digest}");

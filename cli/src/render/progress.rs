@@ -128,6 +128,10 @@ impl ProgressDisplay {
                 let printed: String = last.iter().map(|line| format!("\n  | {line}")).collect();
                 self.say(&format!("{}: rank {}: {how}{printed}", self.warning(), said.rank));
             }
+            // What the leader says of a rank that it killed names no other rank.
+            Event::Failed(Failure::PeerLost { peer: Some(peer), detail }) if *peer == said.rank => {
+                self.say(&format!("{}: rank {peer}: {detail}", self.warning()));
+            }
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));
             }
@@ -202,8 +206,9 @@ impl ProgressDisplay {
                     ));
                 }
             }
-            ControllerStatus::Unreachable { reason, .. } => {
-                self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
+            ControllerStatus::Unreachable { reason, is_at_work, .. } => {
+                let ranks = if *is_at_work { "the ranks keep training" } else { "no host says that its ranks train" };
+                self.say(&format!("{}: {reason}; {ranks}", self.warning()));
             }
             ControllerStatus::HostLost { reason, seconds: passed, .. } => self.say(&format!(
                 "{}: given up after {}: {reason}; continuing without it",

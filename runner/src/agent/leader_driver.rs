@@ -1,5 +1,7 @@
 //! The driver of a leader: the state machine of [`super::leader`] with hosts, spool and clock.
 
+mod followers;
+
 use super::control_socket::SpoolAccess;
 use super::host_driver::HostDriver;
 use super::leader::{
@@ -8,8 +10,6 @@ use super::leader::{
 use super::messages::{HostMessage, LeaderMessage};
 use super::peers::heartbeat::LoopCounters;
 use super::peers::link::{LinkEvent, PeerLink};
-use super::peers::listener::PeerListener;
-use super::peers::{Greeting, MutualTlsStream, TrialAttempt, connect};
 use super::{
     InboxMessage, POLL_INTERVAL, control_socket, follower, links, log_line, refuse, resumed_folder_name,
     send_reply, termination_flag, write_card,
@@ -26,6 +26,7 @@ use crate::spool::{HighWatermark, SpoolRecord, SpoolWriter};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::TlsIdentity;
+use followers::connect_followers;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -51,7 +52,7 @@ pub(super) fn run(order: &AgentOrder) -> ExitCode {
     };
     let mut leading = match LeaderDriver::begin(order, &own, mapping, &sender) {
         Ok(leading) => leading,
-        Err(reason) => return refuse(reason.into()),
+        Err(failure) => return refuse(failure),
     };
     match leading.serve(&inbox) {
         Ok(LeaderOutcome::Over) => leading.finish(),
@@ -129,9 +130,10 @@ impl<'a> LeaderDriver<'a> {
         own: &'a FollowerOrder,
         mapping: Option<Arc<OwnedFd>>,
         inbox: &Sender<InboxMessage>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, LaunchError> {
         let folder = TrialFolder::at(&order.folder);
-        let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        let words =
+            |what: &'static str| move |error: io::Error| LaunchError::Other(format!("{what}: {error}"));
         let terminated = termination_flag().map_err(words("signals"))?;
         let (world, here) = (order.assignments.len(), own.assignments.len());
         let is_alone = order.others.is_empty() && order.link == LinkChoice::SharedMemory;
@@ -167,7 +169,7 @@ impl<'a> LeaderDriver<'a> {
             (peer.host, HostState::new(peer.clone(), ranks.clone(), Millis(0)))
         }));
         let Some(first) = order.assignments.first().cloned() else {
-            return Err("the order has no ranks".to_owned());
+            return Err("the order has no ranks".into());
         };
         let are_foreign = first.framework().is_some();
         let settings = AttemptConfig {
@@ -356,41 +358,6 @@ fn read_clock(began: Instant) -> ClockReading {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     ClockReading { moment: Millis(milliseconds(began.elapsed())), wall_ms: milliseconds(wall) }
-}
-
-/// This host's listener, the connections to other hosts, and the lenders that could not be reached.
-type FollowerConnections = (Option<Arc<PeerListener>>, BTreeMap<u32, PeerLink>, Vec<u32>);
-
-/// Opens this host's listener, and connects to the agents of all others at the same time.
-fn connect_followers(
-    order: &AgentOrder,
-    seat: &AgentIdentity,
-    trial: &TrialFolder,
-    loop_counters: &Arc<LoopCounters>,
-    inbox: &Sender<InboxMessage>,
-) -> Result<FollowerConnections, String> {
-    let names = TrialAttempt { trial: order.trial.clone(), attempt: order.attempt };
-    // The leader has no leader: drop such a connection.
-    let listener = PeerListener::bind(seat, names, trial)?.open(drop);
-    let connected: Vec<io::Result<MutualTlsStream>> = thread::scope(|scope| {
-        let listener = &listener;
-        let connecting = order.others.iter().map(|other| {
-            scope.spawn(move || connect(&listener.tls, &listener.names, &other.peer, &Greeting::Lead))
-        });
-        let connecting: Vec<_> = connecting.collect();
-        connecting.into_iter().map(|thread| thread.join().expect("connecting does not panic")).collect()
-    });
-    let (mut links, mut lost) = (BTreeMap::new(), Vec::new());
-    for (other, stream) in order.others.iter().zip(connected) {
-        let (host, inbox) = (other.peer.host, inbox.clone());
-        let hear = move |heard: LinkEvent<HostMessage>| drop(inbox.send(InboxMessage::Follower(host, heard)));
-        match stream.and_then(|stream| PeerLink::start(stream, loop_counters, hear)) {
-            Ok(link) => drop(links.insert(host, link)),
-            Err(_) if other.only_lends() => lost.push(host),
-            Err(error) => return Err(format!("{} at {}: {error}", other.peer.name, other.peer.address)),
-        }
-    }
-    Ok((Some(listener), links, lost))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::relay::{Disconnect, RemoteHost};
 use super::timeouts::SUSPECT_TIMEOUT;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ pub(super) struct PolledHost {
     /// True if the host did not answer last time, or was reported lost. Any answer clears it, even a late
     /// one.
     is_suspect: Arc<AtomicBool>,
+    /// Time at which the question that has no answer yet was asked.
+    asked_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl PolledHost {
@@ -26,7 +28,7 @@ impl PolledHost {
     pub(super) fn new(remote: RemoteHost, cancel: &CancellationToken) -> Self {
         let (name, disconnect) = (remote.name.clone(), remote.disconnect());
         let (remote, cancel) = (Arc::new(Mutex::new(remote)), cancel.clone());
-        Self { name, remote, disconnect, cancel, is_suspect: Arc::default() }
+        Self { name, remote, disconnect, cancel, is_suspect: Arc::default(), asked_at: Arc::default() }
     }
 
     /// Closes the connection to the host, so that the host can be asked something else.
@@ -55,11 +57,19 @@ impl PolledHost {
     ) -> HostQuery<T> {
         let (sender, answer) = channel();
         let (remote, is_suspect) = (Arc::clone(&self.remote), Arc::clone(&self.is_suspect));
+        let asked_at = Arc::clone(&self.asked_at);
         thread::spawn(move || {
             let answer = match remote.try_lock() {
-                Ok(mut host) => question(&mut host),
+                Ok(mut host) => {
+                    *asked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                    question(&mut host)
+                }
                 Err(TryLockError::Poisoned(host)) => question(&mut host.into_inner()),
-                Err(TryLockError::WouldBlock) => Err("an earlier question has no answer yet".into()),
+                Err(TryLockError::WouldBlock) => {
+                    let asked_at = *asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+                    let silent = asked_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
+                    Err(format!("no answer for {silent:.1} s"))
+                }
             };
             if answer.is_ok() {
                 is_suspect.store(false, Ordering::SeqCst);

@@ -21,8 +21,8 @@ pub struct ConnectReport {
     pub host: String,
     /// Time until the host had authenticated the user, since the start of the connection.
     pub connected: Duration,
-    /// Bytes sent and seconds taken by the program's upload; `None` if the host had the program.
-    pub sent: Option<(u64, f64)>,
+    /// The upload of the program.
+    pub upload: UploadOutcome,
 }
 
 /// A host that cannot be used now.
@@ -101,12 +101,9 @@ impl SshConnector {
             Way::OpenSsh => Box::new(OpenSsh::connect(&self.host, &self.user)?),
         };
         let connected = since.elapsed();
-        let sent = match transport.upload(&self.program, &self.digest)? {
-            UploadOutcome::AlreadyThere => None,
-            UploadOutcome::Sent { bytes, seconds } => Some((bytes, seconds)),
-        };
+        let upload = transport.upload(&self.program, &self.digest)?;
         self.transport = Some(transport);
-        Ok(ConnectReport { host: self.host.address.clone(), connected, sent })
+        Ok(ConnectReport { host: self.host.address.clone(), connected, upload })
     }
 
     /// Starts the relay's program over the open connection.

@@ -15,8 +15,19 @@ pub struct ProgramDigest(blake3::Hash);
 impl ProgramDigest {
     /// Hashes the file `program`.
     pub fn of(program: &Path) -> io::Result<Self> {
+        Self::read(&mut File::open(program)?)
+    }
+
+    /// Flushes the file `program` to its disk and hashes it, so that what was verified survives a loss of power.
+    pub fn of_flushed(program: &Path) -> io::Result<Self> {
+        let mut file = File::open(program)?;
+        file.sync_all()?;
+        Self::read(&mut file)
+    }
+
+    fn read(file: &mut File) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(File::open(program)?)?;
+        hasher.update_reader(file)?;
         Ok(Self(hasher.finalize()))
     }
 
@@ -88,13 +99,14 @@ impl CommandLine {
         Self(format!(r#"exec "$HOME/.cache/dtrain/bin/{digest}/dtrain" {}"#, word.arguments()))
     }
 
-    /// Returns a command line that creates the program's folder and prints `size=` (empty if there is no
-    /// program) and `df=` with a line of `df -P`.
+    /// Returns a command line that creates the program's folder, and prints `size=` and `digest=`, which the program
+    /// there says of itself (neither if there is no program), and `df=` with a line of `df -P`.
     ///
     /// It removes parts of uploads older than a day.
     pub(super) fn probe_program(digest: &ProgramDigest) -> Self {
+        let word = ProgramMode::Digest.arguments();
         Self(format!(
-            r#"exec sh -c 'LC_ALL=C; export LC_ALL; umask 077; d="$HOME/.cache/dtrain/bin/{digest}"; mkdir -p "$d" || exit 1; find "$d" -name ".part.*" -mtime +1 -exec rm -f {{}} +; [ -x "$d/dtrain" ] && echo "size=$(wc -c <"$d/dtrain")"; echo "df=$(df -Pk "$d" | tail -n 1)"'"#
+            r#"exec sh -c 'LC_ALL=C; export LC_ALL; umask 077; d="$HOME/.cache/dtrain/bin/{digest}"; mkdir -p "$d" || exit 1; find "$d" -name ".part.*" -mtime +1 -exec rm -f {{}} +; if [ -x "$d/dtrain" ]; then echo "size=$(wc -c <"$d/dtrain")"; echo "digest=$("$d/dtrain" {word} </dev/null 2>/dev/null)"; fi; echo "df=$(df -Pk "$d" | tail -n 1)"'"#
         ))
     }
 

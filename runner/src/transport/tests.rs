@@ -73,6 +73,27 @@ fn trials_that_start_at_once_send_the_program_once() {
     assert_eq!(sent, 1, "{placed:?}");
 }
 
+/// A program whose content changed and not its length, as after a loss of power, is found and replaced.
+#[test]
+fn a_program_that_was_damaged_later_is_put_again() {
+    let home = tempfile::tempdir().expect("a folder");
+    let (path, digest) = program(home.path());
+    let mut host = LocalShell::at(home.path());
+    host.upload(&path, &digest).expect("there is room");
+    let placed = home.path().join(".cache/dtrain/bin").join(digest.to_string()).join("dtrain");
+    for damage in [PROGRAM.replace("cat \"$HOME/answer\"", "echo another #1   "), "\0".repeat(PROGRAM.len())]
+    {
+        assert_eq!(damage.len(), PROGRAM.len());
+        fs::write(&placed, damage).expect("ours");
+        let facts = host.run(FACTS).expect("there is a shell").stdout;
+        assert!(facts.contains(&format!("damaged_programs= {digest}\n")), "{facts}");
+        let put = host.upload(&path, &digest).expect("there is room");
+        assert!(matches!(put, UploadOutcome::Sent { was_damaged: true, .. }), "{put:?}");
+        assert_eq!(fs::read_to_string(&placed).expect("it is there"), PROGRAM);
+        assert_eq!(host.upload(&path, &digest).expect("it is there"), UploadOutcome::AlreadyThere);
+    }
+}
+
 #[test]
 fn a_program_that_is_not_what_it_should_be_is_removed() {
     let home = tempfile::tempdir().expect("a folder");

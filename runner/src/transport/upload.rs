@@ -29,6 +29,9 @@ pub enum UploadOutcome {
         bytes: u64,
         /// Duration of the upload in seconds.
         seconds: f64,
+        /// True if it took the place of a program of another length or content under the same name, as one that was
+        /// damaged has.
+        was_damaged: bool,
     },
 }
 
@@ -55,7 +58,8 @@ pub(super) fn upload<T: Transport + ?Sized>(
     let _uploading = lock.lock().unwrap_or_else(PoisonError::into_inner);
     let found =
         run_line(transport, &CommandLine::probe_program(digest), "looking for the program", PATIENCE)?;
-    if number(&found, "size=") == Some(bytes) {
+    let was_there = number(&found, "size=");
+    if was_there == Some(bytes) && text(&found, "digest=") == digest.to_string() {
         return Ok(UploadOutcome::AlreadyThere);
     }
     let free = free_bytes(&found);
@@ -72,7 +76,8 @@ pub(super) fn upload<T: Transport + ?Sized>(
     )?;
     let size = number(&said, "size=").unwrap_or(0);
     if text(&said, "placed=") == "1" {
-        Ok(UploadOutcome::Sent { bytes, seconds: since.elapsed().as_secs_f64() })
+        let (seconds, was_damaged) = (since.elapsed().as_secs_f64(), was_there.is_some());
+        Ok(UploadOutcome::Sent { bytes, seconds, was_damaged })
     } else if size == bytes {
         let it = text(&said, "digest=");
         let it = if it.is_empty() {

@@ -31,7 +31,8 @@ fn a_program_is_sent_once() {
     let Some(server) = Server::start() else { return };
     let (path, digest) = program(&server, &server.home(), 64 << 20);
     let mut ssh = Ssh::connect(&server.good()).expect("it connects");
-    let UploadOutcome::Sent { bytes, seconds } = ssh.upload(&path, &digest).expect("there is room") else {
+    let UploadOutcome::Sent { bytes, seconds, .. } = ssh.upload(&path, &digest).expect("there is room")
+    else {
         panic!("it was not there")
     };
     println!("{bytes} bytes in {seconds:.2} s");

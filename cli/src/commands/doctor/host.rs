@@ -110,6 +110,13 @@ fn findings(facts: &str, now: i64) -> Vec<Finding> {
         }
         Err(_) => Finding::poor("clock", "unknown", "check with date"),
     });
+    if let Some(program) = text("damaged_programs").split_whitespace().next() {
+        found.push(Finding::poor(
+            "program",
+            format!("the copy of dtrain in ~/.cache/dtrain/bin/{program} is damaged, as by a loss of power"),
+            "the next `dtrain run` on this host sends it again",
+        ));
+    }
     found.push(match (text("gpus"), text("cuda_headers")) {
         ("0" | "", _) => Finding::good("gpu", "no NVIDIA GPU"),
         // Another toolkit, and Python wheels, are looked for there.
@@ -163,6 +170,7 @@ mod tests {
         }
         assert_eq!(verdict("", "cores"), CheckStatus::Poor);
         assert_eq!(verdict(&SOUND.replace("gpus=0", "gpus=2"), "gpu"), CheckStatus::Poor);
+        assert_eq!(verdict(&format!("{SOUND}damaged_programs= 12ab\n"), "program"), CheckStatus::Poor);
     }
 
     #[test]

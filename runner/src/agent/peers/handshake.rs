@@ -8,15 +8,16 @@ use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
 use rustls::{Connection, StreamOwned};
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::io::{self, Read};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Time limit for a connection to be established, and for a peer to authenticate.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The first frame on a connection, from the side that connects.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::agent) enum Greeting {
     /// The leader connects; the connection stays open.
@@ -53,8 +54,41 @@ impl TrialAttempt {
     }
 }
 
-/// Connects to the agent of a host and sends a greeting.
+/// Pause before a connection that the peer closed is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// The byte with which an agent answers [`Greeting::Lead`], so that the leader knows that it was admitted.
+pub(super) const ADMITTED: u8 = 1;
+
+/// Connects to the agent of a host and sends a greeting. A connection that is closed before the peer knows this agent, as
+/// in a flood of others, is tried again.
 pub(in crate::agent) fn connect(
+    tls: &Tls,
+    names: &TrialAttempt,
+    peer: &PeerAddress,
+    greeting: &Greeting,
+) -> io::Result<MutualTlsStream> {
+    let until = Instant::now() + HANDSHAKE;
+    loop {
+        match connect_once(tls, names, peer, greeting) {
+            Err(error) if is_closed(&error) && Instant::now() < until => thread::sleep(RETRY_AFTER),
+            connected => return connected,
+        }
+    }
+}
+
+/// Returns `true` if the peer closed a connection that it had accepted.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+    )
+}
+
+fn connect_once(
     tls: &Tls,
     names: &TrialAttempt,
     peer: &PeerAddress,
@@ -66,6 +100,9 @@ pub(in crate::agent) fn connect(
     let connection = tls.client(&names.of(peer.host)).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, socket);
     dtrain_protocol::frame::write(&mut stream, greeting)?;
+    if *greeting == Greeting::Lead {
+        stream.read_exact(&mut [0])?;
+    }
     Ok(MutualTlsStream { tls: Connection::Client(stream.conn), socket: with_io_timeouts(stream.sock)? })
 }
 

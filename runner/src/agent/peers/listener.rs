@@ -1,6 +1,6 @@
 //! The listener of an agent: accepts agents of the same attempt, and sends them checkpoint files.
 
-use super::handshake::{with_handshake_deadline, with_io_timeouts};
+use super::handshake::{ADMITTED, with_handshake_deadline, with_io_timeouts};
 use super::{ChunkRequest, Greeting, MutualTlsStream, TrialAttempt};
 use crate::control_protocol::AgentIdentity;
 use crate::files;
@@ -95,7 +95,10 @@ impl PeerListener {
         let mut stream =
             MutualTlsStream { tls: Connection::Server(stream.conn), socket: with_io_timeouts(stream.sock)? };
         match greeting {
-            Greeting::Lead => lead(stream),
+            Greeting::Lead => {
+                stream.write_all(&[ADMITTED])?;
+                lead(stream);
+            }
             Greeting::Read { folder, file, .. } => {
                 self.serve(&mut stream, |stream| self.send_file(stream, &folder, &file))?;
             }

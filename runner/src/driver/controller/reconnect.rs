@@ -33,7 +33,8 @@ struct ReconnectState {
     is_killed: bool,
     /// Time since which no host of the attempt has been reachable or has confirmed that the attempt runs.
     away_since: Option<Instant>,
-    is_away_told: bool,
+    /// What was shown about unreachable hosts: whether their ranks train. `None` if nothing was.
+    shown: Option<bool>,
     /// Spool offset at which reading got stuck, and the time since when.
     unread: Option<(u64, Instant)>,
 }
@@ -46,7 +47,7 @@ impl TrialController<'_> {
             silent_until: Instant::now() + SILENCE,
             is_killed: false,
             away_since: None,
-            is_away_told: false,
+            shown: None,
             unread: None,
         };
         loop {
@@ -109,9 +110,8 @@ impl TrialController<'_> {
             }
             search.away_since = None;
         }
-        if !search.is_away_told {
-            search.is_away_told = true;
-            self.show(ControllerStatus::Unreachable { attempt, reason })?;
+        if search.shown.replace(is_at_work) != Some(is_at_work) {
+            self.show(ControllerStatus::Unreachable { attempt, reason, is_at_work })?;
         }
         thread::sleep(AWAY);
         search.silent_until = Instant::now() + SILENCE;
@@ -139,19 +139,21 @@ impl TrialController<'_> {
         };
         // Another host may have more of the spool than one that is gone, or that came back without its disk.
         let read = self.read;
+        let mut is_mirrored = false;
         if self.machine.open_attempt() == Some(attempt)
             && let Some(mirror) =
                 self.with_launcher(|launcher| launcher.pool()?.mirrored_spool(attempt, read))?
         {
             // A damaged mirror is not worth waiting for.
-            drop(self.read_leftover(attempt, mirror)?);
+            is_mirrored = self.read_leftover(attempt, mirror)?.is_ok() && self.read > read;
         }
         let Some(reason) = unread.filter(|_| self.machine.open_attempt() == Some(attempt)) else {
             self.report_attempt_gone(attempt, lost);
             return Ok(true);
         };
-        // An attempt that this controller followed has few unread records, and the other hosts wait.
-        let is_little = lost.is_some() && self.followed == Some(attempt);
+        // An attempt that this controller followed, or whose mirror was read, has few unread records, and the other hosts
+        // wait.
+        let is_little = lost.is_some() && (is_mirrored || self.followed == Some(attempt));
         let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
         let begun = search.unread.filter(|(read, _)| *read == self.read);
         let (_, since) = *search.unread.insert(begun.unwrap_or((self.read, Instant::now())));
