@@ -40,6 +40,13 @@ pub enum Failure {
         /// Name of the host; `None` for the leader's, which does not know its own name.
         host: Option<String>,
     },
+    /// One of several hosts cannot save checkpoints, because its disk is full or fails.
+    Storage {
+        /// Name of the host; `None` for the leader's, which does not know its own name.
+        host: Option<String>,
+        /// Error of the last try to save.
+        detail: String,
+    },
     /// A machine or the network failed, not training: an agent is lost, too few hosts are reachable, or ranks
     /// cannot start.
     Infrastructure {
@@ -117,6 +124,10 @@ impl std::fmt::Display for Failure {
             Self::HostLeft { host } => {
                 let host = host.as_deref().unwrap_or("the host of the leader");
                 write!(f, "{host} leaves: its agent was asked to end (SIGTERM)")
+            }
+            Self::Storage { host, detail } => {
+                let host = host.as_deref().unwrap_or("the host of the leader");
+                write!(f, "{host} cannot save checkpoints: {detail}")
             }
             Self::Infrastructure { detail, .. } => f.write_str(detail),
             Self::Stuck { peer, detail } => write!(f, "stuck on rank {peer}: {detail}"),

@@ -3,6 +3,7 @@
 use crate::fact::AttemptEnd;
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{AttemptId, Event, StampedEvent, StepId};
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -88,10 +89,15 @@ impl SpoolRecord {
 /// Longest time before a record is flushed to disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
+/// Bytes of the disk that a spool keeps for records to come: those of some thousand steps of a rank.
+const RESERVE_BYTES: u64 = 4 << 20;
+
 /// The writer of a spool.
 pub(crate) struct SpoolWriter {
     file: File,
     length: u64,
+    /// Length up to which the disk has room for the file, as far as it was reserved.
+    reserved: u64,
     synced: Instant,
     dirty: bool,
 }
@@ -101,7 +107,7 @@ impl SpoolWriter {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
-        Ok(Self { file, length: 0, synced: Instant::now(), dirty: false })
+        Ok(Self { file, length: 0, reserved: 0, synced: Instant::now(), dirty: false })
     }
 
     /// Prevents the later creation of a spool at `path`: creates an empty one if there is none.
@@ -117,10 +123,21 @@ impl SpoolWriter {
     /// Appends a record and returns its encoded bytes. It is durable after the next [`SpoolWriter::sync`].
     pub(crate) fn append(&mut self, record: &SpoolRecord) -> io::Result<Vec<u8>> {
         let bytes = frame::encode(record);
+        self.reserve();
         self.file.write_all(&bytes)?;
         self.length += bytes.len() as u64;
         self.dirty = true;
         Ok(bytes)
+    }
+
+    /// Keeps room for records to come, so that an attempt whose disk becomes full still records how it ends. The length of
+    /// the file stays. A file system that reserves nothing is written to as before.
+    fn reserve(&mut self) {
+        if self.length + RESERVE_BYTES / 2 > self.reserved
+            && fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.length, RESERVE_BYTES).is_ok()
+        {
+            self.reserved = self.length + RESERVE_BYTES;
+        }
     }
 
     /// Returns the length of the spool in bytes.

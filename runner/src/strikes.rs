@@ -50,6 +50,8 @@ pub enum StrikeCause {
     Data,
     /// A rank on the host was slow for many steps: one strike suffices.
     Slow,
+    /// The host could not save checkpoints, because its disk is full or fails: one strike suffices.
+    Storage,
     /// The system asked the host's agent to end. Nothing is held against the host; it is left out for a moment.
     Left,
 }
@@ -65,6 +67,7 @@ impl StrikeCause {
             Self::Link => "link",
             Self::Data => "data",
             Self::Slow => "slow",
+            Self::Storage => "storage",
             Self::Left => "left",
         }
     }
@@ -79,13 +82,23 @@ impl StrikeCause {
             Self::Link => "two hosts did not hear each other",
             Self::Data => "the data could not be read",
             Self::Slow => "a rank was slow",
+            Self::Storage => "checkpoints could not be saved",
             Self::Left => "its agent was asked to end",
         }
     }
 
     /// Parses the word by which a cause is stored; `None` if it is unknown.
     pub fn parse(word: &str) -> Option<Self> {
-        let all = [Self::Lost, Self::Launch, Self::Killed, Self::Rank, Self::Link, Self::Data, Self::Slow];
+        let all = [
+            Self::Lost,
+            Self::Launch,
+            Self::Killed,
+            Self::Rank,
+            Self::Link,
+            Self::Data,
+            Self::Slow,
+            Self::Storage,
+        ];
         all.into_iter().find(|cause| cause.word() == word)
     }
 
@@ -93,7 +106,7 @@ impl StrikeCause {
         match self {
             Self::Rank | Self::Link => 1,
             Self::Lost | Self::Launch | Self::Killed => 2,
-            Self::Data | Self::Slow => LIMIT,
+            Self::Data | Self::Slow | Self::Storage => LIMIT,
             Self::Left => 0,
         }
     }

@@ -5,7 +5,7 @@ use super::number::{counted, loss, remaining, seconds, whole};
 use super::progress_bar::TrainingBar;
 use crate::limits;
 use crate::output::Output;
-use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, TrialId};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StepId, TrialId};
 use dtrain_recipes::number_format;
 use dtrain_runner::machine::Blame;
 use dtrain_runner::strikes::{ExcludedHost, StrikeCause};
@@ -30,6 +30,8 @@ pub(crate) struct ProgressDisplay {
     /// Due times of the first and the last line about a step, in milliseconds since the Unix epoch; used
     /// without a progress bar.
     steps_shown: Option<(u64, u64)>,
+    /// Step of the last checkpoint that a rank could not save, which is printed once.
+    unsaved: Option<StepId>,
     /// Notices printed so far; several ranks may send the same.
     notices: BTreeSet<String>,
     /// True once the reader of the JSON has closed the pipe.
@@ -59,6 +61,7 @@ impl ProgressDisplay {
             bar,
             lines: None,
             steps_shown: None,
+            unsaved: None,
             notices: BTreeSet::new(),
             is_unheard: false,
         }
@@ -113,6 +116,9 @@ impl ProgressDisplay {
                 self.say(&format!("{}: {words}", self.warning()));
             }
             Event::SaveFailed { step, reason, retries } => {
+                if self.unsaved.replace(*step) == Some(*step) {
+                    return;
+                }
                 let words = if *retries {
                     format!(
                         "the last checkpoint, at step {step}, cannot be saved yet: {reason}; \
@@ -258,6 +264,7 @@ impl ProgressDisplay {
                 "target reached: the ranks have {limit:.0} s to stop, then they are killed"
             )),
             ControllerStatus::Killing { .. } => self.say("stopping now"),
+            ControllerStatus::CommitFailed { step, .. } if self.unsaved == Some(*step) => {}
             ControllerStatus::CommitFailed { step, reason } => {
                 self.say(&format!(
                     "{}: the checkpoint at step {step} was not kept: {reason}",

@@ -22,7 +22,10 @@ fn severity(failure: &Failure) -> u8 {
         Failure::Exited { .. } => 2,
         Failure::Command { code: Some(_), signal: None, .. } => 3,
         Failure::Other(_) | Failure::Command { .. } | Failure::Unsaved { .. } => 4,
-        Failure::HostLost { .. } | Failure::HostLeft { .. } | Failure::Infrastructure { .. } => 5,
+        Failure::HostLost { .. }
+        | Failure::HostLeft { .. }
+        | Failure::Storage { .. }
+        | Failure::Infrastructure { .. } => 5,
         Failure::Data(_) | Failure::DataOn { .. } => 6,
         Failure::OtherTraining { .. } => 7,
         Failure::CorruptCheckpoint { .. } => 8,
@@ -50,6 +53,7 @@ impl Blame {
             Failure::PeerLost { .. }
             | Failure::HostLost { .. }
             | Failure::HostLeft { .. }
+            | Failure::Storage { .. }
             | Failure::Infrastructure { .. } => Self::Machines,
             Failure::Exited { signal: Some(signal), .. } | Failure::Command { signal: Some(signal), .. }
                 if FROM_OUTSIDE.iter().any(|sent| sent.as_raw() == *signal) =>

@@ -137,6 +137,7 @@ fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
             Failure::PeerLost { .. }
             | Failure::HostLost { .. }
             | Failure::HostLeft { .. }
+            | Failure::Storage { .. }
             | Failure::Infrastructure { .. }
             | Failure::Stuck { .. }
             | Failure::DataOn { .. }

@@ -261,20 +261,47 @@ fn the_others_go_on_when_the_host_that_leads_is_cut_off() {
     );
 }
 
+/// Three hosts, the disk of one of which becomes full: checkpoints need each part, so the others continue without it.
+#[test]
+fn the_others_go_on_when_a_disk_is_full() {
+    for host in ["node2", "node1"] {
+        let Some((lab, mut run)) = three_hosts() else { return };
+        lab.fill_disk(host);
+        let (_, words) = run.hears("cannot save checkpoints");
+        assert!(words.contains(host) && words.contains("room"), "{words}");
+        run.hears("starting");
+        let failed = run
+            .words()
+            .iter()
+            .filter(|line| line.contains("checkpoint") && line.contains("not saved"))
+            .count();
+        assert!(failed <= 4, "two checkpoints, each told once: {:#?}", run.words());
+        run.completes(150);
+        let others: Vec<&str> = ["node1", "node2", "node3"].into_iter().filter(|one| *one != host).collect();
+        nothing_is_left(&lab, &others);
+    }
+}
+
+/// Starts a training on three hosts, and waits until it has taken steps; `None` where there can be no lab.
+fn three_hosts() -> Option<(Lab, Run)> {
+    let lab = Lab::start(3)?;
+    let hosts = HOSTS.replace("[1-4]", "[1-3]");
+    let text = numbered_lines();
+    let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}");
+    for (name, text) in [("text.txt", text.as_str()), ("recipe.toml", &recipe), ("hosts.toml", &hosts)] {
+        ["controller", "node1", "node2", "node3"].iter().for_each(|machine| lab.put(machine, name, text));
+    }
+    let mut run = Run::of(&lab, &[]);
+    run.hears("step ");
+    run.hears("step ");
+    Some((lab, run))
+}
+
 /// Three hosts, one of which is shut down while they train: the others continue with its last step.
 #[test]
 fn the_others_go_on_when_a_host_is_shut_down() {
     for host in ["node3", "node1"] {
-        let Some(lab) = Lab::start(3) else { return };
-        let hosts = HOSTS.replace("[1-4]", "[1-3]");
-        let text = numbered_lines();
-        let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}");
-        for (name, text) in [("text.txt", text.as_str()), ("recipe.toml", &recipe), ("hosts.toml", &hosts)] {
-            ["controller", "node1", "node2", "node3"].iter().for_each(|machine| lab.put(machine, name, text));
-        }
-        let mut run = Run::of(&lab, &[]);
-        run.hears("step ");
-        run.hears("step ");
+        let Some((lab, mut run)) = three_hosts() else { return };
         let began = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| lab.shut_down(host));

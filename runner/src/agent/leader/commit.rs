@@ -131,6 +131,7 @@ impl Leader {
             return self.commit_own(step);
         }
         self.commits.remove(&step);
+        self.failed_saves.clear();
         let attempt = self.settings.attempt;
         let folder = self.settings.checkpoints.join(folder_name(step, attempt));
         self.effects.push(AttemptEffect::Spool(SpoolRecord::Committed { attempt, step, folder }));

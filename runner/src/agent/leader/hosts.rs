@@ -5,7 +5,26 @@ use crate::agent::peers::heartbeat::Heartbeat;
 use crate::control_protocol::{LaunchError, STOP_GRACE_MS};
 use dtrain_protocol::{Event, Failure, Rank, StopReason};
 
+/// Number of times in a row that a rank fails to save before the attempt continues without it.
+const FAILED_SAVES: u32 = 2;
+
 impl Leader {
+    /// Counts a failure of a rank to save its part of a checkpoint. A host whose rank fails again is of no more use: each
+    /// part is needed. With a folder that all hosts share, or without another host, training goes on and waits for room.
+    pub(super) fn save_failed(&mut self, rank: Rank, reason: &str) {
+        let count = self.failed_saves.entry(rank).or_insert(0);
+        *count += 1;
+        let is_first = *count < FAILED_SAVES;
+        let is_alone = self.hosts_with_ranks().len() < 2 || !self.settings.gathers;
+        if is_first || is_alone || self.cause.is_some() {
+            return;
+        }
+        let host = self.host_of(rank);
+        let known = self.hosts.get(&host).filter(|_| host != LEADER_HOST);
+        let host = known.map(|host| host.peer.name.clone());
+        self.event(rank, Event::Failed(Failure::Storage { host, detail: reason.to_owned() }));
+    }
+
     /// Handles the loss of a host and its ranks.
     pub(super) fn host_lost(&mut self, host: u32, reason: &str) {
         let Some(lost) = self.hosts.get_mut(&host).filter(|host| !host.is_lost) else { return };

@@ -63,6 +63,8 @@ pub(super) struct Leader {
     /// Files saved by each rank and not committed yet; `None` for a rank that failed to save.
     saved: BTreeMap<StepId, BTreeMap<Rank, Option<Vec<SavedFile>>>>,
     commits: BTreeMap<StepId, PendingCommit>,
+    /// Number of times in a row that a rank failed to save, for ranks that did.
+    failed_saves: BTreeMap<Rank, u32>,
     addresses: BTreeMap<Rank, String>,
     /// Progress of a foreign program towards its target.
     target: TargetWatch,
@@ -100,6 +102,7 @@ impl Leader {
             phase: AttemptPhase::Over,
             saved: BTreeMap::new(),
             commits: BTreeMap::new(),
+            failed_saves: BTreeMap::new(),
             addresses: BTreeMap::new(),
             target: TargetWatch::default(),
             cause: None,
@@ -229,10 +232,13 @@ impl Leader {
             }
             Event::Saved { step, files, .. } => self.rank_saved(step, rank, Some(files)),
             // The rank tries again; the parts of the others stay.
-            Event::SaveFailed { retries: true, .. } => {}
+            Event::SaveFailed { retries: true, reason, .. } => {
+                self.save_failed(rank, &reason);
+            }
             Event::SaveFailed { step, reason, .. } => {
-                self.rank(rank).unsaved = Some(reason);
+                self.rank(rank).unsaved = Some(reason.clone());
                 self.rank_saved(step, rank, None);
+                self.save_failed(rank, &reason);
             }
             Event::Finished { reason, .. } => self.rank(rank).finished = Some(reason),
             Event::Failed(failure) => {

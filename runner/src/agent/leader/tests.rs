@@ -178,6 +178,32 @@ fn when_a_host_leaves_the_ranks_stop_and_the_trial_continues_on_the_others() {
     assert!(effects.iter().any(is_left), "it had no time to save: {effects:?}");
 }
 
+/// A full disk: the second checkpoint in a row that one of several hosts cannot save ends the attempt, and names the host.
+#[test]
+fn a_host_that_cannot_save_twice_is_left() {
+    let fails = |leader: &mut Leader, host: u32, step| {
+        let event = Event::SaveFailed { step: StepId(step), reason: "no room".into(), retries: false };
+        let message = HostMessage::Event { rank: Rank(host), event };
+        let effects = leader.step(now(), AttemptInput::Host(host, message));
+        effects.into_iter().find_map(|effect| match effect {
+            AttemptEffect::Spool(SpoolRecord::Event(StampedEvent {
+                event: Event::Failed(failure), ..
+            })) => Some(failure),
+            _ => None,
+        })
+    };
+    for (host, name) in [(1, Some("node1".to_owned())), (LEADER_HOST, None)] {
+        let mut leader = leading(2);
+        leader.settings.gathers = true;
+        assert_eq!(fails(&mut leader, host, 10), None, "it may find room");
+        let storage = Failure::Storage { host: name, detail: "no room".into() };
+        assert_eq!(fails(&mut leader, host, 20), Some(storage));
+    }
+    let mut alone = leading(1);
+    alone.settings.gathers = true;
+    assert_eq!([10, 20, 30].map(|step| fails(&mut alone, 0, step)), [None, None, None], "there is no other");
+}
+
 /// Returns `true` if a leader asks its ranks to stop when the rank of `host` reports `event`.
 fn stops(leader: &mut Leader, host: u32, event: Event) -> bool {
     let effects =

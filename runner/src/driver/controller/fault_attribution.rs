@@ -74,6 +74,7 @@ impl FailureReports {
             }
             Failure::Other(_) => (there, None, StrikeCause::Rank),
             Failure::DataOn { host, .. } => (host.clone().or(there), None, StrikeCause::Data),
+            Failure::Storage { host, .. } => (host.clone().or(there), None, StrikeCause::Storage),
             Failure::OutOfMemory { .. }
             | Failure::NotFinite { .. }
             | Failure::CorruptCheckpoint { .. }
