@@ -75,6 +75,11 @@ fn program_beside_this_test() -> PathBuf {
     test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").join("dtrain")
 }
 
+/// Returns `true` if `tests/run` was called with this name: a test then takes its whole form, not the short one of CI.
+pub fn is_named(name: &str) -> bool {
+    std::env::var("TESTS_NAMED").is_ok_and(|names| names.split(' ').any(|one| one == name))
+}
+
 /// Python with `module`, where `tests/run foreign` and `tests/run interop` put it; `Err` says what is missing.
 pub fn python_with(module: &str) -> Result<PathBuf, String> {
     let folder = if module == "torchtitan" { "engines" } else { "foreign" };
