@@ -1,12 +1,12 @@
 //! Kills a worker, the agent, the controller, or all of them, at any moment: nothing is lost.
 //!
-//! `DTRAIN_KILLS=30 tests/run kill` kills each of them at 30 moments; without it at 3.
+//! `DTRAIN_KILLS=30 tests/run kill` kills each of them at 30 moments, `tests/run kill` at 3, and all tests together at 1.
 
 use dtrain_protocol::{Rank, shuffle};
 use dtrain_runner::control_protocol::AgentCard;
 use dtrain_runner::ledger::History;
 use dtrain_runner::process::Process;
-use dtrain_tests::{TestEnv, digest, newest_checkpoint, root};
+use dtrain_tests::{TestEnv, digest, is_named, newest_checkpoint, root};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -165,7 +165,8 @@ fn strike(house: &TestEnv, reference: &Reference, victim: Victim, delay: Duratio
 
 #[test]
 fn whoever_is_killed_the_run_ends_with_the_same_weights_and_nothing_is_lost() {
-    let moments: u32 = std::env::var("DTRAIN_KILLS").map_or(3, |text| text.parse().expect("a number"));
+    let moments: u32 = std::env::var("DTRAIN_KILLS")
+        .map_or(if is_named("kill") { 3 } else { 1 }, |text| text.parse().expect("a number"));
     let house = TestEnv::default();
     let recipe = recipe();
     house.expect(0, arguments(&recipe)); // probes

@@ -33,6 +33,8 @@ fn quickstart(house: &TestEnv, ranks: u32) -> (Vec<f64>, String) {
             "--set",
             "model.hidden=64",
             "--set",
+            "data.tokenizer=bytes",
+            "--set",
             "train.batch=16",
             // Differences of rounding grow with the learning rate.
             "--set",

@@ -1,8 +1,8 @@
 //! A run goes on under another layout from where the last one stopped, as if it had never stopped.
 
-use super::cases::{self, Case};
+use super::Case;
 use super::world::{Trace, run_from, saved, trace, train};
-use super::{LOSS, NORM, farthest};
+use super::{LOSS, NORM, every_second, farthest};
 use dtrain_protocol::{Assignment, Event, ResumePoint, StepId};
 use dtrain_runner::TrialFolder;
 use dtrain_runner::checkpoints::commit;
@@ -15,7 +15,7 @@ const LEG: u64 = 2;
 /// of one rank that never stopped.
 #[test]
 fn a_run_handed_from_layout_to_layout_trains_as_one_rank_does() {
-    let mut waiting = cases::some();
+    let mut waiting = every_second(1);
     let mut wrong = Vec::new();
     while let Some(first) = waiting.first() {
         let one = first.on_one_rank();
