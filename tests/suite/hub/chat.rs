@@ -11,7 +11,7 @@ fn files() -> BTreeMap<String, Vec<u8>> {
     let house = TestEnv::default();
     let recipe = chat::recipe(&house, "packing = false");
     let more =
-        ["--set", "train.batch=8", "--set", "cluster.ranks=1", "--set", "objective.stop={ steps = 1 }"];
+        ["--set", "train.batch=8", "--set", "cluster.ranks=1", "--set", "objective.stop={ steps = 2 }"];
     chat::losses(&house, &recipe, &more);
     house.expect(0, ["model", "export", "last", "--to", "hf", "--out", "model"]);
     let home = house.state().parent().expect("the house").to_owned();
@@ -51,7 +51,7 @@ fn a_model_of_the_hub_brings_its_template_to_every_host() {
         "--set",
         "data.valid=chats.jsonl",
         "--set",
-        "train.batch=2",
+        "train.batch=1",
     ];
     // The host on which `init` ran has all.
     let asked = hub.asked().len();
