@@ -106,7 +106,7 @@ impl CommandLine {
     pub(super) fn probe_program(digest: &ProgramDigest) -> Self {
         let word = ProgramMode::Digest.arguments();
         Self(format!(
-            r#"exec sh -c 'LC_ALL=C; export LC_ALL; umask 077; d="$HOME/.cache/dtrain/bin/{digest}"; mkdir -p "$d" || exit 1; find "$d" -name ".part.*" -mtime +1 -exec rm -f {{}} +; if [ -x "$d/dtrain" ]; then echo "size=$(wc -c <"$d/dtrain")"; t=$(command -v timeout >/dev/null 2>&1 && echo "timeout 8"); echo "digest=$($t "$d/dtrain" {word} </dev/null 2>/dev/null)"; fi; echo "df=$(df -Pk "$d" | tail -n 1)"'"#
+            r#"exec sh -c 'LC_ALL=C; export LC_ALL; umask 077; d="$HOME/.cache/dtrain/bin/{digest}"; mkdir -p "$d" || exit 1; find "$d" -name ".part.*" -mtime +1 -exec rm -f {{}} +; if [ -x "$d/dtrain" ]; then echo "size=$(wc -c <"$d/dtrain")"; t=$(command -v timeout >/dev/null 2>&1 && echo "timeout -s KILL 8"); echo "digest=$($t "$d/dtrain" {word} </dev/null 2>/dev/null)"; fi; echo "df=$(df -Pk "$d" | tail -n 1)"'"#
         ))
     }
 

@@ -55,7 +55,7 @@ echo "shm_free_kib=$(df -Pk /dev/shm 2>/dev/null | awk 'NR==2 {print $4}')"
 echo "clock=$(date +%s)"
 echo "gpus=$(ls -d /proc/driver/nvidia/gpus/* 2>/dev/null | wc -l)"
 echo "cuda_headers=$(ls /usr/local/cuda/include/cuda_runtime.h /opt/cuda/include/cuda_runtime.h 2>/dev/null | head -n 1)"
-limit=$(command -v timeout >/dev/null 2>&1 && echo "timeout 3")
+limit=$(command -v timeout >/dev/null 2>&1 && echo "timeout -s KILL 3")
 for program in "$HOME"/.cache/dtrain/bin/*/dtrain; do
   [ -x "$program" ] || continue
   name=$(basename "$(dirname "$program")")

@@ -23,6 +23,8 @@ impl Leader {
         let known = self.hosts.get(&host).filter(|_| host != LEADER_HOST);
         let host = known.map(|host| host.peer.name.clone());
         self.event(rank, Event::Failed(Failure::Storage { host, detail: reason.to_owned() }));
+        // No rank has anything to end: the steps since the last checkpoint are computed again.
+        self.kill_by(HOST_LOSS_GRACE_MS);
     }
 
     /// Handles the loss of a host and its ranks.
