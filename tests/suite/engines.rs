@@ -196,7 +196,7 @@ fn the_python_package_passes_its_tests() {
 
 #[test]
 fn a_killed_rank_of_an_engine_goes_on_from_its_newest_checkpoint() {
-    let Some(python) = python(Form::Short) else { return };
+    let Some(python) = python(Form::Whole) else { return };
     let settings = ["layout.zero=3", "layout.data=2", "checkpoint.every=5 steps"];
     for engine in ENGINES {
         let env = env();
