@@ -72,8 +72,8 @@ struct PeerQueue {
     sockets: BTreeMap<u64, (IpAddr, TcpStream)>,
 }
 
-/// Returns the number of the connection to close: any but the newest of those from the address that has the most. Which
-/// one cannot be foreseen, so that of many attempts of a peer among a flood from its own address some succeed.
+/// Returns the number of the connection to close: one of those from the address that has the most, but not the newest.
+/// Which one is spread evenly, so that of several attempts of a peer among a flood from its own address some succeed.
 fn to_close(sources: &BTreeMap<u64, IpAddr>) -> Option<u64> {
     let mut by_source = BTreeMap::<IpAddr, Vec<u64>>::new();
     for (number, source) in sources {

@@ -30,8 +30,8 @@ pub(crate) struct ProgressDisplay {
     /// Due times of the first and the last line about a step, in milliseconds since the Unix epoch; used
     /// without a progress bar.
     steps_shown: Option<(u64, u64)>,
-    /// Step of the last checkpoint that a rank could not save, which is printed once.
-    unsaved: Option<StepId>,
+    /// Step of the last checkpoint that a rank could not save, and whether it tries again: each is printed once.
+    unsaved: Option<(StepId, bool)>,
     /// Notices printed so far; several ranks may send the same.
     notices: BTreeSet<String>,
     /// True once the reader of the JSON has closed the pipe.
@@ -116,7 +116,7 @@ impl ProgressDisplay {
                 self.say(&format!("{}: {words}", self.warning()));
             }
             Event::SaveFailed { step, reason, retries } => {
-                if self.unsaved.replace(*step) == Some(*step) {
+                if self.unsaved.replace((*step, *retries)) == Some((*step, *retries)) {
                     return;
                 }
                 let words = if *retries {
@@ -264,7 +264,7 @@ impl ProgressDisplay {
                 "target reached: the ranks have {limit:.0} s to stop, then they are killed"
             )),
             ControllerStatus::Killing { .. } => self.say("stopping now"),
-            ControllerStatus::CommitFailed { step, .. } if self.unsaved == Some(*step) => {}
+            ControllerStatus::CommitFailed { step, .. } if self.unsaved.is_some_and(|(of, _)| of == *step) => {}
             ControllerStatus::CommitFailed { step, reason } => {
                 self.say(&format!(
                     "{}: the checkpoint at step {step} was not kept: {reason}",

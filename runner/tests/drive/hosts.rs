@@ -8,6 +8,7 @@ use dtrain_runner::{
     AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, Ledger as _, TrialEvent, checkpoints,
     driver, store,
 };
+use rustix::process::Signal;
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -80,15 +81,16 @@ pub(crate) fn a_host_that_is_lost_is_started_again() {
     }
 }
 
+fn signal(agent: &Process, signal: Signal) {
+    let agent = rustix::process::Pid::from_raw(agent.id as i32).expect("it lives");
+    rustix::process::kill_process(agent, signal).expect("it is ours");
+}
+
 /// As at a reboot: the ranks save, and the other host continues from there at once. Nothing is held against the host.
 pub(crate) fn a_host_that_is_asked_to_end_leaves_and_the_others_continue() {
     for host in 0..RANKS {
         let world = World::new().on_hosts(RANKS);
-        let ask = |agent: &Process| {
-            let agent = rustix::process::Pid::from_raw(agent.id as i32).expect("it lives");
-            rustix::process::kill_process(agent, rustix::process::Signal::TERM).expect("it is ours");
-        };
-        let (outcome, lost) = disturbed(&world, host, ask);
+        let (outcome, lost) = disturbed(&world, host, |agent| signal(agent, Signal::TERM));
         world.assert_completed(&outcome);
         assert_eq!(lost, Failure::HostLeft { host: Some(format!("node{host}")) });
         let seen = world.seen();
@@ -108,11 +110,7 @@ pub(crate) fn a_host_that_is_asked_to_end_leaves_and_the_others_continue() {
 pub(crate) fn a_host_that_freezes_is_lost() {
     for host in 0..RANKS {
         let world = World::new().on_hosts(RANKS);
-        let freeze = |agent: &Process| {
-            let agent = rustix::process::Pid::from_raw(agent.id as i32).expect("it lives");
-            rustix::process::kill_process(agent, rustix::process::Signal::STOP).expect("it is ours");
-        };
-        let (outcome, lost) = disturbed(&world, host, freeze);
+        let (outcome, lost) = disturbed(&world, host, |agent| signal(agent, Signal::STOP));
         world.assert_completed(&outcome);
         if host > 0 {
             let words = "no heartbeat";

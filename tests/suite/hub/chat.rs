@@ -1,6 +1,6 @@
 //! Conversations for a model of a Hub: its tokenizer, its special tokens and its template come along.
 
-use super::{FIRST, Hub, Manners, User, expect};
+use super::{FIRST, Hub, Manners, RUN, User, expect};
 use crate::chat;
 use dtrain_tests::TestEnv;
 use std::collections::BTreeMap;
@@ -42,17 +42,11 @@ fn a_model_of_the_hub_brings_its_template_to_every_host() {
     let init = ["init", "tiny.toml", "--from", "hf:Org/Tiny", "--data", "chats.jsonl"];
     user.expect(0, &hub, &init);
     assert!(user.recipe().contains("format = \"chat\""), "{}", user.recipe());
-    let run = [
-        "run",
-        "tiny.toml",
-        "--no-sample",
-        "--set",
-        "objective.stop={ steps = 1 }",
-        "--set",
-        "data.valid=chats.jsonl",
-        "--set",
-        "train.batch=1",
-    ];
+    let run = RUN.map(|word| match word {
+        "data.valid=tokens.bin" => "data.valid=chats.jsonl",
+        "train.batch=8" => "train.batch=1",
+        word => word,
+    });
     // The host on which `init` ran has all.
     let asked = hub.asked().len();
     user.expect(0, &hub, &run);

@@ -22,7 +22,7 @@ use std::fmt::Write;
 use world::{sent, trained};
 
 /// Steps that are compared.
-const STEPS: u64 = 10;
+const STEPS: u64 = 20;
 
 /// Layouts from one line about the progress to the next.
 const TOLD: usize = 50;

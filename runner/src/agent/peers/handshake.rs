@@ -54,6 +54,9 @@ impl TrialAttempt {
     }
 }
 
+/// Time for which a connection that the peer closes is tried again.
+const RETRY_FOR: Duration = Duration::from_secs(2);
+
 /// Pause before a connection that the peer closed is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
@@ -68,7 +71,7 @@ pub(in crate::agent) fn connect(
     peer: &PeerAddress,
     greeting: &Greeting,
 ) -> io::Result<MutualTlsStream> {
-    let until = Instant::now() + HANDSHAKE;
+    let until = Instant::now() + RETRY_FOR;
     loop {
         match connect_once(tls, names, peer, greeting) {
             Err(error) if is_closed(&error) && Instant::now() < until => thread::sleep(RETRY_AFTER),

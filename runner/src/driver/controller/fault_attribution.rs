@@ -44,14 +44,15 @@ impl FailureReports {
         self.hosts.get(rank.0 as usize).cloned()
     }
 
-    /// Adds the name of the leader's host to the end of an attempt that it left, since the leader does not know it.
-    pub(super) fn with_leader(&self, ended: AttemptEnd) -> AttemptEnd {
-        match ended {
-            AttemptEnd::Lost(Failure::HostLeft { host: None }) => {
-                AttemptEnd::Lost(Failure::HostLeft { host: self.hosts.first().cloned() })
-            }
-            ended => ended,
+    /// Adds the name of the leader's host to the end of an attempt because of it, since the leader does not know it.
+    pub(super) fn with_leader(&self, mut ended: AttemptEnd) -> AttemptEnd {
+        if let AttemptEnd::Lost(
+            Failure::HostLeft { host: host @ None } | Failure::Storage { host: host @ None, .. },
+        ) = &mut ended
+        {
+            *host = self.hosts.first().cloned();
         }
+        ended
     }
 
     /// Returns the strike for an attempt lost to `failure`; `None` if it is no host's fault.
@@ -92,10 +93,7 @@ impl TrialController<'_> {
     pub(super) fn attribute(&mut self, failure: &Failure) {
         self.news.hosts.strikes.extend(self.reports.strike_for(failure, now_ms()));
         match failure {
-            Failure::HostLost { host, .. } => {
-                self.lost.insert(host.clone());
-                self.suspect(host);
-            }
+            Failure::HostLost { host, .. } => self.suspect(host),
             Failure::HostLeft { host: Some(host) } => self.host_left(host.clone(), failure),
             _ => {}
         }

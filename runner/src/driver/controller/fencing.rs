@@ -1,10 +1,12 @@
 //! Fencing: hosts that were lost and come back run nothing of the attempts that went on without them.
 
-use super::TrialController;
+use super::{TrialController, lost_by};
 use crate::driver::DriveError;
+use crate::fact::Fact;
 use crate::launch::{FencedAgent, FencingReport};
 use crate::trial_event::ControllerStatus;
-use dtrain_protocol::AttemptId;
+use dtrain_protocol::{AttemptId, Failure};
+use std::collections::BTreeSet;
 
 impl TrialController<'_> {
     /// Returns the attempt before which no attempt may be alive; `None` while that is unknown, because the open attempt
@@ -28,10 +30,15 @@ impl TrialController<'_> {
         Ok(())
     }
 
-    /// Ends what the hosts that were lost still run, before the trial ends, and names those that do not answer.
+    /// Ends what the hosts that were lost in any attempt still run, before the trial ends, and names those that do not
+    /// answer. To be called when all facts are stored.
     pub(super) fn fence_lost(&mut self) -> Result<(), DriveError> {
-        let Some(before) = self.oldest_alive().filter(|_| !self.lost.is_empty()) else { return Ok(()) };
-        let lost = std::mem::take(&mut self.lost);
+        let Some(before) = self.oldest_alive() else { return Ok(()) };
+        let lost: BTreeSet<String> =
+            self.drive.ledger.facts(self.drive.trial)?.iter().filter_map(lost_host).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
         let report =
             self.with_launcher(|launcher| launcher.pool().map(|pool| pool.fence_lost(before, &lost)))?;
         let FencingReport { fenced, unanswered } = report.unwrap_or_default();
@@ -42,5 +49,13 @@ impl TrialController<'_> {
             self.show(ControllerStatus::Unfenced { host })?;
         }
         Ok(())
+    }
+}
+
+/// Returns the host whose loss ended an attempt, if `fact` records such an end.
+fn lost_host(fact: &Fact) -> Option<String> {
+    match lost_by(fact)? {
+        Failure::HostLost { host, .. } => Some(host),
+        _ => None,
     }
 }

@@ -68,8 +68,6 @@ pub(super) struct TrialController<'a> {
     trained: TrainingTime,
     watch: AnomalyDetector,
     reports: FailureReports,
-    /// Hosts that were lost in any attempt, and may still run a part of it.
-    lost: BTreeSet<String>,
     /// Hosts that left, and are not used for a while.
     left: Vec<ExcludedHost>,
     /// True if an interrupt ended a wait since the last connection to the agent.
@@ -93,13 +91,7 @@ impl<'a> TrialController<'a> {
         let here =
             || -> Box<dyn Launcher> { Box::new(LocalLauncher::starting(&folder, &drive.programs.agent)) };
         let launcher = drive.launcher.take().unwrap_or_else(here);
-        let facts = drive.ledger.facts(drive.trial)?;
-        let lost = facts.iter().filter_map(lost_by).filter_map(|failure| match failure {
-            Failure::HostLost { host, .. } => Some(host),
-            _ => None,
-        });
-        let lost = lost.collect();
-        let (machine, effects) = TrialMachine::replay(&facts);
+        let (machine, effects) = TrialMachine::replay(&drive.ledger.facts(drive.trial)?);
         let trained = TrainingTime::from_ledger(drive.ledger.trained_ms(drive.trial)?);
         let mut engine = Self {
             is_cancelled: false,
@@ -126,7 +118,6 @@ impl<'a> TrialController<'a> {
             trained,
             watch: AnomalyDetector::default(),
             reports: FailureReports::default(),
-            lost,
             left: Vec::new(),
             done: None,
             _lock: lock,
@@ -182,8 +173,8 @@ impl<'a> TrialController<'a> {
         loop {
             self.process_inputs()?;
             if let Some(verdict) = self.done.take() {
-                self.fence_lost()?;
                 self.flush()?;
+                self.fence_lost()?;
                 // A Ctrl-C received meanwhile is already satisfied.
                 self.drive.interrupts.acknowledge_all();
                 let checkpoint = self.machine.newest_checkpoint().cloned();

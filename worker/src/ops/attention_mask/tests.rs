@@ -15,7 +15,7 @@ pub(crate) fn documents(b: usize, length: usize) -> DocumentStarts {
 #[test]
 fn attention_sees_its_window_and_its_document_only() {
     let heads = AttentionHeads { query: 4, key: 2, width: 6 };
-    for t in [5, 64, 130] {
+    for t in [1, 5, 63, 64, 65, 200] {
         for (window, has_documents) in
             [(Some(1), false), (Some(7), false), (Some(70), false), (None, true), (Some(4), true)]
         {
