@@ -151,13 +151,29 @@ fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
     }
 }
 
+/// First line of a traceback of Python.
+const TRACEBACK: &str = "Traceback (most recent call last)";
+
 /// Returns `true` if a program that ended with `code` and last printed `last` would fail again: it cannot be
 /// started, or it raised an exception of its own.
 fn is_permanent(code: i32, last: &[String]) -> bool {
     let not_started = matches!(code, 126 | 127);
-    let is_transient = |line: &String| TRANSIENT.iter().any(|word| line.to_ascii_lowercase().contains(word));
-    let has_traceback = last.iter().any(|line| line.contains("Traceback (most recent call last)"));
-    not_started || (has_traceback && !last.iter().any(is_transient))
+    let is_transient = |line: &str| TRANSIENT.iter().any(|word| line.to_ascii_lowercase().contains(word));
+    let has_traceback = last.iter().any(|line| line.contains(TRACEBACK));
+    not_started || (has_traceback && !without_frames(last).any(is_transient))
+}
+
+/// Returns the lines that are not frames of a traceback. A frame has the path of a file and a line of source,
+/// whose words say nothing about the cause. It is indented by two spaces or more, after a prefix such as
+/// `[rank0]: `.
+fn without_frames(lines: &[String]) -> impl Iterator<Item = &str> {
+    let mut prefix = None;
+    lines.iter().map(String::as_str).filter(move |line| {
+        if let Some((before, _)) = line.split_once(TRACEBACK) {
+            prefix = Some(before);
+        }
+        !prefix.is_some_and(|prefix| line.strip_prefix(prefix).is_some_and(|line| line.starts_with("  ")))
+    })
 }
 
 /// Words, in lower case, that occur in exceptions that another rank, the network or the machine may have
@@ -205,6 +221,14 @@ mod tests {
         assert!(command(127, &["python4: not found"]).is_some());
         assert!(command(1, &[traceback, "RuntimeError: Connection closed by peer"]).is_none());
         assert!(command(1, &["step 3 loss 2"]).is_none(), "nothing says why");
+        let frames = ["  File \"/tmp/.tmpIcuda/train.py\", line 4, in <module>", "    open_connection()"];
+        assert!(
+            command(1, &[traceback, frames[0], frames[1], "ValueError: bad batch"]).is_some(),
+            "a path is no cause"
+        );
+        let (first, frame) = (format!("[rank0]: {traceback}"), format!("[rank0]: {}", frames[0]));
+        assert!(command(1, &[&first, &frame, "[rank0]: ValueError: bad batch"]).is_some());
+        assert!(command(1, &[&first, &frame, "[rank0]: RuntimeError: NCCL error"]).is_none());
         let corrupt = Failure::CorruptCheckpoint { folder: "/a".into(), detail: "file 0".into() };
         assert_eq!(terminal_verdict(&AttemptEnd::Lost(corrupt)), None);
     }

@@ -60,12 +60,14 @@ pub fn save(partial: &Path, rank: Rank, pieces: &[NamedPiece<'_>]) -> Result<Sav
     let head = head_of(pieces);
     let data: u64 = pieces.iter().map(|piece| 4 * piece.values.len() as u64).sum();
     make_folder(partial)?;
-    check_room(partial, head.len() as u64 + data + RESERVE_BYTES)?;
+    let needed = head.len() as u64 + data + RESERVE_BYTES;
+    check_room(partial, needed)?;
     let (path, temporary) = (partial.join(&name), partial.join(format!(".{name}.new")));
     let file = write(&temporary, &head, pieces).map_err(|error| {
+        let error = write_error(error, &temporary, needed);
         // An incomplete file would only take up space.
         drop(fs::remove_file(&temporary));
-        io_error("writing", &temporary)(error)
+        error
     })?;
     fs::rename(&temporary, &path).map_err(io_error("renaming", &temporary))?;
     File::open(partial).and_then(|folder| folder.sync_all()).map_err(io_error("syncing", partial))?;
@@ -99,6 +101,19 @@ fn check_room(folder: &Path, needed: u64) -> Result<(), CheckpointError> {
         return Ok(());
     }
     Err(CheckpointError::Full { folder: folder.to_owned(), needed, available })
+}
+
+/// Returns the error of a write to `path`, which is still there. Other processes write to the same disk, so it
+/// may become full although there was room before the write.
+fn write_error(error: io::Error, path: &Path, needed: u64) -> CheckpointError {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    if error.kind() == io::ErrorKind::StorageFull
+        && let (Ok(free), Ok(written)) = (available(folder), fs::metadata(path))
+    {
+        let available = free.saturating_add(written.len());
+        return CheckpointError::Full { folder: folder.to_owned(), needed, available };
+    }
+    io_error("writing", path)(error)
 }
 
 /// Returns the number of free bytes on the disk of `folder`.
@@ -240,4 +255,22 @@ fn tensor(piece: &NamedPiece<'_>, file: &str) -> Tensor {
 pub(super) fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> CheckpointError + use<> {
     let path = path.to_owned();
     move |source| CheckpointError::Io { action, path: path.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_becomes_full_during_a_write_is_an_error_in_bytes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        fs::write(&path, [0; 5]).expect("written");
+        let error = write_error(io::ErrorKind::StorageFull.into(), &path, 7);
+        let CheckpointError::Full { folder: found, needed: 7, available } = &error else { panic!("{error}") };
+        assert_eq!(found, folder.path());
+        assert!(*available >= 5, "what was written was free: {available}");
+        let other = write_error(io::ErrorKind::PermissionDenied.into(), &path, 7);
+        assert!(matches!(other, CheckpointError::Io { action: "writing", .. }), "{other}");
+    }
 }
