@@ -62,6 +62,7 @@ mod signals;
 mod slots;
 mod slurm_job;
 mod source_checkpoint;
+mod supervisor;
 mod this_host;
 mod trained_model;
 mod trial_logs;

@@ -14,6 +14,8 @@ pub(crate) enum RunMode {
     Attach,
     /// Watch the trial until it has stopped.
     Stop,
+    /// Control the trial in the background until it ends.
+    Supervise,
 }
 
 /// A trial to supervise: its plan, the mode, and the sample to print at the end.

@@ -14,7 +14,7 @@ use dtrain_planner::Plan;
 use dtrain_protocol::{StopReason, TrialId};
 use dtrain_recipes::{DataFormat, Model, Tokenizer};
 use dtrain_runner::Verdict;
-use dtrain_runner::driver::DriveOutcome;
+use dtrain_runner::driver::{self, DriveOutcome};
 use dtrain_runner::ledger::{Checkpoint, History, TrialDetails};
 use serde::Serialize;
 
@@ -26,8 +26,10 @@ struct RunResult<'a> {
     verdict: Option<&'a Verdict>,
     attempts: Option<u64>,
     checkpoint: Option<&'a std::path::Path>,
-    /// Process id of the agent if the trial continues without a controller; otherwise `None`.
+    /// Process id of the agent if the trial continues in the background; otherwise `None`.
     agent: Option<u32>,
+    /// Process id of the controller in the background; `None` if the trial has ended.
+    controller: Option<u32>,
 }
 
 /// Prints how a trial ended and the next command; returns the reason for the exit code.
@@ -39,16 +41,27 @@ pub(crate) fn print_result(
 ) -> CommandResult {
     let out = context.out;
     let label = task.label;
-    let mut result =
-        RunResult { trial: task.trial, label, verdict: None, attempts: None, checkpoint: None, agent: None };
+    let (verdict, attempts, checkpoint) = (None, None, None);
+    let mut result = RunResult {
+        trial: task.trial,
+        label,
+        verdict,
+        attempts,
+        checkpoint,
+        agent: None,
+        controller: driver::controller(&context.home, task.trial),
+    };
     match ending {
         DriveOutcome::Detached { agent } => {
             result.agent = *agent;
             if out.json {
                 out.json_line("result", &result)?;
             }
-            let process = agent.map_or(String::new(), |agent| format!(" (process {agent})"));
-            out.say(&format!("{label} continues in the background{process}"));
+            let agent = agent.map_or(String::new(), |agent| format!(" (process {agent})"));
+            let controller = result.controller.map_or(String::new(), |controller| {
+                format!("; process {controller} supervises it until it ends")
+            });
+            out.say(&format!("{label} continues in the background{agent}{controller}"));
             out.next(&format!("dtrain attach {label}"));
             // A requested detach is a success; after a lost terminal the command is unfinished.
             Ok(if task.detach { ExitReason::Done } else { ExitReason::Detached })
@@ -136,7 +149,7 @@ fn bits_per_byte(context: &Context, plan: &Plan, nats: f64) -> String {
     }
 }
 
-fn verdict_text(verdict: &Verdict) -> String {
+pub(crate) fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(StopReason::Complete) => "completed".to_owned(),
         Verdict::Completed(StopReason::Time) => "completed: time limit reached".to_owned(),
@@ -193,7 +206,9 @@ fn print_next_step(
             out.next(&format!("dtrain resume {label}"));
             Ok(match task.how {
                 RunMode::Stop => ExitReason::Done,
-                RunMode::Start | RunMode::Resume | RunMode::Attach => signals::stop_exit(),
+                RunMode::Start | RunMode::Resume | RunMode::Attach | RunMode::Supervise => {
+                    signals::stop_exit()
+                }
             })
         }
         Verdict::OutOfMemory => Err(failure(format!("{label} ran out of memory"))

@@ -11,7 +11,7 @@ use crate::run_summary::print_result;
 use crate::trials::{history_failure, plan_of_trial};
 use crate::viewer::{self, ViewerExit};
 use crate::workdir::TrialWorkdir;
-use crate::{audit, hosts, signals, this_host, trials};
+use crate::{audit, hosts, signals, supervisor, this_host, trials};
 use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower_for_engine, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Model, Samples, Tunable};
@@ -28,10 +28,24 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Supervises a trial to its end and prints its summary.
+/// Supervises a trial to its end and prints its summary. One that is detached is supervised in the background from
+/// then on.
 pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
     let ending = run_with_progress(context, history, task)?;
+    supervise_if_detached(context, task, &ending)?;
     print_result(context, history, task, &ending)
+}
+
+/// Starts the controller in the background for a trial that this process no longer controls.
+fn supervise_if_detached(
+    context: &Context,
+    task: &TrialRun<'_>,
+    ending: &DriveOutcome,
+) -> Result<(), CommandError> {
+    match ending {
+        DriveOutcome::Detached { .. } => supervisor::start(context, task.trial, task.label),
+        DriveOutcome::Ended { .. } => Ok(()),
+    }
 }
 
 /// Watches a trial as its controller, or as one of many viewers if another process controls it. A viewer
@@ -48,6 +62,7 @@ pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'
             }
             ending => ending.map_err(|error| drive_failure(&error, task.label))?,
         };
+        supervise_if_detached(context, task, &ending)?;
         return print_result(context, history, task, &ending);
     }
 }
@@ -61,16 +76,26 @@ pub(crate) fn run_with_progress(
     watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))
 }
 
-/// Watches a trial until it has stopped. Returns `false` if another terminal is watching it.
+/// Watches a trial until it has stopped. Returns `false` if the user leaves before, or nothing of it runs any more.
 pub(crate) fn watch_stopping(
     context: &Context,
     history: &mut History,
     task: &TrialRun<'_>,
 ) -> Result<bool, CommandError> {
-    match watch(context, history, task)? {
-        Ok(ending) => print_result(context, history, task, &ending).map(|_| true),
-        Err(DriveError::Busy { .. } | DriveError::NothingRuns(_)) => Ok(false),
-        Err(error) => Err(drive_failure(&error, task.label)),
+    loop {
+        let ending = match watch(context, history, task)? {
+            Ok(ending) => ending,
+            Err(DriveError::Busy { process, .. }) => {
+                match viewer::watch_until_exit(context, history, task, process)? {
+                    ViewerExit::Ended(ending) => ending,
+                    ViewerExit::Left => return Ok(false),
+                    ViewerExit::Unled => continue,
+                }
+            }
+            Err(DriveError::NothingRuns(_)) => return Ok(false),
+            Err(error) => return Err(drive_failure(&error, task.label)),
+        };
+        return print_result(context, history, task, &ending).map(|_| true);
     }
 }
 
@@ -114,10 +139,24 @@ fn watch(
     let mut others = connect_hosts(context, task)?;
     let workdir = TrialWorkdir::send(context, history, task, &mut others)?;
     let interrupts = signals::listen()?;
+    supervisor::take_over_when_the_terminal_closes(context, task);
     let mut progress = ProgressDisplay::new(context.out, task.trial, planned_training(task.plan));
     let ending = run(context, history, task, (others, workdir), &mut progress, interrupts);
     progress.finish();
     ending
+}
+
+/// Drives a trial as its controller in the background; `interrupts` stop it.
+pub(crate) fn supervise(
+    context: &Context,
+    history: &mut History,
+    task: &TrialRun<'_>,
+    interrupts: Arc<Interrupts>,
+) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
+    let mut others = connect_hosts(context, task)?;
+    let workdir = TrialWorkdir::send(context, history, task, &mut others)?;
+    let mut display = ProgressDisplay::without_steps(context.out, task.trial, planned_training(task.plan));
+    run(context, history, task, (others, workdir), &mut display, interrupts)
 }
 
 /// Drives a trial as its controller, without a display; `interrupts` stop it.
@@ -138,7 +177,7 @@ pub(crate) fn run_quietly(
 fn connect_hosts(context: &Context, task: &TrialRun<'_>) -> Result<Vec<RemoteHost>, CommandError> {
     match task.how {
         RunMode::Start => hosts::connect_all(context, &task.plan.recipe),
-        RunMode::Resume | RunMode::Attach | RunMode::Stop => {
+        RunMode::Resume | RunMode::Attach | RunMode::Stop | RunMode::Supervise => {
             hosts::connect_answering(context, &task.plan.recipe)
         }
     }
@@ -168,7 +207,7 @@ fn run(
         RunMode::Start => audit::append(&audit, AuditedAction::Run)?,
         RunMode::Resume => audit::append(&audit, AuditedAction::Resume)?,
         // Viewing is not audited; `stop` has written its own entry.
-        RunMode::Attach | RunMode::Stop => {}
+        RunMode::Attach | RunMode::Stop | RunMode::Supervise => {}
     }
     let is_job = task.plan.recipe.cluster.slurm.is_some();
     let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
@@ -208,6 +247,7 @@ fn run(
         RunMode::Start => driver::start(drive),
         RunMode::Resume => driver::resume(drive),
         RunMode::Attach | RunMode::Stop => driver::attach(drive),
+        RunMode::Supervise => driver::supervise(drive),
     };
     if matches!(ending, Ok(DriveOutcome::Ended { .. })) {
         check_recorded(context, task)?;
@@ -302,7 +342,7 @@ fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Res
     })
 }
 
-fn drive_failure(error: &DriveError, label: &str) -> CommandError {
+pub(crate) fn drive_failure(error: &DriveError, label: &str) -> CommandError {
     match error {
         DriveError::Busy { .. } => {
             CommandError::of(ExitReason::Usage, error).hint(format!("`dtrain attach {label}` shows its progress"))

@@ -6,8 +6,8 @@ use crate::exit_code::ExitReason;
 use dtrain_runner::Interrupts;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Signal that a Slurm job receives shortly before its time limit (SIGUSR1).
 pub(crate) const TIME_IS_OVER: i32 = SIGUSR1;
@@ -15,17 +15,46 @@ pub(crate) const TIME_IS_OVER: i32 = SIGUSR1;
 /// Number of the last signal that requested a stop; 0 for none.
 static LAST: AtomicI32 = AtomicI32::new(0);
 
+/// Action at a SIGHUP, before this program ends.
+static ON_HANGUP: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
+
+/// Sets the action at a SIGHUP (a closed terminal), before this program ends.
+pub(crate) fn on_hangup(action: impl Fn() + Send + 'static) {
+    *ON_HANGUP.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(action));
+}
+
+/// Counts SIGINT from now on, for a process without a terminal. SIGTERM ends it, since the trial can continue without
+/// it; SIGHUP is ignored.
+pub(crate) fn listen_in_background() -> Result<Arc<Interrupts>, CommandError> {
+    let mut signals = Signals::new([SIGINT, SIGHUP]).map_err(cannot_listen)?;
+    let interrupts = Arc::new(Interrupts::default());
+    let counted = Arc::clone(&interrupts);
+    std::thread::spawn(move || {
+        for signal in &mut signals {
+            if signal == SIGINT {
+                counted.add();
+            }
+        }
+    });
+    Ok(interrupts)
+}
+
+fn cannot_listen(error: std::io::Error) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, "cannot listen for Ctrl-C").cause(error.to_string())
+}
+
 /// Counts SIGINT, SIGTERM and SIGUSR1 from now on. The third one ends this program immediately, as does
 /// SIGHUP, which leaves the trial to its agent.
 pub(crate) fn listen() -> Result<Arc<Interrupts>, CommandError> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, TIME_IS_OVER]).map_err(|error| {
-        CommandError::new(ExitReason::Infrastructure, "cannot listen for Ctrl-C").cause(error.to_string())
-    })?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, TIME_IS_OVER]).map_err(cannot_listen)?;
     let interrupts = Arc::new(Interrupts::default());
     let counted = Arc::clone(&interrupts);
     std::thread::spawn(move || {
         for signal in &mut signals {
             if signal == SIGHUP {
+                if let Some(action) = &*ON_HANGUP.lock().unwrap_or_else(PoisonError::into_inner) {
+                    action();
+                }
                 std::process::exit(ExitReason::Detached.exit_code().into());
             }
             LAST.store(signal, Ordering::SeqCst);

@@ -10,7 +10,7 @@ use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::slurm;
 use dtrain_runner::ledger::TrialDetails;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Number of bytes at the end of a log in which template matches are searched.
 const PRINTED: u64 = 1 << 20;
@@ -99,7 +99,11 @@ pub(crate) fn find_logs(
             .map(|log| reader(log.of, LogLocation::Here(log.path.clone()), log.path.display().to_string()))
             .collect());
     }
-    let mut readers = Vec::new();
+    let own = context.home.trial(trial).controller_log();
+    let mut readers: Vec<LogReader> = Vec::new();
+    if own.exists() {
+        readers.push(reader(None, LogLocation::Here(own.clone()), own.display().to_string()));
+    }
     for (index, host) in hosts.iter_mut().enumerate() {
         // A host that does not answer is asked again later.
         for of in host.logs(trial).unwrap_or_default() {
@@ -118,10 +122,16 @@ fn log_title(of: Option<(AttemptId, Rank)>) -> String {
     of.map_or_else(|| "agents".to_owned(), |(attempt, rank)| format!("attempt {attempt}, rank {rank}"))
 }
 
+/// Returns the title of a log on this machine.
+fn title_here(of: Option<(AttemptId, Rank)>, path: &Path) -> String {
+    let is_of_controller = path.file_name().is_some_and(|name| name == "controller.log");
+    if is_of_controller { "controller".to_owned() } else { log_title(of) }
+}
+
 impl LogReader {
     pub(crate) fn title(&self) -> String {
-        match self.place {
-            LogLocation::Here(_) => format!("{} ({})", log_title(self.of), self.name),
+        match &self.place {
+            LogLocation::Here(path) => format!("{} ({})", title_here(self.of, path), self.name),
             LogLocation::There(_) => self.name.clone(),
         }
     }

@@ -13,7 +13,9 @@ use dtrain_protocol::{
 };
 use dtrain_runner::driver::{self, DriveOutcome, Viewer};
 use dtrain_runner::ledger::{History, summary_of};
-use dtrain_runner::{LedgerError, Observer, TrialEvent};
+use dtrain_runner::{LedgerError, Observer, TrialEvent, files};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Interval between two looks at the trial's spool and history.
@@ -44,12 +46,14 @@ pub(crate) fn watch_until_exit(
     let mut viewer = Viewer::after(home, trial, AttemptId(0));
     let mut recorded = RecordedProgress::default();
     let is_elsewhere = home.trial(trial).remote_hosts_file().exists();
+    let mut log = ControllerLog::at_end(context, trial);
     let viewed = loop {
         // Liveness is checked before the last events are read, so that none are missed.
         let is_led = viewer.controller().is_some();
         let ended = driver::outcome_of(history, trial).map_err(|error| history_failure(&error))?;
         if is_elsewhere {
             recorded.show_news(history, trial, &mut progress).map_err(|error| history_failure(&error))?;
+            log.take_lines().iter().for_each(|line| progress.say(line));
         } else {
             viewer.show_new_records(&mut progress).map_err(|error| unreadable(label, &error))?;
         }
@@ -69,6 +73,35 @@ pub(crate) fn watch_until_exit(
         context.out.say(&format!("{label} continues"));
     }
     Ok(viewed)
+}
+
+/// What the controller in the background writes to its log while a viewer is there.
+struct ControllerLog {
+    path: PathBuf,
+    offset: u64,
+}
+
+impl ControllerLog {
+    fn at_end(context: &Context, trial: &TrialId) -> Self {
+        let path = context.home.trial(trial).controller_log();
+        let offset = path.metadata().map_or(0, |log| log.len());
+        Self { path, offset }
+    }
+
+    /// Returns the complete lines since the last call; none if the log cannot be read.
+    fn take_lines(&mut self) -> Vec<String> {
+        let mut bytes = Vec::new();
+        let read = files::open(&self.path).and_then(|mut log| {
+            log.seek(SeekFrom::Start(self.offset))?;
+            log.read_to_end(&mut bytes)
+        });
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if read.is_err() {
+            return Vec::new();
+        }
+        self.offset += end as u64;
+        String::from_utf8_lossy(&bytes[..end]).lines().map(str::to_owned).collect()
+    }
 }
 
 pub(crate) fn unreadable(label: &str, error: &std::io::Error) -> CommandError {

@@ -78,7 +78,7 @@ impl TrialWorkdir {
         let recorded = files::read_to_string(&folder.workdir()).ok();
         let recorded = recorded.or_else(|| trial.provenance.environment.get(PROVENANCE).cloned());
         // Nothing new starts if another process supervises the trial, or if it has completed.
-        let is_watched = matches!(task.how, RunMode::Attach | RunMode::Stop)
+        let is_watched = matches!(task.how, RunMode::Attach | RunMode::Stop | RunMode::Supervise)
             || trial.row.status == TrialStatus::Completed
             || driver::controller(&context.home, task.trial).is_some();
         if let (true, Some(digest)) = (is_watched, &recorded) {

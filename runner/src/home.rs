@@ -162,6 +162,11 @@ impl TrialFolder {
         self.logs().join("agent.log")
     }
 
+    /// Returns the path of the log of the controllers that supervise the trial in the background.
+    pub fn controller_log(&self) -> PathBuf {
+        self.logs().join("controller.log")
+    }
+
     /// Returns the path of the newest agent's card with its process and address; see
     /// [`crate::control_protocol::AgentCard`].
     pub fn agent_card(&self) -> PathBuf {

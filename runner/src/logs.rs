@@ -1,20 +1,20 @@
-//! The log files of a trial: one for each rank of each attempt, and one for its agents.
+//! The log files of a trial: one for each rank of each attempt, one for its agents, and one for its controllers.
 
 use crate::home::Home;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use std::path::PathBuf;
 use std::{fs, io};
 
-/// A log file of one rank in one attempt, or of the agents.
+/// A log file of one rank in one attempt, of the agents, or of the controllers in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The rank and its attempt; `None` for the log of all agents.
+    /// The rank and its attempt; `None` for the log of all agents or controllers.
     pub of: Option<(AttemptId, Rank)>,
     /// Path of the log file.
     pub path: PathBuf,
 }
 
-/// Lists all logs of a trial, sorted by attempt and rank; the log of the agents is last.
+/// Lists all logs of a trial, sorted by attempt and rank; those of the agents and controllers are last.
 pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
     let folder = home.trial(trial);
     let mut logs: Vec<Log> = Vec::new();
@@ -25,8 +25,10 @@ pub fn logs(home: &Home, trial: &TrialId) -> io::Result<Vec<Log>> {
         }
     }
     logs.sort_by_key(|log| log.of);
-    if folder.agent_log().exists() {
-        logs.push(Log { of: None, path: folder.agent_log() });
+    for path in [folder.agent_log(), folder.controller_log()] {
+        if path.exists() {
+            logs.push(Log { of: None, path });
+        }
     }
     Ok(logs)
 }

@@ -240,6 +240,14 @@ pub(crate) enum CommandArgs {
         channel: Option<i32>,
     },
 
+    /// The controller of a trial in the background; started by `run --detach`
+    #[command(hide = true)]
+    Supervise {
+        /// Id of the trial
+        #[arg(value_name = "ID")]
+        trial: String,
+    },
+
     /// The process that owns the ranks of one attempt; started by `run` and `resume`
     #[command(hide = true)]
     Agent {

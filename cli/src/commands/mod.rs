@@ -40,7 +40,8 @@ use crate::command_error::CommandResult;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::output::{Output, write_stderr};
-use crate::{limits, signals};
+use crate::{limits, signals, supervisor};
+use dtrain_protocol::TrialId;
 use dtrain_runner::channel;
 use std::fs::File;
 use std::io;
@@ -148,6 +149,7 @@ fn dispatch(context: &Context, command: CommandArgs) -> CommandResult {
         CommandArgs::Completions { shell } => completions::run(context, shell),
         CommandArgs::Man { command } => man::run(context, &command),
         CommandArgs::Agent { shared, .. } => agent::relay(context, shared),
+        CommandArgs::Supervise { trial } => supervisor::run(context, &TrialId(trial)),
         CommandArgs::Worker { .. } => unreachable!("the hidden commands were taken out above"),
     }
 }

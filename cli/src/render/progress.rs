@@ -27,6 +27,8 @@ pub(crate) struct ProgressDisplay {
     bar: Option<TrainingBar>,
     /// Lines that wait until the caller prints them; `None` if they go to stderr.
     lines: Option<RefCell<Vec<String>>>,
+    /// True if lines about steps are shown where there is no progress bar.
+    shows_steps: bool,
     /// Due times of the first and the last line about a step, in milliseconds since the Unix epoch; used
     /// without a progress bar.
     steps_shown: Option<(u64, u64)>,
@@ -60,6 +62,7 @@ impl ProgressDisplay {
             figures: Figures::default(),
             bar,
             lines: None,
+            shows_steps: true,
             steps_shown: None,
             unsaved: None,
             notices: BTreeSet::new(),
@@ -71,6 +74,11 @@ impl ProgressDisplay {
     pub(crate) fn in_lines(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
         let out = Output { json: false, quiet: true, ..out };
         Self { lines: Some(RefCell::default()), ..Self::new(out, trial, expected) }
+    }
+
+    /// Creates a display of what happens to a trial, without its steps.
+    pub(crate) fn without_steps(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
+        Self { shows_steps: false, ..Self::new(out, trial, expected) }
     }
 
     /// Returns the lines that were added since the last call.
@@ -308,7 +316,7 @@ impl ProgressDisplay {
         let pause = if at_ms.saturating_sub(first) < CHATTY { LINE_EVERY } else { LINE_EVERY_LATER };
         // A clock that was set back does not suppress lines.
         let is_due = at_ms.checked_sub(last).is_none_or(|passed| passed >= pause);
-        if is_due && !self.out.json {
+        if is_due && self.shows_steps && !self.out.json {
             self.steps_shown = Some((first, at_ms));
             self.say(&self.figures.line(&self.expected));
         }

@@ -166,6 +166,20 @@ pub fn resume(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     controller.run()
 }
 
+/// Supervises a trial that was launched before, until it ends: continues with its open attempt, or launches the
+/// next one. Unlike [`resume`], it launches nothing if the trial has ended, for whatever reason.
+pub fn supervise(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
+    let mut controller = TrialController::take_over(drive)?;
+    controller.recover_open_attempt(true)?;
+    if let Some(outcome) = controller.outcome() {
+        return Ok(outcome);
+    }
+    if controller.is_idle() {
+        controller.feed(TrialInput::Resume)?;
+    }
+    controller.run()
+}
+
 /// Attaches to a trial that runs without a controller. `Err` if no process of it runs.
 ///
 /// A trial that ended unobserved returns its outcome.

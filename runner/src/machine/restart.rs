@@ -13,6 +13,11 @@ use std::path::Path;
 const ATTEMPTS_AT_DATA: u32 = 2;
 
 impl TrialMachine {
+    /// Returns `true` if no attempt is alive and none is scheduled, and the trial has not ended.
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
     pub(super) fn restart_or_give_up(
         &mut self,
         now: Millis,

@@ -143,6 +143,22 @@ impl<'a> TrialController<'a> {
         self.link.is_some() || self.done.is_some()
     }
 
+    /// Returns `true` if no attempt is alive and none is scheduled.
+    pub(super) fn is_idle(&self) -> bool {
+        self.machine.is_idle()
+    }
+
+    /// Returns the outcome of a trial that had ended before this controller took over; `None` otherwise.
+    pub(super) fn outcome(&self) -> Option<DriveOutcome> {
+        let verdict = self.machine.verdict().filter(|_| self.done.is_none())?;
+        Some(self.ended(verdict.clone()))
+    }
+
+    fn ended(&self, verdict: Verdict) -> DriveOutcome {
+        let checkpoint = self.machine.newest_checkpoint().cloned();
+        DriveOutcome::Ended { verdict, checkpoint, attempts: self.machine.attempt().0 }
+    }
+
     /// Recovers an open attempt: reads the records that it left behind, or reconnects to it.
     ///
     /// With `may_give_up`, records on an unreachable host are given up after a while; otherwise that is an
@@ -177,8 +193,7 @@ impl<'a> TrialController<'a> {
                 self.fence_lost()?;
                 // A Ctrl-C received meanwhile is already satisfied.
                 self.drive.interrupts.acknowledge_all();
-                let checkpoint = self.machine.newest_checkpoint().cloned();
-                return Ok(DriveOutcome::Ended { verdict, checkpoint, attempts: self.machine.attempt().0 });
+                return Ok(self.ended(verdict));
             }
             if self.is_leaving || self.drive.options.detach && self.link.is_some() {
                 return self.leave();
