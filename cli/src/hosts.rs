@@ -8,6 +8,7 @@ use crate::trials::plan_of_trial;
 use crate::{slurm_job, this_host};
 use dtrain_protocol::{HostFacts, HostNetwork};
 use dtrain_recipes::{Bytes, Host, LauncherKind, Recipe, SshBackend, Subnet};
+use dtrain_runner::launch::HostList;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{ConnectReport, HostUnavailable, allow_connections, reach_all};
 use dtrain_runner::ledger::TrialDetails;
@@ -20,6 +21,67 @@ use std::path::PathBuf;
 pub(crate) fn connect_all(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
     let (hosts, unusable) = connect(context, recipe)?;
     if unusable.is_empty() { Ok(hosts) } else { Err(refusal(&unusable)) }
+}
+
+/// Connects to the hosts for which a recipe is planned: those that answer and are not drained, and as many as train.
+/// `Err` if they are too few to start. Empty for local training.
+pub(crate) fn connect_to_plan(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
+    let (mut hosts, unusable) = connect(context, recipe)?;
+    let drained = drained(context)?;
+    let failure = refusal_if_too_few(recipe, &hosts, &unusable, &drained);
+    failure.map_or(Ok(()), Err)?;
+    say_unusable(context, &unusable);
+    hosts.retain(|host| !drained.has(&host.name) && unusable.iter().all(|silent| silent.host != host.name));
+    hosts.truncate(recipe.cluster.host_count() as usize);
+    Ok(hosts)
+}
+
+/// Connects to all hosts of a recipe, also those that do not answer yet. `Err` if too few answer to start. Empty for
+/// local training.
+pub(crate) fn connect_to_start(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
+    let (hosts, unusable) = connect(context, recipe)?;
+    let failure = refusal_if_too_few(recipe, &hosts, &unusable, &drained(context)?);
+    failure.map_or(Ok(hosts), Err)
+}
+
+/// Reads the hosts that the user drained.
+pub(crate) fn drained(context: &Context) -> Result<HostList, CommandError> {
+    let path = context.home.drained();
+    HostList::read(&path).map_err(|error| {
+        CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", path.display()))
+            .cause(error.to_string())
+            .hint("`dtrain doctor` checks the state folder")
+    })
+}
+
+/// Returns the error if fewer hosts can be used than a run needs to start.
+fn refusal_if_too_few(
+    recipe: &Recipe,
+    hosts: &[RemoteHost],
+    unusable: &[HostUnavailable],
+    drained: &HostList,
+) -> Option<CommandError> {
+    let is_silent = |host: &RemoteHost| unusable.iter().any(|one| one.host == host.name);
+    let usable = hosts.iter().filter(|host| !is_silent(host) && !drained.has(&host.name)).count();
+    let needed = recipe.cluster.needed_to_start() as usize;
+    if hosts.is_empty() || usable >= needed {
+        return None;
+    }
+    let idle = hosts.iter().filter(|host| drained.has(&host.name));
+    let failure = idle.fold(refusal(unusable), |failure, host| {
+        let name = &host.name;
+        failure.cause(format!("{name}: it is drained; `dtrain drain {name} --lift` uses it again"))
+    });
+    let found = counted(usable as u64, "host");
+    Some(failure.cause(format!("{found} can be used, and {needed} are needed to start (`cluster.least`)")))
+}
+
+/// Names the hosts without which a run starts.
+fn say_unusable(context: &Context, unusable: &[HostUnavailable]) {
+    for HostUnavailable { host, error } in unusable {
+        let warning = context.out.paint.yellow("warning");
+        context.out.say(&format!("{warning}: {host} cannot be used: {}", error_chain(error)));
+    }
 }
 
 /// Connects to the hosts of a recipe that answer now. Empty for local training.
@@ -164,12 +226,18 @@ pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
 }
 
 fn refusal(unusable: &[HostUnavailable]) -> CommandError {
-    let hosts = counted(unusable.len() as u64, "host");
-    let failure = CommandError::new(ExitReason::Preflight, format!("{hosts} cannot be used"));
+    let message = match unusable.len() {
+        0 => "too few hosts can be used".to_owned(),
+        silent => format!("{} cannot be used", counted(silent as u64, "host")),
+    };
+    let failure = CommandError::new(ExitReason::Preflight, message);
     let failure = unusable.iter().fold(failure, |failure, HostUnavailable { host, error }| {
         failure.cause(format!("{host}: {}", error_chain(error)))
     });
     let names: Vec<&str> = unusable.iter().map(|one| one.host.as_str()).collect();
+    if names.is_empty() {
+        return failure;
+    }
     failure.hint(format!("`dtrain doctor {}` shows details", names.join(" ")))
 }
 

@@ -19,6 +19,7 @@
 //! No rule of training lives here; see `dtrain_planner` and `dtrain_worker` for those.
 
 mod args;
+mod attempt_plans;
 mod audit;
 mod begin_trial;
 mod checkpoint_sources;

@@ -145,7 +145,7 @@ pub(crate) fn plan_with_inputs(
     inputs: Option<&InputManifest>,
 ) -> Result<Plan, CommandError> {
     let samples = inputs.map(|inputs| (inputs.train_samples, inputs.valid_samples));
-    let mut others = hosts::connect_all(context, recipe)?;
+    let mut others = hosts::connect_to_plan(context, recipe)?;
     let host = hosts::facts(&mut others)?;
     if recipe.engine == TrainingEngine::Auto {
         let engines = engine_choice::installed(context, recipe, &host, &mut others);

@@ -1,9 +1,9 @@
 //! Supervision of a trial from start to end, with a progress display.
 
+use crate::attempt_plans::{assignments, predict};
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
-use crate::render::number::counted;
 use crate::render::plan::planned_training;
 use crate::render::progress::ProgressDisplay;
 use crate::run_mode::{RunMode, TrialRun};
@@ -12,19 +12,18 @@ use crate::trials::{history_failure, plan_of_trial};
 use crate::viewer::{self, ViewerExit};
 use crate::workdir::TrialWorkdir;
 use crate::{audit, hosts, signals, supervisor, this_host, trials};
-use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower_for_engine, rates_key};
-use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
-use dtrain_recipes::{Model, Samples, Tunable};
+use dtrain_planner::{Plan, rates_key};
+use dtrain_protocol::{Assignment, TrialId};
+use dtrain_recipes::{GrowthPolicy, Model};
 use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
-use dtrain_runner::driver::{self, DriveOutcome};
+use dtrain_runner::driver::{self, DriveOutcome, HostLimits};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_runner::{
     Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent,
 };
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,7 +175,7 @@ pub(crate) fn run_quietly(
 /// Connects to the hosts of a trial. Empty for local training.
 fn connect_hosts(context: &Context, task: &TrialRun<'_>) -> Result<Vec<RemoteHost>, CommandError> {
     match task.how {
-        RunMode::Start => hosts::connect_all(context, &task.plan.recipe),
+        RunMode::Start => hosts::connect_to_start(context, &task.plan.recipe),
         RunMode::Resume | RunMode::Attach | RunMode::Stop | RunMode::Supervise => {
             hosts::connect_answering(context, &task.plan.recipe)
         }
@@ -199,6 +198,7 @@ fn run(
         keep: task.plan.recipe.checkpoint.keep,
         killed_after: matches!(task.plan.recipe.model, Model::Command(_)).then_some(STOP_GRACE_PERIOD),
         lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.unreachable_timeout().0),
+        hosts: host_limits(task.plan),
         ..Options::default()
     };
     let trial = history.trial(task.trial, &|_| false).map_err(|error| history_failure(&error))?;
@@ -235,6 +235,7 @@ fn run(
         home: &context.home,
         trial: task.trial,
         lower: &spell_out,
+        predict: &|hosts| predict(task.plan, hosts, rates.as_ref()),
         programs: &programs,
         launcher,
         audit: Some(audit),
@@ -253,6 +254,18 @@ fn run(
         check_recorded(context, task)?;
     }
     Ok(ending)
+}
+
+/// Returns the limits of the number of hosts that train.
+fn host_limits(plan: &Plan) -> HostLimits {
+    let cluster = &plan.recipe.cluster;
+    // What a command has trained is lost with its process, unless it saves its own checkpoints.
+    let saves = !matches!(plan.recipe.model, Model::Command(_));
+    HostLimits {
+        least: cluster.least.unwrap_or(1),
+        most: cluster.host_count(),
+        grows: saves && cluster.grow == GrowthPolicy::Checkpoint,
+    }
 }
 
 /// Checks that the history has the recorded end of a trial; `Err` if it is missing.
@@ -286,62 +299,6 @@ fn saved_engine_step(history: &History, trial: &TrialDetails) -> Result<u64, Com
     Ok(saved.last().map(|sample| sample.step).or(continued).unwrap_or(0))
 }
 
-/// Returns the assignments of all ranks of an attempt: those of the plan, or of a new plan if fewer hosts
-/// answer.
-fn assignments(
-    task: &TrialRun<'_>,
-    rates: Option<&Rates>,
-    launching: &LaunchContext,
-) -> Result<Vec<Assignment>, String> {
-    let launch = AttemptSpec {
-        trial: task.trial.clone(),
-        attempt: launching.attempt,
-        checkpoints: launching.checkpoints.clone(),
-        resume: launching.from.clone(),
-        spent_seconds: launching.spent_seconds,
-    };
-    let planned = task.plan.host.hosts.get();
-    if launching.hosts >= planned {
-        return lower_for_engine(task.plan, task.plan.best(), &launch).map_err(|error| error.to_string());
-    }
-    let mut fewer = (1..=launching.hosts).rev().filter_map(NonZeroU32::new);
-    let plan = fewer.find_map(|hosts| replan_on_hosts(task.plan, hosts, rates).ok()).ok_or_else(|| {
-        let found = counted(launching.hosts.into(), "host");
-        format!("{found} of {planned} responded, and no layout fits on so few")
-    })?;
-    lower_for_engine(&plan, plan.best(), &launch).map_err(|error| error.to_string())
-}
-
-/// Plans the same training for fewer hosts: model and batch stay, the layout changes.
-fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Plan, PlanError> {
-    let best = &plan.best().candidate;
-    let mut recipe = plan.recipe.clone();
-    let is_foreign = matches!(recipe.model, Model::Command(_));
-    if !is_foreign {
-        recipe.train.batch = Tunable::Pinned(Samples(best.split.global()));
-        recipe.train.learning_rate = Tunable::Pinned(best.learning_rate);
-        // Validation keeps its number of samples, so that figures before and after are comparable.
-        recipe.validation.samples = Some(Samples(plan.best().run_length.validate_samples));
-    }
-    // A foreign command keeps its ranks per host; for built-in models the planner chooses the number.
-    let each = best.arrangement.layout.world() / plan.host.hosts.get();
-    recipe.cluster.ranks = is_foreign.then(|| each * hosts.get());
-    dtrain_planner::plan(&PlanRequest {
-        recipe: &recipe,
-        host: &HostFacts { hosts, ..plan.host.clone() },
-        group: None,
-        engine: None,
-        rates,
-        observations: &[],
-        corrections: &[],
-        data_root: plan.data_root.clone(),
-        train_samples: plan.train_samples,
-        valid_samples: plan.valid_samples,
-        seed: plan.seed,
-        program: &plan.program,
-    })
-}
-
 pub(crate) fn drive_failure(error: &DriveError, label: &str) -> CommandError {
     match error {
         DriveError::Busy { .. } => {
@@ -364,32 +321,5 @@ pub(crate) fn drive_failure(error: &DriveError, label: &str) -> CommandError {
         DriveError::Audit { .. } | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             CommandError::of(ExitReason::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dtrain_recipes::{CheckContext, ConfigLayer, Document, Source, check};
-
-    #[test]
-    fn a_command_on_fewer_hosts_keeps_the_values_of_its_recipe() {
-        let text = "[model]\nkind = \"command\"\nargv = [\"run\", \"{train.batch}\", \"{cluster.ranks}\"]\n\
-            [train]\nbatch = 64\n[cluster]\nranks = 4\n";
-        let document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, text)).expect("TOML");
-        let context = CheckContext { folder: "/".into(), name: "r".into() };
-        let recipe = check(&document, &context).expect("a recipe").recipe;
-        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::this_host::facts() };
-        let plan = dtrain_planner::plan(&PlanRequest {
-            data_root: "/".into(),
-            seed: 1,
-            program: "test",
-            ..PlanRequest::new(&recipe, &host)
-        });
-        let fewer =
-            replan_on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");
-        let Model::Command(command) = &fewer.recipe.model else { panic!("it is a command") };
-        let argv = dtrain_planner::planning::foreign::command_with_values(&fewer, fewer.best(), command).argv;
-        assert_eq!(argv, ["run", "64", "2"]);
     }
 }

@@ -105,16 +105,17 @@ impl TrialWorkdir {
             let what = format!("cannot write {}", folder.workdir().display());
             CommandError::new(ExitReason::Infrastructure, what).cause(error.to_string())
         })?;
-        send_to_all(context.out, task.how, &snapshot, hosts)?;
+        let needed = task.plan.recipe.cluster.needed_to_start() as usize;
+        send_to_all(context.out, (task.how, needed), &snapshot, hosts)?;
         Ok(Some(Self { digest, snapshot: Some(Arc::new(snapshot)) }))
     }
 }
 
-/// Sends the folder to all hosts at the same time. Hosts of a resumed trial may be away; they get it when they are
-/// back.
+/// Sends the folder to all hosts at the same time. A trial starts if `needed` of them have it. The others get it when
+/// they are back.
 fn send_to_all(
     out: Output,
-    how: RunMode,
+    (how, needed): (RunMode, usize),
     snapshot: &WorkdirSnapshot,
     hosts: &mut [RemoteHost],
 ) -> Result<(), CommandError> {
@@ -147,7 +148,7 @@ fn send_to_all(
             Err(reason) => failed.push(format!("{name}: {reason}")),
         }
     }
-    if how == RunMode::Start && !failed.is_empty() {
+    if how == RunMode::Start && names.len() - failed.len() < needed {
         let failure =
             CommandError::new(ExitReason::Preflight, "the recipe's folder cannot be sent to every host");
         return Err(failed.into_iter().fold(failure, CommandError::cause));

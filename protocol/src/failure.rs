@@ -40,6 +40,9 @@ pub enum Failure {
         /// Name of the host; `None` for the leader's, which does not know its own name.
         host: Option<String>,
     },
+    /// The controller ended the attempt, so that the next one runs on other hosts. All ranks finished their step and
+    /// saved.
+    Regrouped,
     /// One of several hosts cannot save checkpoints, because its disk is full or fails.
     Storage {
         /// Name of the host; `None` for the leader's, which does not know its own name.
@@ -125,6 +128,7 @@ impl std::fmt::Display for Failure {
                 let host = host.as_deref().unwrap_or("the host of the leader");
                 write!(f, "{host} leaves: its agent was asked to end (SIGTERM)")
             }
+            Self::Regrouped => f.write_str("the trial continues on other hosts"),
             Self::Storage { host, detail } => {
                 let host = host.as_deref().unwrap_or("the host of the leader");
                 write!(f, "{host} cannot save checkpoints: {detail}")

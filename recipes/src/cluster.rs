@@ -47,6 +47,16 @@ pub struct Cluster {
     /// minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_timeout: Option<Seconds>,
+    /// Number of hosts, at least 1, that must answer for a run to start or continue; `None` for all that are no spares
+    /// at the start, and for one afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least: Option<u32>,
+    /// Number of hosts that stand by and take the places of hosts that are lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spares: u32,
+    /// When a run takes more hosts, such as one that is back.
+    #[serde(default, skip_serializing_if = "GrowthPolicy::is_usual")]
+    pub grow: GrowthPolicy,
     /// The files of the recipe's folder that are sent to every host; `None` if hosts have the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Workdir>,
@@ -67,12 +77,23 @@ impl Cluster {
         self.workdir.as_ref().filter(|_| self.launcher == LauncherKind::Ssh)
     }
 
-    /// Returns the number of hosts that train: the listed hosts, the nodes of a Slurm job, or 1 for this
-    /// machine.
+    /// Returns the number of hosts that must answer for a run to start.
+    pub fn needed_to_start(&self) -> u32 {
+        self.least.unwrap_or_else(|| self.host_count())
+    }
+
+    /// Returns the number of hosts that train: the listed hosts or the nodes of a Slurm job without the spares, or 1 for
+    /// this machine.
     pub fn host_count(&self) -> u32 {
         let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
-        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(nodes)
+        let all = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(nodes);
+        all.saturating_sub(self.spares).max(1)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it")]
+fn is_zero(spares: &u32) -> bool {
+    *spares == 0
 }
 
 fn one() -> u32 {
@@ -105,6 +126,24 @@ keyword_enum! {
         Ssh2 = "ssh2",
         /// The program `ssh` with the user's configuration.
         OpenSsh = "openssh",
+    }
+}
+
+keyword_enum! {
+    /// When a run takes more hosts than its attempt has, such as one that is back.
+    #[derive(Default)]
+    pub enum GrowthPolicy {
+        /// After a checkpoint, if the rest of the run gains more time than the restart costs.
+        #[default]
+        Checkpoint = "checkpoint",
+        /// Only when an attempt ends for another reason.
+        Never = "never",
+    }
+}
+
+impl GrowthPolicy {
+    fn is_usual(&self) -> bool {
+        *self == Self::Checkpoint
     }
 }
 
@@ -173,6 +212,9 @@ impl Default for Cluster {
             price: None,
             slots: 1,
             unreachable_timeout: None,
+            least: None,
+            spares: 0,
+            grow: GrowthPolicy::Checkpoint,
             network: None,
             slurm: None,
             workdir: None,

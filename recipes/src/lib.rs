@@ -45,7 +45,7 @@ pub mod workdir;
 
 pub use architecture::{Activation, Family, Norm, Positions, RotaryScalingKind};
 pub use check::{CheckContext, CheckedRecipe, FilePattern, ResolvedValue, check};
-pub use cluster::{Cluster, Devices, Host, LauncherKind, Slurm, SshBackend};
+pub use cluster::{Cluster, Devices, GrowthPolicy, Host, LauncherKind, Slurm, SshBackend};
 pub use custom_model::{CustomModel, InputSignature, Outline, PartOutline};
 pub use data::{
     Columns, Data, DataFormat, DataKind, Documents, LossOn, Separator, Tokenizer, ValidationSource,

@@ -257,4 +257,6 @@ pub enum AgentRequest {
     },
     /// Finish the current step, save a checkpoint, and end.
     Stop,
+    /// Finish the current step, save a checkpoint, and end, so that the next attempt runs on other hosts.
+    Regroup,
 }

@@ -45,6 +45,11 @@ impl Home {
         self.0.join("history.db")
     }
 
+    /// Returns the path of the list of hosts that the user drained, one per line; see [`crate::launch::HostList`].
+    pub fn drained(&self) -> PathBuf {
+        self.0.join("drained")
+    }
+
     /// Returns the state folder of the host `name`, below this one, which several hosts share.
     pub fn host(&self, name: &str) -> Self {
         Self(self.hosts().join(name))
@@ -195,7 +200,7 @@ impl TrialFolder {
     }
 
     /// Returns the path of the list of hosts that a user declared lost for this trial, one per line; see
-    /// [`crate::launch::FencedHosts`].
+    /// [`crate::launch::HostList`].
     pub fn fenced(&self) -> PathBuf {
         self.0.join("fenced")
     }

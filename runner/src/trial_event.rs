@@ -83,6 +83,36 @@ pub enum ControllerStatus {
         /// Name of the host.
         host: String,
     },
+    /// Hosts that answer take part from now on: the attempt saves and ends, and the next one uses them too.
+    Growing {
+        /// Names of the hosts that are added.
+        added: Vec<String>,
+        /// Number of the hosts from now on.
+        hosts: u32,
+        /// Seconds by which the rest of the training gets shorter; `None` if it has no known end.
+        gained_seconds: Option<f64>,
+        /// Seconds that the restart takes, as measured before or assumed.
+        restart_seconds: f64,
+    },
+    /// Hosts that answer stay idle, because the restart would take longer than it gains.
+    NotGrowing {
+        /// Names of the idle hosts.
+        idle: Vec<String>,
+        /// Seconds by which the rest of the training would get shorter.
+        gained_seconds: f64,
+        /// Seconds that the restart takes, as measured before or assumed.
+        restart_seconds: f64,
+    },
+    /// Hosts are drained: the attempt saves and ends, and the next one does not use them.
+    Draining {
+        /// Names of the drained hosts.
+        hosts: Vec<String>,
+    },
+    /// All hosts of the attempt are drained, and no other answers: it continues on them.
+    AllDrained {
+        /// Names of the drained hosts.
+        hosts: Vec<String>,
+    },
     /// The user interrupted a wait: the operation is given up, or ended as soon as its hosts answer.
     Interrupted,
     /// The attempt is gone, but its spool cannot be read now; the controller tries again.
@@ -214,6 +244,10 @@ impl TrialEvent {
                 | ControllerStatus::Fenced { .. }
                 | ControllerStatus::Unfenced { .. }
                 | ControllerStatus::Interrupted
+                | ControllerStatus::Growing { .. }
+                | ControllerStatus::NotGrowing { .. }
+                | ControllerStatus::Draining { .. }
+                | ControllerStatus::AllDrained { .. }
                 | ControllerStatus::HostsExcluded { .. }
                 | ControllerStatus::CommitFailed { .. }
                 | ControllerStatus::LossSpike { .. }

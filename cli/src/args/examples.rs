@@ -65,6 +65,14 @@ pub(super) const WATCH_EXAMPLE: &str = "Examples:
 
 Any number of terminals can watch; nothing is changed, and q leaves everything running. ? lists the keys.";
 
+pub(super) const DRAIN_EXAMPLE: &str = "\
+Examples:
+  dtrain drain gpu-03
+  dtrain drain gpu-03 --lift
+
+Each running trial that uses the host saves a checkpoint and goes on with its other hosts; the command waits until the
+host is free. No trial uses it until the drain is lifted.";
+
 pub(super) const FENCE_EXAMPLE: &str = "\
 Examples:
   dtrain fence last gpu-03

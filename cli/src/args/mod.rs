@@ -26,7 +26,7 @@ pub(crate) use train::{
     RecipeTemplate, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
+    AuditArgs, CompareArgs, DrainArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
     HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, RunningArgs, ShowArgs, TrialArgs,
     WatchArgs,
 };
@@ -37,9 +37,9 @@ use crate::exit_code::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use examples::{
-    CHECK_EXAMPLE, DATA_EXAMPLE, DOCTOR_EXAMPLE, ESTIMATE_EXAMPLE, EXPORT_EXAMPLE, FENCE_EXAMPLE, GC_EXAMPLE,
-    HISTORY_EXAMPLE, HOSTS_EXAMPLE, PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE,
-    WATCH_EXAMPLE,
+    CHECK_EXAMPLE, DATA_EXAMPLE, DOCTOR_EXAMPLE, DRAIN_EXAMPLE, ESTIMATE_EXAMPLE, EXPORT_EXAMPLE,
+    FENCE_EXAMPLE, GC_EXAMPLE, HISTORY_EXAMPLE, HOSTS_EXAMPLE, PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE,
+    RUN_EXAMPLE, TUNE_EXAMPLE, WATCH_EXAMPLE,
 };
 use std::path::{Path, PathBuf};
 
@@ -132,6 +132,10 @@ pub(crate) enum CommandArgs {
     /// Stop a running trial after its current step and a checkpoint
     #[command(after_help = "Example:\n  dtrain stop")]
     Stop(RunningArgs),
+
+    /// Let running trials save and go on without a host, and use it no more
+    #[command(after_help = DRAIN_EXAMPLE)]
+    Drain(DrainArgs),
 
     /// Count a host as lost, so that a trial continues without it
     #[command(after_help = FENCE_EXAMPLE)]

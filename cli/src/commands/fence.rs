@@ -10,7 +10,7 @@ use dtrain_protocol::{AttemptId, TrialId};
 use dtrain_recipes::{Cluster, Host, LauncherKind};
 use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::driver;
-use dtrain_runner::launch::FencedHosts;
+use dtrain_runner::launch::HostList;
 use serde::Serialize;
 
 /// JSON document that `dtrain fence --json` prints.
@@ -51,12 +51,12 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> CommandResult {
         unreachable: None,
     };
     if args.lift {
-        if !FencedHosts::lift(&folder, name).map_err(failed)? {
+        if !HostList::remove(&folder.fenced(), name).map_err(failed)? {
             return Err(CommandError::new(ExitReason::Usage, format!("{name} is not fenced for {label}")));
         }
         context.out.say(&format!("{name} can be used for {label} again, from its next attempt on"));
     } else {
-        folder.create().and_then(|()| FencedHosts::add(&folder, name)).map_err(failed)?;
+        folder.create().and_then(|()| HostList::add(&folder.fenced(), name)).map_err(failed)?;
         let audit = audit::audit_log_for(context, &trial, &carried)?.for_host(name);
         audit::try_append(context, &audit, AuditedAction::Fence);
         let before = AttemptId(trial.attempts.last().map_or(0, |attempt| attempt.number.0) + 1);

@@ -4,6 +4,7 @@ use crate::args::HostsCommand;
 use crate::command_error::{CommandError, CommandResult};
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::hosts::drained;
 use crate::render::number::{counted, remaining};
 use crate::render::table::{StyledText, TableColumn, TextRole, age, table};
 use crate::trials::{self, history_failure};
@@ -34,6 +35,8 @@ struct HostRow {
     /// Time of the host's last answer, in milliseconds since the Unix epoch; `null` if it never answered.
     seen_ms: Option<u64>,
     excluded: Option<ExcludedHost>,
+    /// True if the host is drained, and used by no trial.
+    drained: bool,
     /// Strikes against the host within the last week, oldest first.
     strikes: Vec<Strike>,
 }
@@ -50,7 +53,7 @@ fn list(context: &Context) -> CommandResult {
     let out = context.out;
     let style = out.style();
     let rows = if context.home.history().exists() {
-        rows(&trials::read_history(context)?, style.now_ms)?
+        rows(context, &trials::read_history(context)?, style.now_ms)?
     } else {
         Vec::new()
     };
@@ -70,9 +73,19 @@ fn list(context: &Context) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-fn rows(history: &History, now_ms: u64) -> Result<Vec<HostRow>, CommandError> {
+fn rows(context: &Context, history: &History, now_ms: u64) -> Result<Vec<HostRow>, CommandError> {
     let mut all: BTreeMap<String, HostRow> = BTreeMap::new();
-    let row = |host: &str| HostRow { host: host.into(), seen_ms: None, excluded: None, strikes: Vec::new() };
+    let list = drained(context)?;
+    let row = |host: &str| HostRow {
+        host: host.into(),
+        seen_ms: None,
+        excluded: None,
+        drained: list.has(host),
+        strikes: Vec::new(),
+    };
+    for host in list.names() {
+        all.insert(host.to_owned(), row(host));
+    }
     for KnownHost { name, seen_ms } in history.hosts().map_err(|error| history_failure(&error))? {
         all.insert(name.clone(), HostRow { seen_ms: Some(seen_ms), ..row(&name) });
     }
@@ -93,6 +106,9 @@ fn rows(history: &History, now_ms: u64) -> Result<Vec<HostRow>, CommandError> {
 fn line(row: &HostRow, now_ms: u64) -> Vec<StyledText> {
     let seen = row.seen_ms.map_or("never".into(), |at| age(at, now_ms));
     let (left_out, why) = match (&row.excluded, row.strikes.last()) {
+        _ if row.drained => {
+            ("drained".to_owned(), format!("`dtrain drain {} --lift` uses it again", row.host))
+        }
         (Some(one), _) => (remaining(one.until_ms, now_ms), format!("{}: {}", one.cause.words(), one.detail)),
         (None, Some(last)) => (String::new(), format!("{}: {}", last.cause.words(), last.detail)),
         (None, None) => (String::new(), String::new()),
@@ -111,7 +127,7 @@ fn forgive(context: &Context, host: &str) -> CommandResult {
     // Opened for reading first, so that a missing history is not created.
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
-    let is_known = rows(&history, context.out.style().now_ms)?.iter().any(|row| row.host == host);
+    let is_known = rows(context, &history, context.out.style().now_ms)?.iter().any(|row| row.host == host);
     if !is_known {
         return Err(CommandError::new(ExitReason::Usage, format!("no host named {host} was ever used"))
             .hint("`dtrain hosts` lists them"));

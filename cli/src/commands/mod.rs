@@ -8,6 +8,7 @@ mod compare;
 mod completions;
 mod data;
 mod doctor;
+mod drain;
 mod engine;
 mod estimate;
 mod export;
@@ -127,6 +128,7 @@ fn dispatch(context: &Context, command: CommandArgs) -> CommandResult {
         CommandArgs::Stop(args) => resume::stop(context, &args),
         CommandArgs::Watch(args) => watch::run(context, &args),
         CommandArgs::Audit(args) => audit::run(context, &args),
+        CommandArgs::Drain(args) => drain::run(context, &args),
         CommandArgs::Fence(args) => fence::run(context, &args),
         CommandArgs::Logs(args) => logs::run(context, &args),
         CommandArgs::History(args) => history::run(context, &args),

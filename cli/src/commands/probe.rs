@@ -33,7 +33,7 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> CommandResult {
     }
     let samples = rates::count_samples(context, &loaded)?.map(|(train, _)| train);
     let mut history = trials::open_history(context)?;
-    let mut others = hosts::connect_all(context, recipe)?;
+    let mut others = hosts::connect_to_plan(context, recipe)?;
     let host = hosts::facts(&mut others)?;
     let settled = rates::cached_or_measured_rates(
         context,

@@ -271,7 +271,7 @@ fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec
         LauncherKind::Local => this_host::facts(),
         // Hosts of a data-sheet plan were never measured.
         LauncherKind::Ssh | LauncherKind::Slurm if plan.is_estimated() => {
-            hosts::facts(&mut hosts::connect_all(context, &plan.recipe)?)?
+            hosts::facts(&mut hosts::connect_to_plan(context, &plan.recipe)?)?
         }
         // Changes of other hosts are found when they are connected.
         LauncherKind::Ssh | LauncherKind::Slurm => return Ok(Vec::new()),

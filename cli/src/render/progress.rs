@@ -238,6 +238,33 @@ impl ProgressDisplay {
                 self.warning(),
                 self.trial
             )),
+            ControllerStatus::Growing { added, hosts, gained_seconds, restart_seconds } => {
+                let gain = gained_seconds.map_or_else(
+                    || "makes the rest faster".to_owned(),
+                    |gained| format!("gains {} of the rest", seconds(gained)),
+                );
+                self.say(&format!(
+                    "{} can take part: going on with {} after a checkpoint, which {gain}; the restart takes about {}",
+                    added.join(", "),
+                    counted(u64::from(*hosts), "host"),
+                    seconds(*restart_seconds)
+                ));
+            }
+            ControllerStatus::NotGrowing { idle, gained_seconds, restart_seconds } => self.say(&format!(
+                "{} can take part, and stays idle: it would gain {} of the rest, and the restart takes about {}",
+                idle.join(", "),
+                seconds(*gained_seconds),
+                seconds(*restart_seconds)
+            )),
+            ControllerStatus::Draining { hosts } => {
+                let is = if hosts.len() == 1 { "is" } else { "are" };
+                self.say(&format!("{} {is} drained: going on without after a checkpoint", hosts.join(", ")));
+            }
+            ControllerStatus::AllDrained { hosts } => self.say(&format!(
+                "{}: all hosts of the run are drained ({}), and it goes on there until another one can take part",
+                self.warning(),
+                hosts.join(", ")
+            )),
             ControllerStatus::Interrupted => self.say("interrupted; ending what is under way"),
             ControllerStatus::SpoolUnavailable { attempt, reason, seconds: left } => self.say(&format!(
                 "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",

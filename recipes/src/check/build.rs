@@ -282,6 +282,9 @@ fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
         price: values.real("cluster.price"),
         network: values.text("cluster.network").and_then(|text| text.parse().ok()),
         unreachable_timeout: values.real("cluster.unreachable_timeout").map(Seconds),
+        least: values.count("cluster.least"),
+        spares: values.count("cluster.spares")?,
+        grow: values.one_of("cluster.grow")?,
         workdir: if values.flag("cluster.workdir.send")? { Some(workdir(values)?) } else { None },
         gpu: gpu_facts(values),
     })

@@ -4,7 +4,7 @@ use super::CheckContext;
 use super::parsed::ParsedValue;
 use super::values::ParsedValues;
 use crate::architecture::{Activation, Family, Norm, Positions, RotaryScalingKind};
-use crate::cluster::{Devices, LauncherKind, SshBackend};
+use crate::cluster::{Devices, GrowthPolicy, LauncherKind, SshBackend};
 use crate::data::{DataKind, LossOn};
 use crate::decoder::{AdaptedLayers, NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
@@ -53,6 +53,8 @@ pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
     values.or("cluster.launcher", ParsedValue::of(LauncherKind::Local));
     values.or("cluster.ranks", ParsedValue::Auto);
     values.or("cluster.devices", ParsedValue::of(Devices::Auto));
+    values.or("cluster.spares", ParsedValue::Whole(0));
+    values.or("cluster.grow", ParsedValue::of(GrowthPolicy::Checkpoint));
     workdir(values);
     match values.one_of("cluster.launcher") {
         Some(LauncherKind::Ssh) => values.or("cluster.transport", ParsedValue::of(SshBackend::Ssh2)),

@@ -2,7 +2,7 @@
 
 use super::{Key, Kind, LARGEST_WHOLE, Requirement, ValueType};
 use crate::architecture::{Activation, Family, Norm, Positions, RotaryScalingKind};
-use crate::cluster::{Devices, LauncherKind, SshBackend};
+use crate::cluster::{Devices, GrowthPolicy, LauncherKind, SshBackend};
 use crate::data::{DataKind, LossOn};
 use crate::decoder::AdaptedLayers;
 use crate::gpu_facts::GpuLink;
@@ -334,6 +334,12 @@ pub const KEYS: &[Key] = keys![
         "Network over which the hosts of a run communicate with each other, such as `10.0.0.0/16`";
     "cluster.unreachable_timeout", ValueType::Time, Optional("10 min"), ANY,
         "How long the hosts of a run may be out of reach before the one that leads is given up for lost";
+    "cluster.least", Whole(1, 100_000), Optional("all but the spares at the start, then one"), ANY,
+        "Number of hosts that must answer for a run to start, and to continue";
+    "cluster.spares", Whole(0, 100_000), Default("0"), ANY,
+        "Number of hosts that stand by and take the places of hosts that are lost";
+    "cluster.grow", one_of::<GrowthPolicy>(), Default("\"checkpoint\""), ANY,
+        "When a run takes more hosts, such as one that is back: after a checkpoint if that saves time, or never";
     "cluster.workdir.send", ValueType::Flag, Default("true with another key of `workdir`, otherwise false"), ANY,
         "Whether the recipe's folder is sent to every host, where programs run in it; `workdir = true` for short";
     "cluster.workdir.exclude", ValueType::Texts, Optional("what git tracks or does not ignore is sent"), ANY,

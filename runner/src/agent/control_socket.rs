@@ -105,6 +105,7 @@ fn serve_controller(
                 });
             }
             Ok(AgentRequest::Stop) => drop(inbox.send(InboxMessage::Stop)),
+            Ok(AgentRequest::Regroup) => drop(inbox.send(InboxMessage::Regroup)),
             Err(_) => return Ok(()),
         }
     }

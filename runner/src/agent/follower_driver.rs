@@ -112,9 +112,10 @@ impl<'a> FollowerDriver<'a> {
                 HostInput::OutputClosed { rank, garbled, last }
             }
             InboxMessage::Done(message) => HostInput::Done(message),
-            InboxMessage::LeaderConnected(_) | InboxMessage::Follower(..) | InboxMessage::Stop => {
-                return Ok(());
-            }
+            InboxMessage::LeaderConnected(_)
+            | InboxMessage::Follower(..)
+            | InboxMessage::Stop
+            | InboxMessage::Regroup => return Ok(()),
         };
         self.step(input)
     }

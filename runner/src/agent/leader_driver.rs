@@ -244,6 +244,7 @@ impl<'a> LeaderDriver<'a> {
     fn handle_message(&mut self, message: InboxMessage) {
         match message {
             InboxMessage::Stop => self.queue.push_back(AttemptInput::Stop),
+            InboxMessage::Regroup => self.queue.push_back(AttemptInput::Regroup),
             InboxMessage::Follower(host, LinkEvent::Message(message)) => {
                 self.queue.push_back(AttemptInput::Host(host, message));
             }

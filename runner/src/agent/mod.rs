@@ -77,6 +77,8 @@ enum InboxMessage {
     },
     /// A controller asks the ranks to stop.
     Stop,
+    /// A controller asks the ranks to stop, so that the next attempt runs on other hosts.
+    Regroup,
     /// To the leader: a message from the agent of the host with this index.
     Follower(u32, LinkEvent<HostMessage>),
     /// The leader has connected with a follower.

@@ -51,6 +51,11 @@ impl AgentConnection {
         drop(frame::write(&mut self.requests, &AgentRequest::Stop));
     }
 
+    /// Asks the ranks to stop, so that the next attempt runs on other hosts.
+    pub(super) fn ask_to_regroup(&mut self) {
+        drop(frame::write(&mut self.requests, &AgentRequest::Regroup));
+    }
+
     /// Returns the load of the host, sampled since the last call.
     pub(super) fn take_load(&self) -> Vec<MetricPoint> {
         let Some(load) = &self.load else { return Vec::new() };

@@ -40,6 +40,8 @@ pub struct Drive<'a> {
     pub trial: &'a TrialId,
     /// Lowers the plan for an attempt to the assignments of its ranks; `Err` says why that is impossible.
     pub lower: &'a dyn Fn(&LaunchContext) -> Result<Vec<Assignment>, String>,
+    /// Predicts the steps of the training on a number of hosts; `None` if that is impossible.
+    pub predict: &'a dyn Fn(u32) -> Option<HostsPrediction>,
     /// Programs of agents and ranks.
     pub programs: &'a Programs,
     /// Launcher of agents on several hosts; `None` for this machine.
@@ -69,6 +71,26 @@ pub struct LaunchContext {
     pub checkpoints: PathBuf,
     /// Number of usable hosts: every [`dtrain_protocol::Placement::host`] must be below it.
     pub hosts: u32,
+}
+
+/// Prediction of the steps of a training on a number of hosts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostsPrediction {
+    /// Number of hosts that the layout uses.
+    pub hosts: u32,
+    /// Time of a step, in seconds.
+    pub step_seconds: f64,
+}
+
+/// Limits of the number of hosts of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLimits {
+    /// Number of hosts below which no attempt is launched, at least 1.
+    pub least: u32,
+    /// Number of hosts above which the others are spares.
+    pub most: u32,
+    /// True if a running attempt may end so that the next one uses more hosts.
+    pub grows: bool,
 }
 
 /// Programs that a driver starts.
@@ -105,6 +127,8 @@ pub struct Options {
     pub patience: Duration,
     /// Longest time without any reachable host of an attempt before the leader is given up as lost.
     pub lost_after: Duration,
+    /// Limits of the number of hosts.
+    pub hosts: HostLimits,
     /// Time that ranks have to stop before their agent kills them, to be shown to the user;
     /// [`crate::control_protocol::STOP_GRACE_PERIOD`] for a foreign program, `None` otherwise.
     pub killed_after: Option<Duration>,
@@ -124,7 +148,8 @@ impl Default for Options {
         let (detach, stop) = (false, false);
         let (on_interrupt, link) = (OnInterrupt::Stop, LinkChoice::SharedMemory);
         let (patience, lost_after) = (Duration::from_secs(30), Duration::from_secs(600));
-        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after, killed_after: None }
+        let hosts = HostLimits { least: 1, most: u32::MAX, grows: false };
+        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after, hosts, killed_after: None }
     }
 }
 

@@ -6,18 +6,16 @@
 //! holds ranks for the leader and ends with it.
 
 mod checkpoint_placement;
+mod pool;
 
 use super::cancellation::CancellationToken;
-use super::fenced_hosts::FencedHosts;
 use super::fencing::Fencing;
+use super::host_list::HostList;
 use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
 use super::relay::RemoteHost;
 use super::timeouts::{ANSWER_TIMEOUT, FOLLOWER_START_TIMEOUT, LAUNCH_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
-use super::{
-    AgentContact, AvailableHosts, FencedAgent, FencingReport, HostPool, Launcher, LocalLauncher,
-    SpoolUnreadable,
-};
+use super::{AgentContact, HostPool, Launcher, LocalLauncher, SpoolUnreadable};
 use crate::certificates::agent_certificates;
 use crate::control_protocol::{
     AgentCard, AgentIdentity, AgentOrder, FollowerOrder, LaunchError, OtherHost, PeerAddress, Program,
@@ -27,7 +25,6 @@ use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::workdir::WorkdirSnapshot;
 use dtrain_protocol::{AttemptId, RankTransport, TlsIdentity, TrialId};
-use std::collections::BTreeSet;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -139,9 +136,9 @@ impl ClusterLauncher {
         if self.given_up.is_some() { &[] } else { &self.active }
     }
 
-    fn fences(&self) -> FencedHosts {
+    fn fences(&self) -> HostList {
         // If the file cannot be read, no host is left out: a fenced host that answers is no danger.
-        FencedHosts::read(&self.folder).unwrap_or_default()
+        HostList::read(&self.folder.fenced()).unwrap_or_default()
     }
 
     /// Returns the reason why an attempt's leader counts as lost; `None` if it does not.
@@ -321,77 +318,5 @@ impl Launcher for ClusterLauncher {
         let trial = self.trial.clone();
         let killed = self.ask_all(&self.active, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
         killed.iter().all(|gone| *gone == Ok(true))
-    }
-}
-
-impl HostPool for ClusterLauncher {
-    fn available_hosts(&mut self) -> AvailableHosts {
-        let fences = self.fences();
-        let (fenced, all): (Vec<usize>, Vec<usize>) =
-            (0..self.hosts.len()).partition(|host| fences.has(self.name(*host)));
-        let patience = if self.usable.is_empty() { ANSWER_TIMEOUT } else { REPEAT_ANSWER_TIMEOUT };
-        let answers = self.ask_all(&all, patience, RemoteHost::address);
-        let answering = all.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        self.usable = answering.map(|(host, _)| host).collect();
-        let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
-        let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
-        let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
-        AvailableHosts {
-            hosts,
-            names,
-            away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect(),
-        }
-    }
-
-    fn deprioritize(&mut self, hosts: &[String]) {
-        let place = |host: &usize| hosts.iter().position(|last| last == self.name(*host));
-        let mut usable = self.usable.clone();
-        usable.sort_by_key(place);
-        self.usable = usable;
-    }
-
-    fn suspect(&mut self, host: &str) {
-        self.hosts.iter().filter(|known| known.name == host).for_each(PolledHost::suspect);
-    }
-
-    fn give_up(&mut self, attempt: AttemptId) -> bool {
-        let reason = format!("{} was given up", self.leader().name);
-        self.given_up = Some((attempt, reason));
-        true
-    }
-
-    fn mirrored_spool(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>> {
-        let mirror = self.active.get(1).filter(|_| self.shared.is_none())?;
-        let trial = self.trial.clone();
-        let asked = self.hosts[*mirror].ask(move |host| host.spool_remainder(&trial, attempt, from, true));
-        let mirrored = asked.answer(ANSWER_TIMEOUT).ok()?;
-        Some(Box::new(BufReader::new(mirrored)))
-    }
-
-    fn fence_returned(&mut self, before: AttemptId) -> Vec<FencedAgent> {
-        if self.shared.is_some() {
-            return Vec::new();
-        }
-        let spared = self.spared().to_vec();
-        self.fencing.ask_others(&self.trial, before, &self.hosts, &spared);
-        self.fencing.take_fenced(&self.hosts)
-    }
-
-    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport {
-        let spared = self.spared();
-        let is_asked = |host: &usize| !spared.contains(host) && lost.contains(self.name(*host));
-        let asked: Vec<usize> = (0..self.hosts.len()).filter(is_asked).collect();
-        let trial = self.trial.clone();
-        let answers = self.ask_all(&asked, ANSWER_TIMEOUT, move |host| host.fence(&trial, before));
-        let mut report = FencingReport::default();
-        for (host, answer) in asked.into_iter().zip(answers) {
-            let host = self.name(host).to_owned();
-            match answer {
-                Ok(None) => {}
-                Ok(Some(attempt)) => report.fenced.push(FencedAgent { host, attempt }),
-                Err(_) => report.unanswered.push(host),
-            }
-        }
-        report
     }
 }

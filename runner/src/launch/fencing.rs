@@ -1,9 +1,10 @@
-//! Fencing: kills the agents of older attempts on hosts that come back after they were lost.
+//! Hosts outside the attempt: agents of older attempts are killed there once they answer, and those that keep answering
+//! may take part again.
 
-use super::FencedAgent;
 use super::host_query::{HostQuery, PolledHost};
+use super::{FencedAgent, IdleHost};
 use dtrain_protocol::{AttemptId, TrialId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Time between two rounds of questions to hosts outside the attempt.
@@ -12,9 +13,11 @@ const ASK_EVERY: Duration = Duration::from_secs(3);
 /// State of the fencing of a trial's hosts: the questions asked and answered.
 #[derive(Default)]
 pub(super) struct Fencing {
-    /// For each host by index, an attempt: no earlier attempt runs on the host.
-    done: BTreeMap<usize, AttemptId>,
-    asked: Vec<(usize, AttemptId, HostQuery<Option<AttemptId>>)>,
+    /// For each host outside the attempt by index, the time since which it has answered each question.
+    answers_since: BTreeMap<usize, Instant>,
+    /// Indices of the hosts outside the attempt that once did not answer.
+    were_away: BTreeSet<usize>,
+    asked: Vec<(usize, HostQuery<Option<AttemptId>>)>,
     asked_at: Option<Instant>,
 }
 
@@ -31,27 +34,44 @@ impl Fencing {
             return;
         }
         self.asked_at = Some(Instant::now());
-        let is_due = |host: &usize| {
-            !active.contains(host)
-                && self.done.get(host).is_none_or(|done| *done < attempt)
-                && self.asked.iter().all(|(asked, ..)| asked != host)
-        };
+        self.answers_since.retain(|host, _| !active.contains(host));
+        self.were_away.retain(|host| !active.contains(host));
+        let is_due =
+            |host: &usize| !active.contains(host) && self.asked.iter().all(|(asked, _)| asked != host);
         let due: Vec<usize> = (0..hosts.len()).filter(is_due).collect();
         for host in due {
             let trial = trial.clone();
             let question = hosts[host].ask(move |host| host.fence(&trial, attempt));
-            self.asked.push((host, attempt, question));
+            self.asked.push((host, question));
         }
+    }
+
+    /// Returns the hosts outside the attempt that answered the last question.
+    pub(super) fn idle_hosts(&self, hosts: &[PolledHost]) -> Vec<IdleHost> {
+        let idle = |(host, since): (&usize, &Instant)| IdleHost {
+            name: hosts[*host].name.clone(),
+            answers_for: since.elapsed(),
+            was_away: self.were_away.contains(host),
+        };
+        self.answers_since.iter().map(idle).collect()
     }
 
     /// Returns the agents that were found and killed since the last call.
     pub(super) fn take_fenced(&mut self, hosts: &[PolledHost]) -> Vec<FencedAgent> {
-        let (mut found, done) = (Vec::new(), &mut self.done);
-        self.asked.retain(|(host, before, question)| {
-            let Some(answer) = question.try_answer() else { return true };
-            if let Ok(ended) = answer {
-                done.insert(*host, *before);
-                found.extend(ended.map(|attempt| FencedAgent { host: hosts[*host].name.clone(), attempt }));
+        let mut found = Vec::new();
+        let Self { answers_since, were_away, asked, .. } = self;
+        asked.retain(|(host, question)| {
+            match question.try_answer() {
+                None => return true,
+                Some(Ok(ended)) => {
+                    answers_since.entry(*host).or_insert_with(Instant::now);
+                    let name = &hosts[*host].name;
+                    found.extend(ended.map(|attempt| FencedAgent { host: name.clone(), attempt }));
+                }
+                Some(Err(_)) => {
+                    answers_since.remove(host);
+                    were_away.insert(*host);
+                }
             }
             false
         });

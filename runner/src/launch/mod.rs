@@ -12,8 +12,8 @@
 
 mod cancellation;
 mod cluster;
-mod fenced_hosts;
 mod fencing;
+mod host_list;
 mod host_query;
 mod local;
 mod rank_placement;
@@ -24,7 +24,7 @@ mod timeouts;
 
 pub use cancellation::CancellationToken;
 pub use cluster::ClusterLauncher;
-pub use fenced_hosts::FencedHosts;
+pub use host_list::HostList;
 pub use local::LocalLauncher;
 
 use crate::control_protocol::{AgentCard, AgentOrder, LaunchError};
@@ -32,6 +32,7 @@ use dtrain_protocol::{AttemptId, StepId};
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Starts, reaches and kills the agents of one trial.
 pub trait Launcher: CheckpointPlacement + Send {
@@ -85,6 +86,12 @@ pub trait HostPool {
     /// Returns the hosts that answer now, in the order in which an attempt takes them.
     fn available_hosts(&mut self) -> AvailableHosts;
 
+    /// Returns the names of the hosts of the newest attempt, in the order of their ranks.
+    fn attempt_hosts(&self) -> Vec<String>;
+
+    /// Returns the hosts outside the newest attempt that answered [`HostPool::fence_returned`] last.
+    fn idle_hosts(&self) -> Vec<IdleHost>;
+
     /// Puts `hosts` last, in this order, for the next attempts; they may still lend their checkpoint files.
     fn deprioritize(&mut self, hosts: &[String]);
 
@@ -124,6 +131,17 @@ impl AvailableHosts {
         let one_machine = || Self { hosts: 1, ..Self::default() };
         launcher.pool().map_or_else(one_machine, HostPool::available_hosts)
     }
+}
+
+/// A host outside the attempt that answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdleHost {
+    /// Name of the host.
+    pub name: String,
+    /// Time since which each question to the host was answered.
+    pub answers_for: Duration,
+    /// True if the host did not answer before, since it is outside the attempt.
+    pub was_away: bool,
 }
 
 /// What the hosts that were lost run at the end of a trial.

@@ -24,6 +24,7 @@ fn severity(failure: &Failure) -> u8 {
         Failure::Other(_) | Failure::Command { .. } | Failure::Unsaved { .. } => 4,
         Failure::HostLost { .. }
         | Failure::HostLeft { .. }
+        | Failure::Regrouped
         | Failure::Storage { .. }
         | Failure::Infrastructure { .. } => 5,
         Failure::Data(_) | Failure::DataOn { .. } => 6,
@@ -53,6 +54,7 @@ impl Blame {
             Failure::PeerLost { .. }
             | Failure::HostLost { .. }
             | Failure::HostLeft { .. }
+            | Failure::Regrouped
             | Failure::Storage { .. }
             | Failure::Infrastructure { .. } => Self::Machines,
             Failure::Exited { signal: Some(signal), .. } | Failure::Command { signal: Some(signal), .. }

@@ -21,11 +21,13 @@ mod blame;
 mod io;
 mod promise;
 mod restart;
+mod roster;
 #[cfg(test)]
 mod simulate;
 
 pub use blame::{Blame, more_severe};
 pub use io::{Millis, TrialEffect, TrialInput};
+pub use roster::{Growth, HostReport, HostStanding, standings};
 
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Verdict};

@@ -13,6 +13,11 @@ use std::path::Path;
 const ATTEMPTS_AT_DATA: u32 = 2;
 
 impl TrialMachine {
+    /// Returns `true` if the user asked the trial to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stops > 0
+    }
+
     /// Returns `true` if no attempt is alive and none is scheduled, and the trial has not ended.
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
@@ -111,9 +116,10 @@ impl TrialMachine {
     }
 }
 
-/// Returns `true` if an attempt ended because a host left. That is no failure, and the others continue at once.
+/// Returns `true` if an attempt ended because the hosts of the trial change. That is no failure, and the next one
+/// follows at once.
 pub(super) fn is_departure(ended: &AttemptEnd) -> bool {
-    matches!(ended, AttemptEnd::Lost(Failure::HostLeft { .. }))
+    matches!(ended, AttemptEnd::Lost(Failure::HostLeft { .. } | Failure::Regrouped))
 }
 
 /// Returns the party to blame for the end of an attempt; `None` if it finished.
@@ -142,6 +148,7 @@ fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
             Failure::PeerLost { .. }
             | Failure::HostLost { .. }
             | Failure::HostLeft { .. }
+            | Failure::Regrouped
             | Failure::Storage { .. }
             | Failure::Infrastructure { .. }
             | Failure::Stuck { .. }

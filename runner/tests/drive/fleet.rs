@@ -11,7 +11,7 @@ use dtrain_protocol::{
 use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{
     AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, ConnectedAgent, FencedAgent,
-    FencingReport, HostPool, Launcher, SpoolUnreadable,
+    FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable,
 };
 use dtrain_runner::process::Process;
 use dtrain_runner::spool::SpoolRecord;
@@ -113,6 +113,14 @@ impl HostPool for Fleet {
         AvailableHosts { hosts: self.hosts, ..AvailableHosts::default() }
     }
 
+    fn attempt_hosts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn idle_hosts(&self) -> Vec<IdleHost> {
+        Vec::new()
+    }
+
     fn deprioritize(&mut self, _: &[String]) {}
 
     fn suspect(&mut self, _: &str) {}
@@ -171,6 +179,7 @@ pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> 
         home: &world.home,
         trial: &world.trial,
         lower: &lower,
+        predict: &|_| None,
         programs: &crate::world::programs(root),
         launcher: Some(Box::new(fleet)),
         audit: None,

@@ -2,7 +2,7 @@
 
 use crate::world::{World, wait};
 use dtrain_protocol::{AttemptId, Failure};
-use dtrain_runner::launch::{AvailableHosts, FencedHosts};
+use dtrain_runner::launch::{AvailableHosts, HostList};
 use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, Verdict, driver};
 use std::thread;
 use std::time::Duration;
@@ -100,7 +100,7 @@ pub(crate) fn a_fenced_host_is_given_up_at_once_and_not_used_again() {
             world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Unreachable { .. }))
         });
         assert!(world.card_of(1).is_none(), "it may go on where it is");
-        FencedHosts::add(&folder, "node0").expect("room on disk");
+        HostList::add(&folder.fenced(), "node0").expect("room on disk");
         wait("the next attempt", || world.card_of(1).is_some());
         world.switch(0, true);
     });
@@ -109,7 +109,7 @@ pub(crate) fn a_fenced_host_is_given_up_at_once_and_not_used_again() {
     world.assert_nothing_lives();
     let mut launcher = world.launcher(2);
     assert_eq!(AvailableHosts::of(launcher.as_mut()).away, ["node0: it is fenced"]);
-    assert!(FencedHosts::lift(&folder, "node0").expect("room on disk"));
+    assert!(HostList::remove(&folder.fenced(), "node0").expect("room on disk"));
     assert_eq!(AvailableHosts::of(launcher.as_mut()).hosts, 2);
 }
 

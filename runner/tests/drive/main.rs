@@ -15,6 +15,7 @@ mod hosts;
 mod launches;
 mod lost;
 mod rare;
+mod regrouping;
 mod toy;
 mod undisturbed;
 mod unseen;
@@ -49,6 +50,11 @@ use hosts::{
 use rare::{
     a_controller_that_slept_goes_on, a_history_without_room_stops_nobody_else, a_launch_needs_enough_files,
     a_rank_killed_for_memory_ends_the_trial, a_rank_that_hangs_is_replaced, of_many_controllers_one_drives,
+};
+use regrouping::{
+    a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifted,
+    a_host_that_is_back_takes_part_again_after_a_checkpoint,
+    no_attempt_is_launched_on_fewer_hosts_than_the_recipe_asks_for,
 };
 use std::fs::File;
 use std::io::Write;
@@ -117,6 +123,18 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ),
         ("what_cannot_be_started_is_tried_again_until_the_user_stops", what_cannot_be_started_is_tried_again),
         ("a_second_controller_is_refused", a_second_controller_is_refused),
+        (
+            "a_host_that_is_back_takes_part_again_after_a_checkpoint",
+            a_host_that_is_back_takes_part_again_after_a_checkpoint,
+        ),
+        (
+            "a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifted",
+            a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifted,
+        ),
+        (
+            "no_attempt_is_launched_on_fewer_hosts_than_the_recipe_asks_for",
+            no_attempt_is_launched_on_fewer_hosts_than_the_recipe_asks_for,
+        ),
         ("only_the_newest_checkpoints_are_kept", only_the_newest_checkpoints_are_kept),
         ("ranks_meet_over_tls", ranks_meet_over_tls),
         ("a_foreign_command_is_run_once_for_each_rank", a_foreign_command_is_run_once_for_each_rank),

@@ -6,6 +6,7 @@ use dtrain_protocol::{
 };
 use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, model};
 use dtrain_runner::control_protocol::{AgentCard, LinkChoice, Program};
+use dtrain_runner::driver::HostsPrediction;
 use dtrain_runner::ledger::{ExpectedPerformance, NewTrial};
 use dtrain_runner::process::Process;
 use dtrain_runner::provenance::Provenance;
@@ -65,6 +66,12 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// Returns the number of the newest attempt that was launched; 0 before the first.
+    pub(crate) fn launched(&self) -> u64 {
+        let started = self.facts().into_iter().filter(|fact| matches!(fact, Fact::AttemptStarted { .. }));
+        started.count() as u64
+    }
+
     /// Creates a new trial that was never launched.
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
@@ -145,6 +152,10 @@ impl World {
             home: &self.home,
             trial: &self.trial,
             lower: &|launching| self.lower(launching),
+            predict: &|hosts| {
+                let hosts = hosts.min(RANKS);
+                Some(HostsPrediction { hosts, step_seconds: 1.0 / f64::from(hosts) })
+            },
             programs: &programs,
             launcher: self.hosts.map(|hosts| self.launcher(hosts)),
             audit: None,

@@ -174,6 +174,7 @@ fn train(case: &Case, link: LinkChoice) -> Result<Trained, String> {
         home: &home,
         trial: &trial,
         lower: &lower,
+        predict: &|_| None,
         programs: &programs,
         launcher: None,
         audit: None,

@@ -143,9 +143,38 @@ impl Rules<'_> {
                 "write `launcher = \"ssh\"` below `[cluster]`, or remove it",
             );
         }
+        self.number_of_hosts(launcher);
         self.workdir(launcher == Some(LauncherKind::Slurm));
         self.slurm(launcher == Some(LauncherKind::Slurm));
         self.ranks_of_a_host();
+    }
+
+    /// Checks that enough hosts remain beside the spares.
+    fn number_of_hosts(&mut self, launcher: Option<LauncherKind>) {
+        let listed = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        let all = match launcher {
+            Some(LauncherKind::Slurm) => self.values.count("cluster.slurm.nodes").unwrap_or(1),
+            Some(LauncherKind::Ssh) if listed > 0 => listed,
+            Some(LauncherKind::Local) => 1,
+            Some(LauncherKind::Ssh) | None => return,
+        };
+        let spares = self.values.count("cluster.spares").unwrap_or(0);
+        let least = self.values.count("cluster.least").unwrap_or(1);
+        if spares.saturating_add(least) <= all {
+            return;
+        }
+        let keys: Vec<&str> = ["cluster.least", "cluster.spares"]
+            .into_iter()
+            .filter(|key| self.values.said(key).is_some())
+            .collect();
+        let hosts = if all == 1 { "host" } else { "hosts" };
+        self.wrong(
+            format!(
+                "{all} {hosts}, of which {spares} are spares, are fewer than the {least} that must train"
+            ),
+            &keys,
+            "list more hosts, or ask for fewer",
+        );
     }
 
     /// Checks the patterns of files that are not sent to hosts, and that some launcher sends the others.

@@ -89,10 +89,20 @@ impl Leader {
         }
     }
 
-    /// Returns `true` if some hosts of the attempt leave, which is why it ends, and others stay.
+    /// Ends a running attempt, so that the next one runs on other hosts.
+    pub(super) fn regroup(&mut self) {
+        if self.phase == AttemptPhase::Running {
+            self.is_regrouped = true;
+            self.stop(StopReason::Ordered);
+            self.kill_by(STOP_GRACE_MS);
+        }
+    }
+
+    /// Returns `true` if the attempt ends because its hosts change, and some of them stay.
     pub(super) fn others_can_continue(&self) -> bool {
         let stays = |(index, host): (&u32, &HostState)| !host.only_lends() && !self.leaving.contains(index);
-        !self.leaving.is_empty() && !self.is_stopped_by_user && self.hosts.iter().any(stays)
+        let changes = self.is_regrouped || !self.leaving.is_empty();
+        changes && !self.is_stopped_by_user && self.hosts.iter().any(stays)
     }
 
     /// Returns the index of the host of a rank.

@@ -67,6 +67,8 @@ pub(in crate::agent) enum AttemptInput {
     Beat(u32, Heartbeat),
     /// A controller asks the ranks to stop.
     Stop,
+    /// A controller asks the ranks to stop, so that the next attempt runs on other hosts.
+    Regroup,
     /// A timer tick: deadlines are checked.
     Tick,
 }

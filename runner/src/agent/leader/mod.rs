@@ -76,6 +76,8 @@ pub(super) struct Leader {
     is_stopped_by_user: bool,
     /// Hosts that the system asked to end: the attempt ends, and the trial continues on the others.
     leaving: BTreeSet<u32>,
+    /// True if a controller ended the attempt, so that the next one runs on other hosts.
+    is_regrouped: bool,
     /// Time at which the remaining ranks are killed, if they are to be.
     kill_at: Option<Millis>,
     /// Time of the last report of a training rank; `None` before the first step, while a rank waits for disk
@@ -109,6 +111,7 @@ impl Leader {
             stopping: None,
             is_stopped_by_user: false,
             leaving: BTreeSet::new(),
+            is_regrouped: false,
             kill_at: None,
             last_report_at: None,
             now,
@@ -131,6 +134,7 @@ impl Leader {
                     self.is_stopped_by_user = true;
                     self.stop(StopReason::Ordered);
                 }
+                AttemptInput::Regroup => self.regroup(),
                 AttemptInput::Tick => self.tick(),
             }
             self.end_when_over();

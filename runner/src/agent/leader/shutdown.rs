@@ -21,9 +21,7 @@ impl Leader {
         let ended = match (self.cause.take(), reason) {
             (Some(cause), _) => AttemptEnd::Lost(cause),
             (None, None | Some(StopReason::Ordered)) if self.others_can_continue() => {
-                let host = self.leaving.first().and_then(|host| self.hosts.get(host));
-                let known = host.filter(|host| host.peer.host != LEADER_HOST);
-                AttemptEnd::Lost(Failure::HostLeft { host: known.map(|host| host.peer.name.clone()) })
+                AttemptEnd::Lost(self.change_of_hosts())
             }
             (None, reason) => AttemptEnd::Finished(reason.unwrap_or(StopReason::Ordered)),
         };
@@ -36,6 +34,13 @@ impl Leader {
             }
             None => self.dismiss(),
         }
+    }
+
+    /// Returns the reason for which an attempt ended whose hosts change.
+    fn change_of_hosts(&self) -> Failure {
+        let Some(first) = self.leaving.first() else { return Failure::Regrouped };
+        let host = self.hosts.get(first).filter(|host| host.peer.host != LEADER_HOST);
+        Failure::HostLeft { host: host.map(|host| host.peer.name.clone()) }
     }
 
     /// Returns the host that mirrors the spool, so that the result survives the leader's disk: the first

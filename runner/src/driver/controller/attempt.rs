@@ -1,6 +1,6 @@
 //! One attempt: its launch, and the processing of its records.
 
-use super::fault_attribution::FailureReports;
+use super::fault_attribution::{ChosenHosts, FailureReports};
 use super::{BEAT, TrialController};
 use crate::audit::AuditedAction;
 use crate::control_protocol::{AgentOrder, LaunchError};
@@ -69,7 +69,7 @@ impl TrialController<'_> {
             Some(usable) => usable,
             None => self.with_launcher(AvailableHosts::of)?,
         };
-        let (names, mut left_out) = self.choose_hosts(&usable)?;
+        let ChosenHosts { names, mut left_out, drained } = self.choose_hosts(&usable)?;
         let AvailableHosts { hosts, away, .. } = usable;
         // A checkpoint that is missing now may be on a host that comes back.
         let lost = self.machine.failures(Blame::Machines);
@@ -85,9 +85,17 @@ impl TrialController<'_> {
             checkpoints: checkpoints.clone(),
             hosts,
         };
+        let limits = options.hosts;
+        let undrained = hosts.saturating_sub(u32::try_from(drained.len()).unwrap_or(hosts));
+        if undrained < limits.least {
+            let failure = infrastructure(too_few_hosts(undrained, limits.least, &drained));
+            self.inputs.push_back(TrialInput::LaunchFailed { attempt, failure });
+            return Ok(());
+        }
         let lowered = loop {
-            let left = u32::try_from(left_out.len()).unwrap_or(hosts);
-            let lowered = (self.drive.lower)(&launching(hosts.saturating_sub(left)));
+            let left = u32::try_from(left_out.len()).unwrap_or(undrained);
+            let offered = undrained.saturating_sub(left).max(limits.least).min(limits.most);
+            let lowered = (self.drive.lower)(&launching(offered));
             // A host with strikes is better than none: the least bad one comes back first.
             if lowered.is_ok() || left_out.pop().is_none() {
                 break lowered;
@@ -221,6 +229,7 @@ impl TrialController<'_> {
             SpoolRecord::Began { attempt, ranks } => TrialInput::Began { attempt, ranks },
             SpoolRecord::Event(stamped) => {
                 self.trained.observe(&stamped);
+                self.regrouping.observe(&stamped);
                 self.reports.observe(&stamped);
                 if is_new {
                     self.news.events.push(stamped.clone());
@@ -235,6 +244,9 @@ impl TrialController<'_> {
                 TrialInput::Event(stamped)
             }
             SpoolRecord::Committed { attempt, step, folder } => {
+                if is_new {
+                    self.grow_if_it_pays(attempt)?;
+                }
                 TrialInput::Committed { attempt, step, folder }
             }
             SpoolRecord::CommitFailed { attempt, step, reason } => {
@@ -262,6 +274,13 @@ impl TrialController<'_> {
         };
         self.feed(input)
     }
+}
+
+/// Returns the reason why no attempt is launched on `hosts` hosts, where `least` are needed.
+fn too_few_hosts(hosts: u32, least: u32, drained: &[String]) -> String {
+    let drained =
+        if drained.is_empty() { String::new() } else { format!("; drained: {}", drained.join(", ")) };
+    format!("hosts that answer and are not drained: {hosts}, needed: {least}{drained}")
 }
 
 /// Returns the failure of a launch. On a single machine the user has to fix its cause; of several hosts

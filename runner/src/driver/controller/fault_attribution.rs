@@ -82,10 +82,21 @@ impl FailureReports {
             | Failure::OtherTraining { .. }
             | Failure::Data(_)
             | Failure::HostLeft { .. }
+            | Failure::Regrouped
             | Failure::Unsaved { .. } => (None, None, StrikeCause::Rank),
         };
         Some(Strike { host: host?, partner, cause, at_ms, detail: failure.to_string() })
     }
+}
+
+/// The hosts of the next attempt.
+pub(super) struct ChosenHosts {
+    /// Names of the hosts that answer, in the order in which the attempt uses them.
+    pub(super) names: Vec<String>,
+    /// Hosts among the last of them that are left out if possible, worst first.
+    pub(super) left_out: Vec<ExcludedHost>,
+    /// The last of them, which are drained and take no part.
+    pub(super) drained: Vec<String>,
 }
 
 impl TrialController<'_> {
@@ -126,29 +137,29 @@ impl TrialController<'_> {
         self.news.hosts.strikes.extend(strike);
     }
 
-    /// Returns the host names in the order in which the next attempt uses them, and the hosts at the end that
-    /// it leaves out if possible, worst first.
-    pub(super) fn choose_hosts(
-        &mut self,
-        usable: &AvailableHosts,
-    ) -> Result<(Vec<String>, Vec<ExcludedHost>), DriveError> {
-        let mut names = usable.names.clone();
-        self.news.hosts.answered.clone_from(&names);
-        if names.len() < 2 {
-            return Ok((names, Vec::new()));
-        }
-        let strikes = self.drive.ledger.strikes()?;
-        let now = now_ms();
-        self.left.retain(|host| host.until_ms > now);
-        let excluded = [self.left.clone(), excluded_hosts(&strikes, now)].concat();
-        let gone = hosts_to_exclude(&excluded, &names);
-        let last: Vec<String> = gone.iter().rev().map(|one| one.host.clone()).collect();
+    /// Chooses the hosts of the next attempt among those that answer.
+    pub(super) fn choose_hosts(&mut self, usable: &AvailableHosts) -> Result<ChosenHosts, DriveError> {
+        self.news.hosts.answered.clone_from(&usable.names);
+        let list = self.drained_hosts();
+        let (drained, mut names): (Vec<String>, Vec<String>) =
+            usable.names.iter().cloned().partition(|name| list.has(name));
+        let excluded = if names.len() < 2 { Vec::new() } else { self.excluded_hosts()? };
+        let left_out = hosts_to_exclude(&excluded, &names);
+        let last: Vec<String> =
+            left_out.iter().rev().map(|one| one.host.clone()).chain(drained.iter().cloned()).collect();
         if let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool() {
             pool.deprioritize(&last);
         }
         names.retain(|name| !last.contains(name));
         names.extend(last);
-        Ok((names, gone))
+        Ok(ChosenHosts { names, left_out, drained })
+    }
+
+    /// Returns the hosts that left, and those that their strikes leave out, now.
+    pub(super) fn excluded_hosts(&mut self) -> Result<Vec<ExcludedHost>, DriveError> {
+        let (strikes, now) = (self.drive.ledger.strikes()?, now_ms());
+        self.left.retain(|host| host.until_ms > now);
+        Ok([self.left.clone(), excluded_hosts(&strikes, now)].concat())
     }
 
     /// Reports the hosts that the new attempt leaves out.

@@ -5,6 +5,7 @@ mod fault_attribution;
 mod fencing;
 mod history_lost;
 mod reconnect;
+mod regrouping;
 mod wait;
 
 use super::agent_connection::AgentConnection;
@@ -21,6 +22,7 @@ use crate::strikes::ExcludedHost;
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use fault_attribution::FailureReports;
+use regrouping::Regrouping;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -70,6 +72,7 @@ pub(super) struct TrialController<'a> {
     reports: FailureReports,
     /// Hosts that left, and are not used for a while.
     left: Vec<ExcludedHost>,
+    regrouping: Regrouping,
     /// True if an interrupt ended a wait since the last connection to the agent.
     is_cancelled: bool,
     /// True if the controller detaches while the trial continues.
@@ -119,6 +122,7 @@ impl<'a> TrialController<'a> {
             watch: AnomalyDetector::default(),
             reports: FailureReports::default(),
             left: Vec::new(),
+            regrouping: Regrouping::default(),
             done: None,
             _lock: lock,
         };
@@ -210,6 +214,7 @@ impl<'a> TrialController<'a> {
             }
             self.receive_record()?;
             self.fence_returned()?;
+            self.leave_drained_hosts()?;
             self.tick();
             self.record_load();
             self.flush_if_due()?;

@@ -1,0 +1,102 @@
+//! The hosts of a trial between attempts: which of them take part, and whether more of them pay. Pure functions.
+
+/// What is known of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostReport {
+    /// True if the host answers.
+    pub answers: bool,
+    /// True if the host is drained, or the system asked its agent to end.
+    pub leaves: bool,
+    /// True if the host is left out because of its strikes.
+    pub is_left_out: bool,
+}
+
+/// Standing of a host for the next attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostStanding {
+    /// It takes part.
+    Offered,
+    /// It could take part, but enough others do.
+    Spare,
+    /// It takes no part for a while, because attempts failed on it.
+    LeftOut,
+    /// It takes no part, because it is about to be gone.
+    Leaving,
+    /// It does not answer.
+    Gone,
+}
+
+/// Returns the standing of each host in `reports`, which are in the order in which an attempt takes them, if `most` of
+/// them may take part.
+pub fn standings(reports: &[HostReport], most: u32) -> Vec<HostStanding> {
+    let mut offered = 0;
+    let standing = |report: &HostReport| match report {
+        HostReport { answers: false, .. } => HostStanding::Gone,
+        HostReport { leaves: true, .. } => HostStanding::Leaving,
+        HostReport { is_left_out: true, .. } => HostStanding::LeftOut,
+        HostReport { .. } if offered < most => {
+            offered += 1;
+            HostStanding::Offered
+        }
+        HostReport { .. } => HostStanding::Spare,
+    };
+    reports.iter().map(standing).collect()
+}
+
+/// A restart on more hosts, which takes time and makes the rest faster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// Predicted time of a step on the hosts of the attempt and on those of the next one, in seconds.
+    pub step_seconds: (f64, f64),
+    /// Time that the rest of the training takes on the hosts of the attempt, in seconds; infinite if it has no known
+    /// end.
+    pub remaining_seconds: f64,
+    /// Time from the last step of the attempt to the first one of the next, in seconds.
+    pub restart_seconds: f64,
+}
+
+impl Growth {
+    /// Returns the time by which the rest is shorter, without the restart; 0 if it is not.
+    pub fn gained_seconds(&self) -> f64 {
+        let (now, then) = self.step_seconds;
+        let share = 1.0 - then / now;
+        if share > 0.0 { self.remaining_seconds * share } else { 0.0 }
+    }
+
+    /// Returns `true` if the restart takes less time than it gains.
+    pub fn pays(&self) -> bool {
+        self.gained_seconds() > self.restart_seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: HostReport = HostReport { answers: true, leaves: false, is_left_out: false };
+
+    #[test]
+    fn who_answers_takes_part_in_order_and_the_others_stand_by() {
+        let away = HostReport { answers: false, ..WELL };
+        let drained = HostReport { leaves: true, is_left_out: true, ..WELL };
+        let struck = HostReport { is_left_out: true, ..WELL };
+        let all = [away, WELL, drained, WELL, struck, WELL];
+        use HostStanding::{Gone, Leaving, LeftOut, Offered, Spare};
+        assert_eq!(standings(&all, 2), [Gone, Offered, Leaving, Offered, LeftOut, Spare]);
+        assert_eq!(standings(&all, u32::MAX), [Gone, Offered, Leaving, Offered, LeftOut, Offered]);
+        assert_eq!(standings(&[], 3), []);
+    }
+
+    #[test]
+    fn a_restart_pays_if_the_rest_gains_more_than_it_takes() {
+        let growth =
+            |remaining_seconds| Growth { step_seconds: (3.0, 2.0), remaining_seconds, restart_seconds: 5.0 };
+        assert!((growth(60.0).gained_seconds() - 20.0).abs() < 1e-9);
+        assert!(growth(60.0).pays() && !growth(15.0).pays());
+        assert!(growth(f64::INFINITY).pays(), "no end is known");
+        let slower = Growth { step_seconds: (2.0, 3.0), ..growth(f64::INFINITY) };
+        assert_eq!((slower.gained_seconds(), slower.pays()), (0.0, false));
+        let same = Growth { step_seconds: (2.0, 2.0), ..growth(f64::INFINITY) };
+        assert!(!same.pays());
+    }
+}

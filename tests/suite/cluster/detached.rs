@@ -1,0 +1,136 @@
+//! A detached run goes on by itself: a process in the background supervises it until it ends.
+
+use crate::cluster::train::nothing_is_left;
+use crate::lab::Lab;
+use dtrain_protocol::{Rank, TrialId};
+use dtrain_runner::ledger::{History, MetricSample, TrialDetails};
+use dtrain_tests::{SHORT_TRAINING, numbered_lines};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long anything may take that must come.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A detached trial, looked at from the controller's machine.
+pub(super) struct Detached<'a> {
+    lab: &'a Lab,
+    trial: TrialId,
+}
+
+impl<'a> Detached<'a> {
+    /// Puts recipe, data and hosts in place, and starts. The command has ended, and its terminal is gone.
+    pub(super) fn start(lab: &'a Lab, hosts: usize, recipe: &str, settings: &[&str]) -> Self {
+        let cluster = format!("[cluster]\nlauncher = \"ssh\"\nhosts = [\"node[1-{hosts}]\"]\n");
+        let text = numbered_lines();
+        let files = [("text.txt", text.as_str()), ("recipe.toml", recipe), ("hosts.toml", &cluster)];
+        let machines = (1..=hosts).map(|number| format!("node{number}"));
+        for machine in machines.chain(["controller".to_owned()]) {
+            files.iter().for_each(|(name, text)| lab.put(&machine, name, text));
+        }
+        let mut words = vec!["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample", "--detach"];
+        settings.iter().for_each(|setting| words.extend(["--set", setting]));
+        let output = dtrain(lab, &words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.contains("supervises it until it ends"), "{said}");
+        let history = History::open_read_only(&home(lab).join("history.db")).expect("a history");
+        Self { lab, trial: history.find("last").expect("a trial") }
+    }
+
+    pub(super) fn history(&self) -> History {
+        History::open_read_only(&home(self.lab).join("history.db")).expect("a history")
+    }
+
+    pub(super) fn details(&self) -> TrialDetails {
+        self.history().trial(&self.trial, &|_| true).expect("a trial")
+    }
+
+    pub(super) fn series(&self, key: &str) -> Vec<MetricSample> {
+        self.history().series(&self.trial, key, Rank(0)).expect("readable")
+    }
+
+    /// Number of hosts of the newest attempt.
+    pub(super) fn hosts(&self) -> usize {
+        let path = home(self.lab).join("trials").join(&self.trial.0).join("hosts");
+        fs::read_to_string(path).unwrap_or_default().lines().count()
+    }
+
+    /// What the controller in the background said.
+    pub(super) fn log(&self) -> String {
+        let path = home(self.lab).join("trials").join(&self.trial.0).join("logs/controller.log");
+        fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// Waits until the newest attempt has taken a step on this number of hosts, and returns the seconds that takes.
+    fn wait_for_hosts(&self, hosts: usize, after: usize) -> f64 {
+        let begun = Instant::now();
+        loop {
+            let trial = self.details();
+            let newest = trial.attempts.last().expect("it was launched").number;
+            let has_step = || {
+                let all = self.history().series_by_attempt(&self.trial, "loss", Rank(0)).expect("readable");
+                all.iter().any(|(attempt, steps)| *attempt == newest && !steps.is_empty())
+            };
+            if trial.attempts.len() > after && self.hosts() == hosts && has_step() {
+                return begun.elapsed().as_secs_f64();
+            }
+            assert!(begun.elapsed() < PATIENCE, "no step on {hosts} hosts: {}", self.log());
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The state folder of the controller.
+fn home(lab: &Lab) -> PathBuf {
+    lab.home("controller").join(".local/state/dtrain")
+}
+
+pub(super) fn dtrain(lab: &Lab, words: &[&str]) -> Output {
+    lab.command("dtrain").args(words).stdin(Stdio::null()).output().expect("the program starts")
+}
+
+/// Three hosts. One is shut down, and the others continue; it is back, and all three train again after a checkpoint.
+#[test]
+fn a_detached_run_goes_on_without_a_host_that_is_shut_down_and_with_it_when_it_is_back() {
+    let Some(lab) = Lab::start(3) else { return };
+    let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}");
+    let run =
+        Detached::start(&lab, 3, &recipe, &["objective.stop={ steps = 100000 }", "checkpoint.every=20"]);
+    run.wait_for_hosts(3, 0);
+    let seconds = std::thread::scope(|scope| {
+        scope.spawn(|| lab.shut_down("node3"));
+        run.wait_for_hosts(2, 1)
+    });
+    println!("node3 is shut down: next step after {seconds:.1} s");
+    lab.start_host("node3");
+    let seconds = run.wait_for_hosts(3, 2);
+    println!("node3 is back: a step on three hosts after {seconds:.1} s");
+    assert!(run.log().contains("node3 can take part: going on with 3 hosts"), "{}", run.log());
+    let struck = dtrain(&lab, &["hosts", "--json"]);
+    assert!(!String::from_utf8_lossy(&struck.stdout).contains("\"cause\""), "nobody is struck");
+    let stopped = dtrain(&lab, &["stop"]);
+    let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert!(stopped.status.success() && said.contains("stopped after"), "{said}");
+    nothing_is_left(&lab, &["node1", "node2", "node3", "controller"]);
+}
+
+/// An agent and the controller in the background are killed: `attach` takes over, and leaves a new one.
+#[test]
+fn a_detached_run_survives_its_agents_and_its_controller() {
+    let Some(lab) = Lab::start(2) else { return };
+    let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}");
+    let run = Detached::start(&lab, 2, &recipe, &["objective.stop={ steps = 100000 }"]);
+    run.wait_for_hosts(2, 0);
+    lab.kill_processes("node1");
+    let seconds = run.wait_for_hosts(2, 1);
+    println!("the leader's processes are killed: next step after {seconds:.1} s");
+    lab.kill_processes("controller");
+    let shown = dtrain(&lab, &["history", "--json"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("\"running\""), "{shown}");
+    let stopped = dtrain(&lab, &["stop"]);
+    assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+    nothing_is_left(&lab, &["node1", "node2", "controller"]);
+}
