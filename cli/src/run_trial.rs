@@ -315,6 +315,9 @@ fn drive_failure(error: &DriveError, label: &str) -> CommandError {
         DriveError::Away { .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
             "it may still be running; `dtrain attach {label}` tries again, and `dtrain fence {label} HOST` gives a host up"
         )),
+        DriveError::Superseded { host, .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
+            "`dtrain attach {label}` on {host} shows its progress; `dtrain resume {label}` here takes over again"
+        )),
         DriveError::Unread { .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
             "`dtrain attach {label}` tries again; `dtrain resume {label}` gives that host up after a while"
         )),

@@ -233,6 +233,18 @@ pub enum DriveError {
         /// Process id of the other controller.
         process: u32,
     },
+    /// Another controller of the trial, with a copy of its history, took over on the hosts.
+    #[error(
+        "another controller of this trial, process {process} on {host}, took over; this one ends and changes nothing"
+    )]
+    Superseded {
+        /// Id of the trial.
+        trial: TrialId,
+        /// Name of the other controller's machine.
+        host: String,
+        /// Process id of the other controller there.
+        process: u32,
+    },
     /// The audit log cannot be written, so nothing is launched.
     #[error("cannot write the audit log {path}, so that nothing is launched")]
     Audit {

@@ -6,28 +6,27 @@
 //! holds ranks for the leader and ends with it.
 
 mod checkpoint_placement;
+mod host_pool;
 
 use super::cancellation::CancellationToken;
+use super::claim_poll::ClaimPoll;
 use super::fenced_hosts::FencedHosts;
 use super::fencing::Fencing;
 use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
 use super::relay::RemoteHost;
 use super::timeouts::{ANSWER_TIMEOUT, FOLLOWER_START_TIMEOUT, LAUNCH_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
-use super::{
-    AgentContact, AvailableHosts, FencedAgent, FencingReport, HostPool, Launcher, LocalLauncher,
-    SpoolUnreadable,
-};
+use super::{AgentContact, HostPool, Launcher, LocalLauncher, SpoolUnreadable};
 use crate::certificates::agent_certificates;
 use crate::control_protocol::{
     AgentCard, AgentIdentity, AgentOrder, FollowerOrder, LaunchError, OtherHost, PeerAddress, Program,
 };
+use crate::controller_claim::HeldClaim;
 use crate::durable;
 use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::workdir::WorkdirSnapshot;
 use dtrain_protocol::{AttemptId, RankTransport, TlsIdentity, TrialId};
-use std::collections::BTreeSet;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -49,6 +48,9 @@ pub struct ClusterLauncher {
     /// The attempt whose leader was given up, with the reason.
     given_up: Option<(AttemptId, String)>,
     fencing: Fencing,
+    /// The claim of this controller, which all hosts share.
+    claim: HeldClaim,
+    claim_poll: ClaimPoll,
     /// The recipe's folder, for hosts that lack it; `None` if it is not sent, or has changed since.
     workdir: Option<Arc<WorkdirSnapshot>>,
 }
@@ -63,10 +65,22 @@ impl ClusterLauncher {
         let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
         let cancel = CancellationToken::default();
-        let hosts = hosts.into_iter().map(|host| PolledHost::new(host, &cancel)).collect();
-        let (trial, folder) = (trial.clone(), folder.clone());
-        let (usable, shared, given_up, fencing) = (Vec::new(), None, None, Fencing::default());
-        Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing, workdir: None }
+        let claim = HeldClaim::default();
+        let hosts = hosts.into_iter().map(|host| PolledHost::new(host.claiming(&claim), &cancel)).collect();
+        Self {
+            trial: trial.clone(),
+            folder: folder.clone(),
+            hosts,
+            usable: Vec::new(),
+            active,
+            shared: None,
+            cancel,
+            given_up: None,
+            fencing: Fencing::default(),
+            claim,
+            claim_poll: ClaimPoll::default(),
+            workdir: None,
+        }
     }
 
     /// Gives the launcher the recipe's folder, which it sends to hosts that lack it.
@@ -252,8 +266,10 @@ impl Launcher for ClusterLauncher {
         if self.cancel.is_cancelled() && led.is_err() {
             return Err(self.abandon(order.attempt, &lenders));
         }
-        // An attempt that may be alive is left alone: the next contact finds out.
-        if led.as_ref().is_err_and(|error| !matches!(error, LaunchError::Unknown(_))) {
+        // An attempt that may be alive is left alone: the next contact finds out. One that was refused may be that of
+        // another controller.
+        let is_superseded = self.claim.newer().is_some();
+        if !is_superseded && led.as_ref().is_err_and(|error| !matches!(error, LaunchError::Unknown(_))) {
             // Followers without a leader end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);
@@ -321,77 +337,5 @@ impl Launcher for ClusterLauncher {
         let trial = self.trial.clone();
         let killed = self.ask_all(&self.active, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
         killed.iter().all(|gone| *gone == Ok(true))
-    }
-}
-
-impl HostPool for ClusterLauncher {
-    fn available_hosts(&mut self) -> AvailableHosts {
-        let fences = self.fences();
-        let (fenced, all): (Vec<usize>, Vec<usize>) =
-            (0..self.hosts.len()).partition(|host| fences.has(self.name(*host)));
-        let patience = if self.usable.is_empty() { ANSWER_TIMEOUT } else { REPEAT_ANSWER_TIMEOUT };
-        let answers = self.ask_all(&all, patience, RemoteHost::address);
-        let answering = all.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        self.usable = answering.map(|(host, _)| host).collect();
-        let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
-        let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
-        let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
-        AvailableHosts {
-            hosts,
-            names,
-            away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect(),
-        }
-    }
-
-    fn deprioritize(&mut self, hosts: &[String]) {
-        let place = |host: &usize| hosts.iter().position(|last| last == self.name(*host));
-        let mut usable = self.usable.clone();
-        usable.sort_by_key(place);
-        self.usable = usable;
-    }
-
-    fn suspect(&mut self, host: &str) {
-        self.hosts.iter().filter(|known| known.name == host).for_each(PolledHost::suspect);
-    }
-
-    fn give_up(&mut self, attempt: AttemptId) -> bool {
-        let reason = format!("{} was given up", self.leader().name);
-        self.given_up = Some((attempt, reason));
-        true
-    }
-
-    fn mirrored_spool(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>> {
-        let mirror = self.active.get(1).filter(|_| self.shared.is_none())?;
-        let trial = self.trial.clone();
-        let asked = self.hosts[*mirror].ask(move |host| host.spool_remainder(&trial, attempt, from, true));
-        let mirrored = asked.answer(ANSWER_TIMEOUT).ok()?;
-        Some(Box::new(BufReader::new(mirrored)))
-    }
-
-    fn fence_returned(&mut self, before: AttemptId) -> Vec<FencedAgent> {
-        if self.shared.is_some() {
-            return Vec::new();
-        }
-        let spared = self.spared().to_vec();
-        self.fencing.ask_others(&self.trial, before, &self.hosts, &spared);
-        self.fencing.take_fenced(&self.hosts)
-    }
-
-    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport {
-        let spared = self.spared();
-        let is_asked = |host: &usize| !spared.contains(host) && lost.contains(self.name(*host));
-        let asked: Vec<usize> = (0..self.hosts.len()).filter(is_asked).collect();
-        let trial = self.trial.clone();
-        let answers = self.ask_all(&asked, ANSWER_TIMEOUT, move |host| host.fence(&trial, before));
-        let mut report = FencingReport::default();
-        for (host, answer) in asked.into_iter().zip(answers) {
-            let host = self.name(host).to_owned();
-            match answer {
-                Ok(None) => {}
-                Ok(Some(attempt)) => report.fenced.push(FencedAgent { host, attempt }),
-                Err(_) => report.unanswered.push(host),
-            }
-        }
-        report
     }
 }

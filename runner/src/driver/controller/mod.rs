@@ -1,6 +1,7 @@
 //! Controller of a trial: the event loop around the state machine.
 
 mod attempt;
+mod claim;
 mod fault_attribution;
 mod fencing;
 mod history_lost;
@@ -122,6 +123,7 @@ impl<'a> TrialController<'a> {
             done: None,
             _lock: lock,
         };
+        engine.claim()?;
         engine.carry_out(effects)?;
         Ok(engine)
     }
@@ -194,6 +196,7 @@ impl<'a> TrialController<'a> {
                 }
             }
             self.receive_record()?;
+            self.poll_claims()?;
             self.fence_returned()?;
             self.tick();
             self.record_load();
@@ -261,6 +264,7 @@ impl<'a> TrialController<'a> {
             match effect {
                 TrialEffect::Record(fact) => {
                     if let Some(lost) = lost_by(&fact) {
+                        self.end_if_lost_to_another_controller(&lost)?;
                         self.attribute(&lost);
                         failure = Some(lost);
                     }
