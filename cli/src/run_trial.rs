@@ -43,7 +43,11 @@ pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'
                 match viewer::watch_until_exit(context, history, task, process)? {
                     ViewerExit::Ended(ending) => ending,
                     ViewerExit::Left => return Ok(ExitReason::Detached),
-                    ViewerExit::Unled => continue,
+                    // A viewer does not take the trial back from another machine.
+                    ViewerExit::Unled => match driver::superseded(&context.home, task.trial) {
+                        Some(superseded) => return Err(drive_failure(&superseded, task.label)),
+                        None => continue,
+                    },
                 }
             }
             ending => ending.map_err(|error| drive_failure(&error, task.label))?,

@@ -26,8 +26,12 @@ impl ControllerClaim {
     /// Creates a claim of this process that is newer than those in `known`.
     pub(crate) fn newer_than(known: impl IntoIterator<Item = Self>) -> Self {
         let highest = known.into_iter().map(|claim| claim.epoch).max().unwrap_or(0);
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Self { epoch: highest.saturating_add(1), host: host.trim().to_owned(), process: std::process::id() }
+        Self { epoch: highest.saturating_add(1), host: this_machine(), process: std::process::id() }
+    }
+
+    /// Returns `true` if the claim is that of a controller on another machine.
+    pub(crate) fn is_of_another_machine(&self) -> bool {
+        self.host != this_machine()
     }
 
     /// Reads the newest claim on the trial in `folder`. A damaged file counts as none.
@@ -57,6 +61,11 @@ impl ControllerClaim {
             }
         }
     }
+}
+
+/// Returns the name of this machine.
+fn this_machine() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// The claim of this controller, and the newest one of another controller that a host reported. Clones share their
@@ -125,6 +134,7 @@ mod tests {
         let next = ControllerClaim::newer_than([claim(4, "a", 1), claim(7, "b", 1), claim(5, "c", 1)]);
         assert_eq!((next.epoch, next.process), (8, std::process::id()));
         assert!(!next.host.is_empty(), "messages name it");
+        assert!(!next.is_of_another_machine() && claim(1, "another machine", 1).is_of_another_machine());
     }
 
     #[test]

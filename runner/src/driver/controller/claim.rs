@@ -30,7 +30,10 @@ impl TrialController<'_> {
     /// Returns `Err` if a host has reported a newer claim.
     pub(super) fn end_if_superseded(&mut self) -> Result<(), DriveError> {
         match self.pool().and_then(|pool| pool.newer_claim()) {
-            Some(ControllerClaim { host, process, .. }) => {
+            Some(newer) => {
+                // Found by viewers that wait for the end of this controller.
+                drop(newer.store(&self.folder));
+                let ControllerClaim { host, process, .. } = newer;
                 Err(DriveError::Superseded { trial: self.trial(), host, process })
             }
             None => Ok(()),
