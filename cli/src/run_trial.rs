@@ -56,7 +56,11 @@ pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'
                 match viewer::watch_until_exit(context, history, task, process)? {
                     ViewerExit::Ended(ending) => ending,
                     ViewerExit::Left => return Ok(ExitReason::Detached),
-                    ViewerExit::Unled => continue,
+                    // A viewer does not take the trial back from another machine.
+                    ViewerExit::Unled => match driver::superseded(&context.home, task.trial) {
+                        Some(superseded) => return Err(drive_failure(&superseded, task.label)),
+                        None => continue,
+                    },
                 }
             }
             ending => ending.map_err(|error| drive_failure(&error, task.label))?,
@@ -311,6 +315,9 @@ pub(crate) fn drive_failure(error: &DriveError, label: &str) -> CommandError {
         }
         DriveError::Away { .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
             "it may still be running; `dtrain attach {label}` tries again, and `dtrain fence {label} HOST` gives a host up"
+        )),
+        DriveError::Superseded { host, .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
+            "`dtrain attach {label}` on {host} shows its progress; `dtrain resume {label}` here takes over again"
         )),
         DriveError::Unread { .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
             "`dtrain attach {label}` tries again; `dtrain resume {label}` gives that host up after a while"

@@ -172,7 +172,10 @@ fn attempt(
 fn is_final(error: &DriveError) -> bool {
     match error {
         DriveError::Ledger(error) => error.is_gone(),
-        DriveError::Removed(_) | DriveError::NothingRuns(_) | DriveError::Launched(_) => true,
+        DriveError::Superseded { .. }
+        | DriveError::Removed(_)
+        | DriveError::NothingRuns(_)
+        | DriveError::Launched(_) => true,
         DriveError::Busy { .. }
         | DriveError::Audit { .. }
         | DriveError::Unreachable(_)

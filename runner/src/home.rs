@@ -215,6 +215,17 @@ impl TrialFolder {
         self.0.join("controller.lock")
     }
 
+    /// Returns the path of the newest claim of a controller on the trial, for trials on several hosts; see
+    /// [`crate::launch::ControllerClaim`].
+    pub fn claim(&self) -> PathBuf {
+        self.0.join("controller.json")
+    }
+
+    /// Returns the path of the lock that is held while [`TrialFolder::claim`] is replaced.
+    pub(crate) fn claim_lock(&self) -> PathBuf {
+        self.0.join("controller.json.lock")
+    }
+
     /// Creates the trial's folder and its subfolders, accessible to the user only. `Err` if one is a link or
     /// belongs to another user.
     pub fn create(&self) -> io::Result<()> {

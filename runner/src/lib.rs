@@ -7,6 +7,7 @@ pub mod channel;
 pub mod checkpoints;
 pub mod compare;
 pub mod control_protocol;
+mod controller_claim;
 pub mod cuda;
 mod descendants;
 pub mod driver;

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 /// Rows of the table.
-const ROWS: usize = 44;
+const ROWS: usize = 45;
 
 /// Rows that must have a test.
-const SHOWN: usize = 39;
+const SHOWN: usize = 40;
 
 /// Adds all sources below `folder` to `text`.
 pub(crate) fn sources(folder: &Path, text: &mut String) {

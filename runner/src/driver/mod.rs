@@ -18,6 +18,7 @@ pub(crate) use lock::{TrialLock, acquire as take_lock};
 
 use crate::audit::AuditLog;
 use crate::control_protocol::{LinkChoice, Program};
+use crate::controller_claim::ControllerClaim;
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
@@ -261,6 +262,17 @@ pub fn controller(home: &Home, trial: &TrialId) -> Option<u32> {
     lock::holder(&home.trial(trial))
 }
 
+/// Returns [`DriveError::Superseded`] if the last controller on this machine ended because one on another machine took
+/// over.
+pub fn superseded(home: &Home, trial: &TrialId) -> Option<DriveError> {
+    let newest = ControllerClaim::read(&home.trial(trial)).ok()??;
+    newest.is_of_another_machine().then(|| DriveError::Superseded {
+        trial: trial.clone(),
+        host: newest.host,
+        process: newest.process,
+    })
+}
+
 /// The reason why a trial cannot be driven.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -270,6 +282,18 @@ pub enum DriveError {
         /// Id of the trial.
         trial: TrialId,
         /// Process id of the other controller.
+        process: u32,
+    },
+    /// Another controller of the trial, with a copy of its history, took over on the hosts.
+    #[error(
+        "another controller of this trial, process {process} on {host}, took over; this one ends and changes nothing"
+    )]
+    Superseded {
+        /// Id of the trial.
+        trial: TrialId,
+        /// Name of the other controller's machine.
+        host: String,
+        /// Process id of the other controller there.
         process: u32,
     },
     /// The audit log cannot be written, so nothing is launched.
@@ -324,4 +348,28 @@ pub enum DriveError {
         #[source]
         source: io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_is_superseded_by_one_on_another_machine() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (home, trial) = (Home::at(root.path()), TrialId("01T".into()));
+        let folder = home.trial(&trial);
+        folder.create().expect("room on disk");
+        assert!(superseded(&home, &trial).is_none(), "no controller claimed it");
+        let own = ControllerClaim::newer_than([]);
+        own.store(&folder).expect("room on disk");
+        assert!(superseded(&home, &trial).is_none(), "another one here may take over");
+        let other = ControllerClaim { epoch: 2, host: "another machine".into(), process: 7 };
+        other.store(&folder).expect("room on disk");
+        let words = superseded(&home, &trial).expect("it took over").to_string();
+        let told = "another controller of this trial, process 7 on another machine, took over";
+        assert!(words.starts_with(told), "{words}");
+        ControllerClaim::newer_than([other]).store(&folder).expect("room on disk");
+        assert!(superseded(&home, &trial).is_none(), "the user took it back");
+    }
 }

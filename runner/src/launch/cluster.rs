@@ -6,9 +6,10 @@
 //! holds ranks for the leader and ends with it.
 
 mod checkpoint_placement;
-mod pool;
+mod host_pool;
 
 use super::cancellation::CancellationToken;
+use super::claim_poll::ClaimPoll;
 use super::fencing::Fencing;
 use super::host_list::HostList;
 use super::host_query::{HostQuery, PolledHost, ask_all};
@@ -20,6 +21,7 @@ use crate::certificates::agent_certificates;
 use crate::control_protocol::{
     AgentCard, AgentIdentity, AgentOrder, FollowerOrder, LaunchError, OtherHost, PeerAddress, Program,
 };
+use crate::controller_claim::HeldClaim;
 use crate::durable;
 use crate::files;
 use crate::home::{Home, TrialFolder};
@@ -46,6 +48,9 @@ pub struct ClusterLauncher {
     /// The attempt whose leader was given up, with the reason.
     given_up: Option<(AttemptId, String)>,
     fencing: Fencing,
+    /// The claim of this controller, which all hosts share.
+    claim: HeldClaim,
+    claim_poll: ClaimPoll,
     /// The recipe's folder, for hosts that lack it; `None` if it is not sent, or has changed since.
     workdir: Option<Arc<WorkdirSnapshot>>,
 }
@@ -60,10 +65,22 @@ impl ClusterLauncher {
         let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
         let cancel = CancellationToken::default();
-        let hosts = hosts.into_iter().map(|host| PolledHost::new(host, &cancel)).collect();
-        let (trial, folder) = (trial.clone(), folder.clone());
-        let (usable, shared, given_up, fencing) = (Vec::new(), None, None, Fencing::default());
-        Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing, workdir: None }
+        let claim = HeldClaim::default();
+        let hosts = hosts.into_iter().map(|host| PolledHost::new(host.claiming(&claim), &cancel)).collect();
+        Self {
+            trial: trial.clone(),
+            folder: folder.clone(),
+            hosts,
+            usable: Vec::new(),
+            active,
+            shared: None,
+            cancel,
+            given_up: None,
+            fencing: Fencing::default(),
+            claim,
+            claim_poll: ClaimPoll::default(),
+            workdir: None,
+        }
     }
 
     /// Gives the launcher the recipe's folder, which it sends to hosts that lack it.
@@ -249,8 +266,10 @@ impl Launcher for ClusterLauncher {
         if self.cancel.is_cancelled() && led.is_err() {
             return Err(self.abandon(order.attempt, &lenders));
         }
-        // An attempt that may be alive is left alone: the next contact finds out.
-        if led.as_ref().is_err_and(|error| !matches!(error, LaunchError::Unknown(_))) {
+        // An attempt that may be alive is left alone: the next contact finds out. One that was refused may be that of
+        // another controller.
+        let is_superseded = self.claim.newer().is_some();
+        if !is_superseded && led.as_ref().is_err_and(|error| !matches!(error, LaunchError::Unknown(_))) {
             // Followers without a leader end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);

@@ -21,6 +21,8 @@ pub(super) struct PolledHost {
     is_suspect: Arc<AtomicBool>,
     /// Time at which the question that has no answer yet was asked.
     asked_at: Arc<Mutex<Option<Instant>>>,
+    /// True if the last question that was sent was asked aside.
+    is_aside: Arc<AtomicBool>,
 }
 
 impl PolledHost {
@@ -28,7 +30,8 @@ impl PolledHost {
     pub(super) fn new(remote: RemoteHost, cancel: &CancellationToken) -> Self {
         let (name, disconnect) = (remote.name.clone(), remote.disconnect());
         let (remote, cancel) = (Arc::new(Mutex::new(remote)), cancel.clone());
-        Self { name, remote, disconnect, cancel, is_suspect: Arc::default(), asked_at: Arc::default() }
+        let (is_suspect, asked_at, is_aside) = (Arc::default(), Arc::default(), Arc::default());
+        Self { name, remote, disconnect, cancel, is_suspect, asked_at, is_aside }
     }
 
     /// Closes the connection to the host, so that the host can be asked something else.
@@ -55,20 +58,45 @@ impl PolledHost {
         &self,
         question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
     ) -> HostQuery<T> {
+        self.send(false, question)
+    }
+
+    /// Like [`PolledHost::ask`], for a question at any time: a later question waits a moment for its answer.
+    pub(super) fn ask_aside<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
+    ) -> HostQuery<T> {
+        self.send(true, question)
+    }
+
+    fn send<T: Send + 'static>(
+        &self,
+        aside: bool,
+        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
+    ) -> HostQuery<T> {
         let (sender, answer) = channel();
         let (remote, is_suspect) = (Arc::clone(&self.remote), Arc::clone(&self.is_suspect));
-        let asked_at = Arc::clone(&self.asked_at);
+        let (asked_at, is_aside) = (Arc::clone(&self.asked_at), Arc::clone(&self.is_aside));
+        let until = Instant::now() + SUSPECT_TIMEOUT;
         thread::spawn(move || {
-            let answer = match remote.try_lock() {
-                Ok(mut host) => {
-                    *asked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-                    question(&mut host)
-                }
-                Err(TryLockError::Poisoned(host)) => question(&mut host.into_inner()),
-                Err(TryLockError::WouldBlock) => {
-                    let asked_at = *asked_at.lock().unwrap_or_else(PoisonError::into_inner);
-                    let silent = asked_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
-                    Err(format!("no answer for {silent:.1} s"))
+            let answer = loop {
+                match remote.try_lock() {
+                    Ok(mut host) => {
+                        is_aside.store(aside, Ordering::SeqCst);
+                        *asked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                        break question(&mut host);
+                    }
+                    Err(TryLockError::Poisoned(host)) => break question(&mut host.into_inner()),
+                    Err(TryLockError::WouldBlock)
+                        if is_aside.load(Ordering::SeqCst) && Instant::now() < until =>
+                    {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(TryLockError::WouldBlock) => {
+                        let asked_at = *asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+                        let silent = asked_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
+                        break Err(format!("no answer for {silent:.1} s"));
+                    }
                 }
             };
             if answer.is_ok() {
@@ -207,6 +235,21 @@ mod tests {
             asking.join().expect("it does not panic")
         });
         assert_eq!(answers, [Ok("silent".into())]);
+    }
+
+    #[test]
+    fn a_question_waits_for_one_that_was_asked_aside_but_not_for_long() {
+        let (silent, may) = (host("silent"), Arc::default());
+        let held = may_not(&may);
+        let aside = silent.ask_aside(question(&may));
+        while !silent.is_aside.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let words = silent.ask(question(&may)).answer(LONG).expect_err("the first has no answer");
+        assert!(words.starts_with("silent: no answer for"), "{words}");
+        let asked = silent.ask(question(&may));
+        drop(held);
+        assert_eq!((aside.answer(LONG), asked.answer(LONG)), (Ok("silent".into()), Ok("silent".into())));
     }
 
     #[test]

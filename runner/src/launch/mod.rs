@@ -11,6 +11,7 @@
 //! Code above a launcher does not depend on hosts.
 
 mod cancellation;
+mod claim_poll;
 mod cluster;
 mod fencing;
 mod host_list;
@@ -26,6 +27,8 @@ pub use cancellation::CancellationToken;
 pub use cluster::ClusterLauncher;
 pub use host_list::HostList;
 pub use local::LocalLauncher;
+
+pub use crate::controller_claim::ControllerClaim;
 
 use crate::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_protocol::{AttemptId, StepId};
@@ -112,6 +115,20 @@ pub trait HostPool {
     /// Asks the hosts in `lost`, at the end of a trial, to kill attempts before `before`. Waits a few seconds for hosts
     /// that do not answer.
     fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport;
+
+    /// Claims the trial for this process on the hosts that answer. The others get the claim with a later request.
+    fn claim(&mut self);
+
+    /// Asks the hosts of the newest attempt, every few seconds, for the newest claim on the trial. Does not block.
+    fn poll_claims(&mut self);
+
+    /// Asks the hosts of the newest attempt for the newest claim on the trial, except those that may be lost, and waits
+    /// for the answers.
+    fn ask_for_claims(&mut self);
+
+    /// Returns the claim of the controller that took over since [`HostPool::claim`], if a host reported one. Does not
+    /// block.
+    fn newer_claim(&self) -> Option<ControllerClaim>;
 }
 
 /// The hosts available for an attempt.

@@ -1,6 +1,7 @@
 //! The server of the relay: carries out the requests of the controller on its host.
 
 mod address;
+mod claims;
 mod incoming_checkpoint;
 
 use crate::checkpoints::{CheckpointStore, CheckpointWriter, LocalStore};
@@ -56,9 +57,13 @@ pub fn serve(
             Err(frame::FrameError::Closed) => return Ok(()),
             Err(error) => return Err(io::Error::other(error)),
         };
+        if let Some(refusal) = claims::refusal(&request, home, make_trial_folder) {
+            frame::write(&mut stdout, &refusal)?;
+            continue;
+        }
         let reply = match request {
             Request::Address { network } => reply_or_failure(address(network), Reply::Address),
-            Request::Lead(order) => {
+            Request::Lead { order, .. } => {
                 let order = localize_order(*order, home, programs);
                 let mut launcher = starting(&order.trial);
                 let launched = launcher.fence(order.attempt).map_err(LaunchError::from);
@@ -67,7 +72,7 @@ pub fn serve(
                 let launched = launched.and_then(|()| launcher.launch_with_keepalive(&order, &going_on));
                 launched.map_or_else(launch_failure, Reply::Leading)
             }
-            Request::Follow(order) => {
+            Request::Follow { order, .. } => {
                 let mut order = FollowerOrder {
                     folder: home.trial(&order.trial).path().to_owned(),
                     worker: programs.worker.clone(),
@@ -188,11 +193,14 @@ pub fn serve(
             Request::Remove { trial } => {
                 reply_or_failure(store::remove_folder(home, &trial), |bytes| Reply::Removed { bytes })
             }
-            Request::Fence { trial, attempt } => {
+            Request::Fence { trial, attempt, .. } => {
                 reply_or_failure(starting(&trial).fence(attempt), |ended| Reply::Fenced { ended })
             }
-            Request::Kill { trial, attempt } => {
+            Request::Kill { trial, attempt, .. } => {
                 reply_or_failure(starting(&trial).kill_for_good(attempt), |is_gone| Reply::Killed { is_gone })
+            }
+            Request::Claim { trial, claim } => {
+                reply_or_failure(claims::newest(&home.trial(&trial), claim.as_ref()), Reply::Claim)
             }
         };
         frame::write(&mut stdout, &reply)?;

@@ -10,8 +10,8 @@ use dtrain_protocol::{
 };
 use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{
-    AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, ConnectedAgent, FencedAgent,
-    FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable,
+    AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, ConnectedAgent, ControllerClaim,
+    FencedAgent, FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable,
 };
 use dtrain_runner::process::Process;
 use dtrain_runner::spool::SpoolRecord;
@@ -139,6 +139,16 @@ impl HostPool for Fleet {
 
     fn fence_lost(&mut self, _: AttemptId, _: &BTreeSet<String>) -> FencingReport {
         FencingReport::default()
+    }
+
+    fn claim(&mut self) {}
+
+    fn poll_claims(&mut self) {}
+
+    fn ask_for_claims(&mut self) {}
+
+    fn newer_claim(&self) -> Option<ControllerClaim> {
+        None
     }
 }
 

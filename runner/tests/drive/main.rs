@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a test says how it went")]
 
 mod blame;
+mod claims;
 mod control;
 mod far;
 mod faults;
@@ -216,6 +217,14 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         (
             "what_ended_on_a_host_that_is_away_is_not_taken_for_lost",
             unseen::what_ended_on_a_host_that_is_away_is_not_taken_for_lost,
+        ),
+        (
+            "of_two_controllers_with_copies_of_a_history_the_first_one_ends",
+            claims::of_two_controllers_with_copies_of_a_history_the_first_one_ends,
+        ),
+        (
+            "a_loss_after_another_controller_took_over_is_recorded_by_that_one_alone",
+            claims::a_loss_after_another_controller_took_over_is_recorded_by_that_one_alone,
         ),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];

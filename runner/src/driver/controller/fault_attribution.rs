@@ -111,7 +111,7 @@ impl TrialController<'_> {
     }
 
     /// Shortens the waits for a host that may be gone.
-    fn suspect(&mut self, host: &str) {
+    pub(super) fn suspect(&mut self, host: &str) {
         if let Some(pool) = self.launcher.as_mut().expect("no wait is under way").pool() {
             pool.suspect(host);
         }

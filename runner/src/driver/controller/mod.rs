@@ -1,6 +1,7 @@
 //! Controller of a trial: the event loop around the state machine.
 
 mod attempt;
+mod claim;
 mod fault_attribution;
 mod fencing;
 mod history_lost;
@@ -126,6 +127,7 @@ impl<'a> TrialController<'a> {
             done: None,
             _lock: lock,
         };
+        engine.claim()?;
         engine.carry_out(effects)?;
         Ok(engine)
     }
@@ -213,6 +215,7 @@ impl<'a> TrialController<'a> {
                 }
             }
             self.receive_record()?;
+            self.poll_claims()?;
             self.fence_returned()?;
             self.leave_drained_hosts()?;
             self.tick();
@@ -281,6 +284,7 @@ impl<'a> TrialController<'a> {
             match effect {
                 TrialEffect::Record(fact) => {
                     if let Some(lost) = lost_by(&fact) {
+                        self.end_if_lost_to_another_controller(&lost)?;
                         self.attribute(&lost);
                         failure = Some(lost);
                     }

@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl TrialController<'_> {
     /// Runs a slow operation of the launcher. An interrupt ends it as soon as the launcher can; the caller
-    /// then finds out how far the operation came.
+    /// then finds out how far the operation came. `Err` if a host reported meanwhile that another controller took over.
     pub(super) fn with_launcher<T: Send>(
         &mut self,
         work: impl FnOnce(&mut dyn Launcher) -> T + Send,
@@ -40,6 +40,7 @@ impl TrialController<'_> {
             }
         });
         self.launcher = Some(launcher);
+        self.end_if_superseded()?;
         waited
     }
 

@@ -5,6 +5,7 @@ use super::super::{AgentContact, ConnectedAgent};
 use super::spool_remainder::SpoolRemainder;
 use super::{Reply, Request};
 use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder, LaunchError};
+use crate::controller_claim::HeldClaim;
 use crate::engine_environment::EngineEnvironment;
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use dtrain_recipes::{Subnet, TrainingEngine};
@@ -36,6 +37,8 @@ pub struct RemoteHost {
     stream: Option<UnixStream>,
     disconnect: Disconnect,
     network: Option<Subnet>,
+    /// Claim of the controller that asks; empty for a user.
+    pub(super) claim: HeldClaim,
 }
 
 /// A handle that closes the connection to a host from another thread.
@@ -58,7 +61,8 @@ impl Disconnect {
 impl RemoteHost {
     /// Creates a host that is reached through `dial`.
     pub fn new(name: impl Into<String>, dial: Box<dyn Connector>) -> Self {
-        Self { name: name.into(), dial, stream: None, disconnect: Disconnect::default(), network: None }
+        let (name, disconnect, claim) = (name.into(), Disconnect::default(), HeldClaim::default());
+        Self { name, dial, stream: None, disconnect, network: None, claim }
     }
 
     /// Sets the network for the host's communication with other hosts.
@@ -142,7 +146,7 @@ impl RemoteHost {
     }
 
     pub(in crate::launch) fn lead(&mut self, order: AgentOrder) -> Result<AgentCard, LaunchError> {
-        match self.ask_once(&Request::Lead(Box::new(order))) {
+        match self.ask_once(&Request::Lead { order: Box::new(order), claim: self.claim.own() }) {
             Ok(Reply::Leading(card)) => Ok(card),
             Ok(Reply::NoCheckpoint { reason }) => Err(LaunchError::Checkpoint(reason)),
             Ok(Reply::FailedOn { host, reason }) => Err(LaunchError::OnHost { host, reason }),
@@ -153,7 +157,7 @@ impl RemoteHost {
     }
 
     pub(in crate::launch) fn follow(&mut self, order: FollowerOrder) -> Result<String, String> {
-        match self.ask_once(&Request::Follow(Box::new(order))) {
+        match self.ask_once(&Request::Follow { order: Box::new(order), claim: self.claim.own() }) {
             Ok(Reply::Following { address }) => Ok(address),
             Ok(other) => Err(unexpected_reply(&other)),
             // A follower without a leader ends by itself.
@@ -271,21 +275,27 @@ impl RemoteHost {
 
     /// Kills attempts before `attempt` for good; returns the one that was alive, if any.
     pub fn fence(&mut self, trial: &TrialId, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
-        match self.ask(&Request::Fence { trial: trial.clone(), attempt })? {
+        match self.ask(&Request::Fence { trial: trial.clone(), attempt, claim: self.claim.own() })? {
             Reply::Fenced { ended } => Ok(ended),
             other => Err(unexpected_reply(&other)),
         }
     }
 
     pub(in crate::launch) fn kill(&mut self, trial: &TrialId, attempt: AttemptId) -> Result<bool, String> {
-        match self.ask(&Request::Kill { trial: trial.clone(), attempt })? {
+        match self.ask(&Request::Kill { trial: trial.clone(), attempt, claim: self.claim.own() })? {
             Reply::Killed { is_gone } => Ok(is_gone),
             other => Err(unexpected_reply(&other)),
         }
     }
 
-    /// Sends a request over the open stream, or over a new one if there is none or the host closed it.
+    /// Sends a request over the open stream, or over a new one if there is none or the host closed it. `Err` if another
+    /// controller took over.
     pub(super) fn ask(&mut self, request: &Request) -> Result<Reply, String> {
+        let reply = self.reply_to(request)?;
+        self.unless_superseded(reply)
+    }
+
+    fn reply_to(&mut self, request: &Request) -> Result<Reply, String> {
         if let Some(stream) = self.stream.take()
             && let Ok(reply) = exchange(&stream, request)
         {
@@ -318,7 +328,7 @@ impl RemoteHost {
         };
         drop(stream.set_read_timeout(None));
         self.stream = Some(stream);
-        Ok(reply)
+        self.unless_superseded(reply).map_err(RequestError::NotSent)
     }
 
     fn with_last_words(&self, error: String) -> String {
@@ -331,7 +341,7 @@ impl RemoteHost {
 
 /// The reason why a request that is not retried has no answer.
 enum RequestError {
-    /// The request did not reach the host.
+    /// The request did not reach the host, or was refused.
     NotSent(String),
     /// The host may have received the request and may act on it.
     MaybeSent(String),

@@ -4,6 +4,7 @@
 //! The stream carries requests and replies in turn, as frames. After `Reply::Connected` it belongs to the
 //! agent.
 
+mod claim;
 mod client;
 mod push;
 mod remote_store;
@@ -18,6 +19,7 @@ pub(super) use client::Disconnect;
 
 use crate::checkpoints::{CheckpointWriter, FolderListing};
 use crate::control_protocol::{AgentCard, AgentOrder, FollowerOrder};
+use crate::controller_claim::ControllerClaim;
 use crate::engine_environment::EngineEnvironment;
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId};
 use dtrain_recipes::{Subnet, TrainingEngine};
@@ -31,9 +33,13 @@ pub(crate) enum Request {
     /// Report the address under which other hosts reach this one, on `network` if given.
     Address { network: Option<Subnet> },
     /// Start the leader. The server replaces folders and programs of the order by its host's own.
-    Lead(Box<AgentOrder>),
+    Lead {
+        order: Box<AgentOrder>,
+        /// Claim of the controller; the same in the other requests that have one.
+        claim: Option<ControllerClaim>,
+    },
     /// Start a follower.
-    Follow(Box<FollowerOrder>),
+    Follow { order: Box<FollowerOrder>, claim: Option<ControllerClaim> },
     /// Connect this stream to a leader.
     Reach { trial: TrialId, attempt: AttemptId, from: u64 },
     /// Send the whole spool of a dead agent; it may be larger than the client's memory.
@@ -78,11 +84,18 @@ pub(crate) enum Request {
     /// Report if the agent of an attempt is alive.
     IsAlive { trial: TrialId, attempt: AttemptId },
     /// Kill all attempts before `attempt` for good.
-    Fence { trial: TrialId, attempt: AttemptId },
+    Fence {
+        trial: TrialId,
+        attempt: AttemptId,
+        /// `None` from a user, whose request is not refused.
+        claim: Option<ControllerClaim>,
+    },
     /// Remove the state of a trial that is not running.
     Remove { trial: TrialId },
     /// Kill an attempt for good.
-    Kill { trial: TrialId, attempt: AttemptId },
+    Kill { trial: TrialId, attempt: AttemptId, claim: Option<ControllerClaim> },
+    /// Report the newest claim on a trial, after storing the one given.
+    Claim { trial: TrialId, claim: Option<ControllerClaim> },
 }
 
 /// A reply of the relay's server.
@@ -132,6 +145,10 @@ pub(crate) enum Reply {
     Removed {
         bytes: u64,
     },
+    /// The newest claim on the trial, if there is one.
+    Claim(Option<ControllerClaim>),
+    /// Nothing was done, because another controller has this newer claim.
+    Superseded(ControllerClaim),
     /// The checkpoint to resume from is missing or damaged.
     NoCheckpoint {
         reason: String,

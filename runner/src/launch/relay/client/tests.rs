@@ -46,7 +46,7 @@ impl Connector for HangsUp {
         let led = Arc::clone(&self.0);
         thread::spawn(move || {
             while let Ok(request) = frame::read::<Request>(&mut &far) {
-                if matches!(request, Request::Lead(_) | Request::Follow(_)) {
+                if matches!(request, Request::Lead { .. } | Request::Follow { .. }) {
                     led.fetch_add(1, Ordering::SeqCst);
                     return;
                 }

@@ -1,10 +1,10 @@
-//! The hosts of a trial as a pool: which of them answer, which are lost, and which may take part again.
+//! The hosts of a cluster as a pool: which of them answer, what they still run, and who claims the trial on them.
 
-use super::super::host_query::PolledHost;
 use super::super::relay::RemoteHost;
 use super::super::timeouts::{ANSWER_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
 use super::super::{AvailableHosts, FencedAgent, FencingReport, HostPool, IdleHost};
-use super::ClusterLauncher;
+use super::{ClusterLauncher, PolledHost};
+use crate::controller_claim::ControllerClaim;
 use dtrain_protocol::AttemptId;
 use std::collections::BTreeSet;
 use std::io::{BufReader, Read};
@@ -86,5 +86,40 @@ impl HostPool for ClusterLauncher {
             }
         }
         report
+    }
+
+    fn claim(&mut self) {
+        let trial = self.trial.clone();
+        let newest = move |host: &mut RemoteHost| host.newest_claim(&trial);
+        let all: Vec<usize> = (0..self.hosts.len()).collect();
+        let answers = self.ask_all(&all, ANSWER_TIMEOUT, newest.clone());
+        // Hosts that do not answer may have an earlier claim of this machine.
+        let known = ControllerClaim::read(&self.folder).unwrap_or_default();
+        let claim = ControllerClaim::newer_than(answers.iter().flatten().flatten().cloned().chain(known));
+        // On a full disk, the claims of the hosts count alone.
+        drop(claim.store(&self.folder));
+        self.claim.set(claim);
+        let answering: Vec<usize> = all
+            .into_iter()
+            .zip(&answers)
+            .filter(|(_, answer)| answer.is_ok())
+            .map(|(host, _)| host)
+            .collect();
+        self.ask_all(&answering, REPEAT_ANSWER_TIMEOUT, newest);
+    }
+
+    fn poll_claims(&mut self) {
+        self.claim_poll.ask(&self.trial, &self.hosts, &self.active);
+    }
+
+    fn ask_for_claims(&mut self) {
+        let trial = self.trial.clone();
+        let is_asked = |host: &usize| !self.hosts[*host].is_suspect();
+        let asked: Vec<usize> = self.active.iter().copied().filter(is_asked).collect();
+        self.ask_all(&asked, REPEAT_ANSWER_TIMEOUT, move |host| host.newest_claim(&trial));
+    }
+
+    fn newer_claim(&self) -> Option<ControllerClaim> {
+        self.claim.newer()
     }
 }
