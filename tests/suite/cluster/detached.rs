@@ -2,8 +2,8 @@
 
 use crate::cluster::train::nothing_is_left;
 use crate::lab::Lab;
-use dtrain_protocol::{Rank, TrialId};
-use dtrain_runner::ledger::{History, MetricSample, TrialDetails};
+use dtrain_protocol::{AttemptId, Rank, TrialId};
+use dtrain_runner::ledger::{History, MetricSample, TrialDetails, TrialStatus};
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
 use std::fs;
 use std::path::PathBuf;
@@ -51,6 +51,16 @@ impl<'a> Detached<'a> {
         self.history().series(&self.trial, key, Rank(0)).expect("readable")
     }
 
+    /// The points of a series of a rank, by attempt.
+    pub(super) fn by_attempt(&self, key: &str, rank: u32) -> Vec<(AttemptId, Vec<MetricSample>)> {
+        self.history().series_by_attempt(&self.trial, key, Rank(rank)).expect("readable")
+    }
+
+    /// Whether the trial has ended as completed.
+    pub(super) fn is_completed(&self) -> bool {
+        self.details().row.status == TrialStatus::Completed
+    }
+
     /// Number of hosts of the newest attempt.
     pub(super) fn hosts(&self) -> usize {
         let path = home(self.lab).join("trials").join(&self.trial.0).join("hosts");
@@ -70,7 +80,7 @@ impl<'a> Detached<'a> {
             let trial = self.details();
             let newest = trial.attempts.last().expect("it was launched").number;
             let has_step = || {
-                let all = self.history().series_by_attempt(&self.trial, "loss", Rank(0)).expect("readable");
+                let all = self.by_attempt("loss", 0);
                 all.iter().any(|(attempt, steps)| *attempt == newest && !steps.is_empty())
             };
             if trial.attempts.len() > after && self.hosts() == hosts && has_step() {

@@ -1,5 +1,6 @@
 //! Tests that need several hosts, in a lab of them; `tests/run cluster` runs these alone.
 
+mod chaos;
 mod children;
 mod detached;
 mod doctor;
