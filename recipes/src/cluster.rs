@@ -2,6 +2,7 @@
 
 use crate::gpu_facts::GpuFacts;
 use crate::keyword_enum::keyword_enum;
+use crate::notice::NoticePoll;
 use crate::subnet::Subnet;
 use crate::units::Seconds;
 use crate::workdir::Workdir;
@@ -47,6 +48,9 @@ pub struct Cluster {
     /// minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_timeout: Option<Seconds>,
+    /// How hosts learn that they will be taken away; `None` if they are not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<NoticePoll>,
     /// The files of the recipe's folder that are sent to every host; `None` if hosts have the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Workdir>,
@@ -173,6 +177,7 @@ impl Default for Cluster {
             price: None,
             slots: 1,
             unreachable_timeout: None,
+            notice: None,
             network: None,
             slurm: None,
             workdir: None,

@@ -9,6 +9,7 @@ use crate::data::{DataKind, LossOn};
 use crate::decoder::{AdaptedLayers, NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
 use crate::model::{Framework, MlpActivation};
+use crate::notice::NoticePoll;
 use crate::state::{MomentPrecision, StatePrecision};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
@@ -54,6 +55,9 @@ pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
     values.or("cluster.ranks", ParsedValue::Auto);
     values.or("cluster.devices", ParsedValue::of(Devices::Auto));
     workdir(values);
+    if ["command", "url"].iter().any(|key| values.said(&format!("cluster.notice.{key}")).is_some()) {
+        values.or("cluster.notice.every", ParsedValue::Time(NoticePoll::DEFAULT_EVERY.0));
+    }
     match values.one_of("cluster.launcher") {
         Some(LauncherKind::Ssh) => values.or("cluster.transport", ParsedValue::of(SshBackend::Ssh2)),
         Some(LauncherKind::Slurm) => values.or("cluster.slurm.nodes", ParsedValue::Whole(1)),

@@ -143,6 +143,7 @@ impl Rules<'_> {
                 "write `launcher = \"ssh\"` below `[cluster]`, or remove it",
             );
         }
+        self.notice();
         self.workdir(launcher == Some(LauncherKind::Slurm));
         self.slurm(launcher == Some(LauncherKind::Slurm));
         self.ranks_of_a_host();
