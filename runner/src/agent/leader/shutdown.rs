@@ -21,9 +21,10 @@ impl Leader {
         let ended = match (self.cause.take(), reason) {
             (Some(cause), _) => AttemptEnd::Lost(cause),
             (None, None | Some(StopReason::Ordered)) if self.others_can_continue() => {
-                let host = self.leaving.first().and_then(|host| self.hosts.get(host));
-                let known = host.filter(|host| host.peer.host != LEADER_HOST);
-                AttemptEnd::Lost(Failure::HostLeft { host: known.map(|host| host.peer.name.clone()) })
+                let first = self.leaving.first_key_value().map(|(host, cause)| (*host, *cause));
+                let (index, cause) = first.unwrap_or_default();
+                let known = self.hosts.get(&index).filter(|host| host.peer.host != LEADER_HOST);
+                AttemptEnd::Lost(Failure::HostLeft { host: known.map(|host| host.peer.name.clone()), cause })
             }
             (None, reason) => AttemptEnd::Finished(reason.unwrap_or(StopReason::Ordered)),
         };

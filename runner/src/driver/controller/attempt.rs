@@ -116,6 +116,7 @@ impl TrialController<'_> {
             keep: options.keep,
             seat: None,
             others: Vec::new(),
+            notice: options.notice.clone(),
         };
         match self.with_launcher(|launcher| launcher.launch(&order))? {
             Ok(_) => self.reconnect(attempt),
