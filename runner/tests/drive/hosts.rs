@@ -126,13 +126,13 @@ pub(crate) fn a_machine_alone_that_gives_notice_saves_and_stops() {
     world.options.notice =
         Some(NoticePoll { query: NoticeQuery::Command(argv.to_vec()), every: Seconds(0.05) });
     let mut words = None;
-    let outcome = world.drive_and(driver::start, &mut |seen| match seen {
-        TrialEvent::Event(stamped) => match &stamped.event {
+    let outcome = world.drive_and(driver::start, &mut |seen| {
+        let TrialEvent::Event(stamped) = seen else { return };
+        match &stamped.event {
             Event::Step(figures) if figures.step == StepId(20) => fs::write(&file, "").expect("room on disk"),
             Event::Notice(said) => words = Some(said.clone()),
             _ => {}
-        },
-        _ => {}
+        }
     });
     let DriveOutcome::Ended { verdict, checkpoint: Some(saved), attempts: 1, .. } = outcome.expect("driven")
     else {
