@@ -201,6 +201,7 @@ fn run(
         stop: task.how == RunMode::Stop,
         keep: task.plan.recipe.checkpoint.keep,
         killed_after: matches!(task.plan.recipe.model, Model::Command(_)).then_some(STOP_GRACE_PERIOD),
+        notice: task.plan.recipe.cluster.notice.clone(),
         lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.unreachable_timeout().0),
         hosts: host_limits(task.plan),
         ..Options::default()

@@ -34,11 +34,14 @@ pub enum Failure {
         /// Description of what was observed.
         detail: String,
     },
-    /// The system asked the agent of a host to end, such as at a reboot or a preemption. Its ranks finished their step
-    /// and saved, if they had the time.
+    /// A host left, such as before a reboot or a preemption. Its ranks finished their step and saved, if they had the
+    /// time.
     HostLeft {
         /// Name of the host; `None` for the leader's, which does not know its own name.
         host: Option<String>,
+        /// Why it left.
+        #[serde(default, skip_serializing_if = "LeaveCause::is_termination")]
+        cause: LeaveCause,
     },
     /// The controller ended the attempt, so that the next one runs on other hosts. All ranks finished their step and
     /// saved.
@@ -116,6 +119,33 @@ pub enum Failure {
     Other(String),
 }
 
+/// Why a host leaves an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaveCause {
+    /// The system asked its agent to end.
+    #[default]
+    Termination,
+    /// The machine gave notice that it will be taken away.
+    Notice,
+}
+
+impl LeaveCause {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it")]
+    fn is_termination(&self) -> bool {
+        *self == Self::Termination
+    }
+}
+
+impl std::fmt::Display for LeaveCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Termination => "its agent was asked to end (SIGTERM)",
+            Self::Notice => "it gave notice that it will be taken away",
+        })
+    }
+}
+
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -124,9 +154,9 @@ impl std::fmt::Display for Failure {
             Self::PeerLost { peer: Some(peer), detail } => write!(f, "lost rank {peer}: {detail}"),
             Self::PeerLost { peer: None, detail } => write!(f, "lost a peer: {detail}"),
             Self::HostLost { host, detail } => write!(f, "lost host {host}: {detail}"),
-            Self::HostLeft { host } => {
+            Self::HostLeft { host, cause } => {
                 let host = host.as_deref().unwrap_or("the host of the leader");
-                write!(f, "{host} leaves: its agent was asked to end (SIGTERM)")
+                write!(f, "{host} leaves: {cause}")
             }
             Self::Regrouped => f.write_str("the trial continues on other hosts"),
             Self::Storage { host, detail } => {
@@ -186,5 +216,20 @@ mod tests {
         let exited = |signal| Failure::Exited { code: None, signal: Some(signal) }.to_string();
         assert!(exited(24).contains("ulimit -t") && exited(25).contains("ulimit -f"));
         assert_eq!(exited(9), "killed by signal 9");
+    }
+
+    #[test]
+    fn a_host_that_left_before_causes_were_recorded_was_asked_to_end() {
+        let old = r#"{"host_left":{"host":"a"}}"#;
+        let left = |cause| Failure::HostLeft { host: Some("a".to_owned()), cause };
+        let read: Failure = serde_json::from_str(old).expect("a failure");
+        assert_eq!(read, left(LeaveCause::Termination));
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), old);
+        let noticed = serde_json::to_string(&left(LeaveCause::Notice)).expect("JSON");
+        assert_eq!(serde_json::from_str::<Failure>(&noticed).expect("a failure"), left(LeaveCause::Notice));
+        assert_eq!(
+            left(LeaveCause::Notice).to_string(),
+            "a leaves: it gave notice that it will be taken away"
+        );
     }
 }

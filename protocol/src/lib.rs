@@ -49,7 +49,7 @@ pub use event::{
     Event, GradientNoise, NamedFigure, Order, PhaseTimes, ResidentBytes, StampedEvent, StepFigures,
     StopReason,
 };
-pub use failure::Failure;
+pub use failure::{Failure, LeaveCause};
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use input_manifest::{Column, Encoding, InputFile, InputManifest, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};

@@ -2,6 +2,7 @@
 
 use crate::gpu_facts::GpuFacts;
 use crate::keyword_enum::keyword_enum;
+use crate::notice::NoticePoll;
 use crate::subnet::Subnet;
 use crate::units::Seconds;
 use crate::workdir::Workdir;
@@ -57,6 +58,9 @@ pub struct Cluster {
     /// When a run takes more hosts, such as one that is back.
     #[serde(default, skip_serializing_if = "GrowthPolicy::is_usual")]
     pub grow: GrowthPolicy,
+    /// How hosts learn that they will be taken away; `None` if they are not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<NoticePoll>,
     /// The files of the recipe's folder that are sent to every host; `None` if hosts have the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Workdir>,
@@ -215,6 +219,7 @@ impl Default for Cluster {
             least: None,
             spares: 0,
             grow: GrowthPolicy::Checkpoint,
+            notice: None,
             network: None,
             slurm: None,
             workdir: None,

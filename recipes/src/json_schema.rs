@@ -81,6 +81,7 @@ fn shape(shape_of: ValueType) -> Value {
         ValueType::Name => json!({ "type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$" }),
         ValueType::Host => json!({ "type": "string", "pattern": "^[^-\\s][^\\s]*$" }),
         ValueType::Network => json!({ "type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$" }),
+        ValueType::HttpUrl => json!({ "type": "string", "pattern": "^[hH][tT][tT][pP]://[!-~]+$" }),
         ValueType::Flag => json!({ "type": "boolean" }),
         ValueType::Whole(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
         ValueType::Above(low, high) => json!({ "type": "number", "exclusiveMinimum": low, "maximum": high }),
@@ -105,6 +106,9 @@ fn shape(shape_of: ValueType) -> Value {
         ValueType::Texts => json!({ "type": "array", "items": text(), "minItems": 1 }),
         ValueType::Environment => {
             json!({ "type": "object", "additionalProperties": { "type": ["string", "integer", "boolean"] } })
+        }
+        ValueType::Headers => {
+            json!({ "type": "object", "additionalProperties": { "type": "string" } })
         }
         ValueType::Params => json!({ "type": "object", "additionalProperties": param() }),
         ValueType::Settings => {

@@ -86,7 +86,9 @@ impl Document {
             matches!(leaf.node.value, Value::Whole(_) | Value::Real(_) | Value::Flag(_) | Value::Date(_));
         let is_list = matches!(leaf.node.value, Value::List(_));
         let is_text = match names.as_slice() {
-            ["model", "env", _] => !matches!(leaf.node.value, Value::Text(_)),
+            ["model", "env", _] | ["cluster", "notice", "headers", _] => {
+                !matches!(leaf.node.value, Value::Text(_))
+            }
             ["params", name] | ["params", name, "default"] => {
                 (is_scalar || is_list) && self.get(&format!("params.{name}")).is_some_and(is_text_here)
                     || matches!(leaf.node.value, Value::Date(_))
@@ -135,6 +137,7 @@ fn may_be_text(shape: ValueType) -> bool {
         | ValueType::Name
         | ValueType::Host
         | ValueType::Network
+        | ValueType::HttpUrl
         | ValueType::Metric
         | ValueType::Files
         | ValueType::Tokenizer => true,
@@ -165,7 +168,13 @@ mod tests {
     #[test]
     fn a_value_is_the_text_that_was_typed_where_a_text_is_wanted() {
         for value in ["12e45", "1.10", "true", "2024-01-01", "[1, 2]", "0x10", "1_000", "nan", "007"] {
-            for key in ["params.commit", "description", "data.target", "model.env.NAME"] {
+            for key in [
+                "params.commit",
+                "description",
+                "data.target",
+                "model.env.NAME",
+                "cluster.notice.headers.Name",
+            ] {
                 let found = typed(key, value);
                 assert!(matches!(&found, Value::Text(text) if text == value), "{key}={value}: {found:?}");
             }

@@ -80,6 +80,12 @@ impl Url {
         name_in(&self.address)
     }
 
+    /// Returns the path and query of the URL, as a request names them.
+    pub fn target(&self) -> &str {
+        let (_, rest) = self.address.split_once("://").unwrap_or_default();
+        &rest[self.host().len()..]
+    }
+
     /// Returns the host in the URL, with its port if there is one.
     pub fn host(&self) -> &str {
         let (_, rest) = self.address.split_once("://").unwrap_or_default();

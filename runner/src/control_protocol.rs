@@ -2,6 +2,7 @@
 
 use crate::process::Process;
 use dtrain_protocol::{Assignment, AttemptId, TlsIdentity, TrialId};
+use dtrain_recipes::NoticePoll;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -64,6 +65,9 @@ pub struct AgentOrder {
     /// The other hosts, in the order of their ranks, which follow those of this host.
     #[serde(default)]
     pub others: Vec<OtherHost>,
+    /// How each host learns that its machine will be taken away; `None` if it does not ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<NoticePoll>,
 }
 
 /// Identity and address of an agent within its attempt.
@@ -127,6 +131,9 @@ pub struct FollowerOrder {
     /// One assignment for each rank of this host, in order, with its certificate; empty on a host that only
     /// lends checkpoint files. Folders and addresses in them are replaced by those of this host.
     pub assignments: Vec<Assignment>,
+    /// How this host learns that its machine will be taken away; `None` if it does not ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<NoticePoll>,
 }
 
 /// The kind of link between the ranks of one host.

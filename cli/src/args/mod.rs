@@ -6,6 +6,7 @@ mod doctor;
 mod engine;
 mod examples;
 mod export;
+mod hosts;
 mod model;
 mod recipe;
 mod train;
@@ -17,6 +18,7 @@ pub(crate) use data::DataArgs;
 pub(crate) use doctor::{DeviceChoice, DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
 pub(crate) use engine::{EngineCommand, EngineInstallArgs, EngineListArgs};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
+pub(crate) use hosts::{DrainArgs, HostsCommand};
 pub(crate) use model::{
     EvaluateArgs, GgufWeights, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs,
 };
@@ -26,13 +28,12 @@ pub(crate) use train::{
     RecipeTemplate, RunArgs, TuneArgs,
 };
 pub(crate) use trial::{
-    AuditArgs, CompareArgs, DrainArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
+    AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
     HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, RunningArgs, ShowArgs, TrialArgs,
     WatchArgs,
 };
 pub(crate) use worker::WorkerPart;
 
-use crate::completions;
 use crate::exit_code::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -346,18 +347,6 @@ pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -
         Arguments::command().find_subcommand(word).map(|_| OF_LINES.contains(&word))
     });
     (words.iter().any(|word| *word == "--json"), is_lines.unwrap_or(false))
-}
-
-/// Subcommands of `dtrain hosts`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum HostsCommand {
-    /// Forget what is held against a host, and use it again
-    #[command(after_help = "Example:\n  dtrain hosts forgive gpu-02")]
-    Forgive {
-        /// The host, as `dtrain hosts` names it
-        #[arg(add = completions::host())]
-        host: String,
-    },
 }
 
 #[cfg(test)]

@@ -54,17 +54,6 @@ pub(crate) struct ResumeArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct DrainArgs {
-    /// The host, as recipes name it
-    #[arg(value_name = "HOST", add = completions::host())]
-    pub(crate) host: String,
-
-    /// Let the host be used again
-    #[arg(long)]
-    pub(crate) lift: bool,
-}
-
-#[derive(Args, Debug)]
 pub(crate) struct FenceArgs {
     /// A trial: its name, the beginning of its id, or `last`
     #[arg(value_name = "TRIAL", add = completions::trial())]

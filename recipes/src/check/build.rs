@@ -9,6 +9,7 @@ use crate::cluster::{Cluster, LauncherKind, Slurm};
 use crate::data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, ValidationSource};
 use crate::gpu_facts::GpuFacts;
 use crate::keys::Kind;
+use crate::notice::{NoticePoll, NoticeQuery, NoticeUrl};
 use crate::objective::{Metric, Objective, StopConditions};
 use crate::params::{ParamRange, ParamValue, resolve_params};
 use crate::recipe::{CheckpointSchedule, Interval, LayoutPins, Recipe, ValidationSchedule, ZeroStage};
@@ -285,6 +286,7 @@ fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
         least: values.count("cluster.least"),
         spares: values.count("cluster.spares")?,
         grow: values.one_of("cluster.grow")?,
+        notice: notice(values),
         workdir: if values.flag("cluster.workdir.send")? { Some(workdir(values)?) } else { None },
         gpu: gpu_facts(values),
     })
@@ -303,6 +305,22 @@ fn gpu_facts(values: &ParsedValues) -> GpuFacts {
         link_bandwidth: values.real("cluster.gpu.link_bandwidth"),
         network: values.real("cluster.gpu.network"),
     }
+}
+
+/// Returns how hosts learn that they will be taken away; `None` if they are not asked.
+fn notice(values: &ParsedValues) -> Option<NoticePoll> {
+    let url = |address| {
+        let headers = match values.get("cluster.notice.headers") {
+            Some(ParsedValue::Environment(headers)) => headers.clone(),
+            Some(_) | None => BTreeMap::new(),
+        };
+        NoticeQuery::Url(NoticeUrl { address, contains: values.text("cluster.notice.contains"), headers })
+    };
+    let query = match values.get("cluster.notice.command").and_then(ParsedValue::texts) {
+        Some(argv) => NoticeQuery::Command(argv),
+        None => url(values.text("cluster.notice.url")?),
+    };
+    Some(NoticePoll { query, every: Seconds(values.real("cluster.notice.every")?) })
 }
 
 fn workdir(values: &ParsedValues) -> Option<Workdir> {

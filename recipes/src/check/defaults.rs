@@ -9,6 +9,7 @@ use crate::data::{DataKind, LossOn};
 use crate::decoder::{AdaptedLayers, NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
 use crate::model::{Framework, MlpActivation};
+use crate::notice::NoticePoll;
 use crate::state::{MomentPrecision, StatePrecision};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
@@ -56,6 +57,9 @@ pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
     values.or("cluster.spares", ParsedValue::Whole(0));
     values.or("cluster.grow", ParsedValue::of(GrowthPolicy::Checkpoint));
     workdir(values);
+    if ["command", "url"].iter().any(|key| values.said(&format!("cluster.notice.{key}")).is_some()) {
+        values.or("cluster.notice.every", ParsedValue::Time(NoticePoll::DEFAULT_EVERY.0));
+    }
     match values.one_of("cluster.launcher") {
         Some(LauncherKind::Ssh) => values.or("cluster.transport", ParsedValue::of(SshBackend::Ssh2)),
         Some(LauncherKind::Slurm) => values.or("cluster.slurm.nodes", ParsedValue::Whole(1)),

@@ -174,6 +174,9 @@ fn not_a_section(path: &str, node: &SpannedValue) -> Problem {
         "validation" => problem.hint(
             "write `valid = \"5%\"` below `[data]` for what is validated on; `[validation]` says how often: `every = \"100 steps\"`",
         ),
+        "cluster.notice" => problem.hint(
+            "write a table such as `{ command = [\"sh\", \"-c\", \"test -e /run/notice\"] }`",
+        ),
         // Other sections have no short form.
         path => problem.hint(format!("write `[{path}]` on a line of its own and its keys below it")),
     }

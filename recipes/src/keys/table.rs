@@ -340,6 +340,16 @@ pub const KEYS: &[Key] = keys![
         "Number of hosts that stand by and take the places of hosts that are lost";
     "cluster.grow", one_of::<GrowthPolicy>(), Default("\"checkpoint\""), ANY,
         "When a run takes more hosts, such as one that is back: after a checkpoint if that saves time, or never";
+    "cluster.notice.command", ValueType::Texts, Optional("no command is asked"), ANY,
+        "Program and arguments that each host runs to learn that it will be taken away, which exit code 0 says; it then leaves";
+    "cluster.notice.url", ValueType::HttpUrl, Optional("no URL is asked"), ANY,
+        "URL that each host asks instead of a command: once it is answered with 200, the host will be taken away, and leaves";
+    "cluster.notice.contains", ValueType::Text, Optional("every answer with 200 counts"), ANY,
+        "Text that an answer must contain to count";
+    "cluster.notice.headers", ValueType::Headers, Optional("none"), ANY,
+        "Header fields of the request to the URL, such as `{ Metadata-Flavor = \"Google\" }`";
+    "cluster.notice.every", ValueType::Time, Default("\"5 s\", where there is a command or a URL"), ANY,
+        "Time from one look for a notice to the next";
     "cluster.workdir.send", ValueType::Flag, Default("true with another key of `workdir`, otherwise false"), ANY,
         "Whether the recipe's folder is sent to every host, where programs run in it; `workdir = true` for short";
     "cluster.workdir.exclude", ValueType::Texts, Optional("what git tracks or does not ignore is sent"), ANY,

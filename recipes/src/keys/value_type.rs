@@ -15,6 +15,8 @@ pub enum ValueType {
     Host,
     /// A range of IP addresses, such as `10.0.0.0/16`.
     Network,
+    /// A URL that begins with `http://`.
+    HttpUrl,
     /// `true` or `false`.
     Flag,
     /// A whole number between two bounds, both included.
@@ -57,6 +59,8 @@ pub enum ValueType {
     Texts,
     /// A table of environment variables, each with a text as its value.
     Environment,
+    /// A table of header fields of an HTTP request, each with a text as its value.
+    Headers,
     /// A table of params: values or ranges under user-chosen names.
     Params,
     /// A table of settings for a custom network: values under user-chosen names.
@@ -86,6 +90,7 @@ impl fmt::Display for ValueType {
             Self::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
             Self::Host => f.write_str("a name or an address"),
             Self::Network => f.write_str("a network such as \"10.0.0.0/16\""),
+            Self::HttpUrl => f.write_str("a URL that begins with http://"),
             Self::Flag => f.write_str("true or false"),
             Self::Whole(low, LARGEST_WHOLE) => write!(f, "a whole number from {low}"),
             Self::Whole(low, high) => write!(f, "a whole number from {low} to {high}"),
@@ -111,6 +116,7 @@ impl fmt::Display for ValueType {
             Self::Folder => f.write_str("the path of a folder, or hf:ORG/NAME@COMMIT"),
             Self::Texts => f.write_str("a list of texts"),
             Self::Environment => f.write_str("a table such as { NAME = \"a text\" }"),
+            Self::Headers => f.write_str("a table such as { Metadata = \"true\" }"),
             Self::Params => {
                 f.write_str("a section; each value is a number, a text, true or false, or a range")
             }

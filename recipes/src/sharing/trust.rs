@@ -7,9 +7,11 @@ use super::SharingError;
 use super::lockfile::{LockedPackage, replace};
 use super::store::{Store, find, run_checkout_path, verified_tree};
 use crate::check::{CheckedRecipe, ResolvedValue};
+use crate::cluster::Cluster;
 use crate::document::{Document, SpannedValue, Value};
 use crate::hub_model::HubModel;
 use crate::model::{ForeignCommand, Model};
+use crate::notice::NoticeQuery;
 use crate::source::{ConfigLayer, Source};
 use crate::training_engine::TrainingEngine;
 use crate::url::Url;
@@ -28,7 +30,7 @@ pub enum Capability {
     Reads(Vec<String>),
     /// The recipe downloads these URLs.
     Downloads(Vec<String>),
-    /// The recipe connects to these hosts.
+    /// The recipe connects to these hosts, or asks these URLs.
     Reaches(Vec<String>),
     /// The recipe passes these options to sbatch, which can select another program.
     Submits(Vec<String>),
@@ -72,6 +74,7 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
     if !hosts.is_empty() {
         found.push(Capability::Reaches(hosts));
     }
+    found.extend(asks(cluster));
     if let Some(slurm) = checked.recipe.cluster.slurm.as_ref().filter(|slurm| !slurm.options.is_empty()) {
         found.push(Capability::Submits(slurm.options.clone()));
     }
@@ -82,6 +85,14 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
 fn runs(command: &ForeignCommand) -> Capability {
     let variables = command.env.iter().map(|(name, value)| format!("{name}={value}"));
     Capability::Runs(variables.chain(command.argv.iter().cloned()).collect())
+}
+
+/// Returns the capability to ask for notices; `None` if the recipe asks for none.
+fn asks(cluster: &Cluster) -> Option<Capability> {
+    Some(match &cluster.notice.as_ref()?.query {
+        NoticeQuery::Command(argv) => Capability::Runs(argv.clone()),
+        NoticeQuery::Url(url) => Capability::Reaches(vec![url.address.clone()]),
+    })
 }
 
 /// Returns the capability to run a training engine with the interpreter `python`.
@@ -130,6 +141,8 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
         Capability::Reads(outside),
         Capability::Downloads(urls),
         Capability::Reaches(texts("cluster.hosts")),
+        Capability::Runs(texts("cluster.notice.command")),
+        Capability::Reaches(texts("cluster.notice.url")),
         Capability::Submits(texts("cluster.slurm.options")),
     ];
     let is_something = |capability: &Capability| match capability {
@@ -249,6 +262,10 @@ pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Res
     }
     let python = runs_python(cluster.python.clone(), checked.recipe.engine.name());
     said(&["cluster.python"]).try_for_each(|source| require_trust(store, trust, source, &python))?;
+    if let Some(asks) = asks(cluster) {
+        said(&["cluster.notice.command", "cluster.notice.url", "cluster.notice.headers"])
+            .try_for_each(|source| require_trust(store, trust, source, &asks))?;
+    }
     let slurm = cluster.slurm.iter();
     let options = slurm.flat_map(|slurm| slurm.options.iter().chain(&slurm.environment)).cloned().collect();
     let submits = Capability::Submits(options);

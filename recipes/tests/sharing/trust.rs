@@ -156,3 +156,31 @@ fn downloads_need_trust_unless_the_user_says_them() {
     trusted.grant(&locked);
     assert!(trust::permit(&store, &trusted, &shared).is_ok());
 }
+
+#[test]
+fn what_asks_for_notices_needs_trust_unless_the_user_says_it() {
+    let place = Place::new();
+    let training = "[model]\nkind = \"mlp\"\ninputs = 2\nhidden = [2]\nclasses = 2\n[data]\ntrain = \"a.csv\"\ntarget = \"y\"\n\
+                    [objective]\nstop = { steps = 1 }\n";
+    let command = "[cluster.notice]\ncommand = [\"sh\", \"-c\", \"id\"]\n";
+    let url = "[cluster.notice]\nurl = \"http://10.0.0.1/delete\"\n";
+    place.commit(&[
+        ("command.toml", &format!("{training}{command}")),
+        ("url.toml", &format!("{training}{url}")),
+        ("plain.toml", training),
+    ]);
+    let locked = place.add().unwrap();
+    let (store, mut trusted) = (place.store(), TrustStore::default());
+    for (name, does) in [("command", "runs \"sh\" \"-c\" \"id\""), ("url", "reaches http://10.0.0.1/delete")]
+    {
+        let shared = place.checked(&format!("extends = \"recipes/{name}\"\n"));
+        assert_eq!(capabilities(&shared)[0].to_string(), does);
+        let refused = trust::permit(&store, &trusted, &shared).unwrap_err().to_string();
+        assert!(refused.contains(does), "{refused}");
+    }
+    let own = place.checked(&format!("extends = \"recipes/plain\"\n{command}"));
+    assert!(trust::permit(&store, &trusted, &own).is_ok(), "the user's own command");
+    trusted.grant(&locked);
+    let shared = place.checked("extends = \"recipes/command\"\n");
+    assert!(trust::permit(&store, &trusted, &shared).is_ok());
+}

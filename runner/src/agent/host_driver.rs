@@ -3,6 +3,7 @@
 use super::follower::{Follower, HostConfig, HostEffect, HostInput};
 use super::foreign::Rendezvous;
 use super::messages::{HostMessage, RankExit};
+use super::notice::{NoticePoller, PolledRanks};
 use super::peers::heartbeat::LoopCounters;
 use super::peers::listener::PeerListener;
 use super::rank_process::{self, RankChange, RankProcess};
@@ -46,6 +47,8 @@ pub(super) struct HostDriver<'a> {
     mapping: Option<Arc<OwnedFd>>,
     work_queue: WorkQueue,
     mirror: SpoolMirror,
+    /// Polls for the notice that this machine will be taken away, once the ranks run.
+    notices: Option<NoticePoller>,
     /// Folder to resume from, if the ranks do not read the checkpoint itself.
     fetched: Arc<OnceLock<PathBuf>>,
     inbox: Sender<InboxMessage>,
@@ -99,6 +102,7 @@ impl<'a> HostDriver<'a> {
             mapping,
             work_queue,
             mirror: SpoolMirror::at(folder.mirror(order.attempt)),
+            notices: None,
             folder,
             fetched,
             inbox: inbox.clone(),
@@ -202,6 +206,11 @@ impl<'a> HostDriver<'a> {
                 .map_err(|error| format!("rank {} cannot be started: {error}", assignment.rank))?;
             self.ranks.push(rank);
         }
+        if let (Some(poll), Some(assignment)) = (&self.order.notice, assignments.first()) {
+            let (trial, attempt, folder) = (&self.order.trial, self.order.attempt, &assignment.data_root);
+            let ranks = PolledRanks { trial, attempt, first, folder };
+            self.notices = Some(NoticePoller::start(poll, ranks, &self.inbox));
+        }
         Ok(())
     }
 
@@ -228,7 +237,10 @@ impl<'a> HostDriver<'a> {
         }
         if self.reaped_at.elapsed() >= REAP_EVERY {
             self.reaped_at = Instant::now();
-            rank_process::reap_orphans(&self.ranks);
+            match &self.notices {
+                Some(poller) => poller.sparing(|command| rank_process::reap_orphans(&self.ranks, command)),
+                None => rank_process::reap_orphans(&self.ranks, None),
+            }
         }
         told.extend(self.step(HostInput::Tick));
         Ok(told)
@@ -236,6 +248,9 @@ impl<'a> HostDriver<'a> {
 
     /// Kills the ranks and their child processes; an orderly end also finishes pending work.
     pub(super) fn close(&mut self, is_orderly: bool) {
+        if let Some(poller) = self.notices.take() {
+            poller.close();
+        }
         self.ranks.iter_mut().for_each(RankProcess::kill);
         self.ranks.iter().for_each(RankProcess::kill_leftovers);
         let alive = descendants::kill_all(std::process::id(), TO_GO);

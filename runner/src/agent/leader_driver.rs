@@ -89,7 +89,8 @@ fn own_host_order(order: &AgentOrder) -> Result<(FollowerOrder, Option<Arc<Owned
     let seat = order.seat.clone().unwrap_or_else(alone);
     let (trial, attempt, folder) = (order.trial.clone(), order.attempt, order.folder.clone());
     let worker = order.worker.clone();
-    Ok((FollowerOrder { trial, attempt, folder, worker, seat, assignments }, mapping))
+    let notice = order.notice.clone();
+    Ok((FollowerOrder { trial, attempt, folder, worker, seat, assignments, notice }, mapping))
 }
 
 /// The result of leading an attempt.

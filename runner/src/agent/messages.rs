@@ -138,6 +138,8 @@ pub(super) enum HostMessage {
     },
     /// The system asks the agent of this host to end.
     Terminated,
+    /// The machine of this host gave notice that it will be taken away.
+    NoticeGiven,
     /// An event of a rank.
     Event {
         /// The rank that sent it.
@@ -252,6 +254,7 @@ impl HostMessage {
             | Self::Reserved { .. }
             | Self::Started { .. }
             | Self::Terminated
+            | Self::NoticeGiven
             | Self::Prepared { .. }
             | Self::MirrorSealed { .. }
             | Self::Committed { .. } => None,

@@ -10,6 +10,7 @@
 //! | `leader`, `follower` | the decisions: state machines without sockets, clocks, disks and processes |
 //! | `messages` | the messages between them |
 //! | `*_driver`, `work_queue`, `checkpoint_parts` | the drivers: sockets, spool, processes, disk |
+//! | `notice` | polls for the notice that a machine will be taken away |
 //! | `peers` | the connections between agents |
 
 mod checkpoint_parts;
@@ -23,6 +24,7 @@ mod host_driver;
 mod leader;
 mod leader_driver;
 mod messages;
+mod notice;
 mod oom_killer;
 mod peers;
 mod rank_process;

@@ -181,9 +181,9 @@ pub(super) enum RankChange {
     Frozen { index: usize, failure: Failure },
 }
 
-/// Reaps the ended child processes of ranks.
-pub(super) fn reap_orphans(ranks: &[RankProcess]) {
-    let ids: Vec<u32> = ranks.iter().map(RankProcess::id).collect();
+/// Reaps the ended child processes of ranks, but not the process `other`.
+pub(super) fn reap_orphans(ranks: &[RankProcess], other: Option<u32>) {
+    let ids: Vec<u32> = ranks.iter().map(RankProcess::id).chain(other).collect();
     descendants::reap_orphans(&ids);
 }
 

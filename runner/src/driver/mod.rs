@@ -27,6 +27,7 @@ use crate::machine::TrialInput;
 use crate::trial_event::Observer;
 use controller::TrialController;
 use dtrain_protocol::{Assignment, AttemptId, ResumePoint, TrialId};
+use dtrain_recipes::NoticePoll;
 use rustix::process::Signal;
 use std::io;
 use std::path::PathBuf;
@@ -112,7 +113,7 @@ impl Programs {
 }
 
 /// Options of the user for driving a trial.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Return as soon as the agent has confirmed the launch.
     pub detach: bool,
@@ -133,6 +134,8 @@ pub struct Options {
     /// Time that ranks have to stop before their agent kills them, to be shown to the user;
     /// [`crate::control_protocol::STOP_GRACE_PERIOD`] for a foreign program, `None` otherwise.
     pub killed_after: Option<Duration>,
+    /// How each host learns that its machine will be taken away; `None` if it does not ask.
+    pub notice: Option<NoticePoll>,
 }
 
 /// The reaction of a controller to an interrupt.
@@ -150,7 +153,8 @@ impl Default for Options {
         let (on_interrupt, link) = (OnInterrupt::Stop, LinkChoice::SharedMemory);
         let (patience, lost_after) = (Duration::from_secs(30), Duration::from_secs(600));
         let hosts = HostLimits { least: 1, most: u32::MAX, grows: false };
-        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after, hosts, killed_after: None }
+        let (killed_after, notice) = (None, None);
+        Self { detach, on_interrupt, stop, keep: 3, link, patience, lost_after, hosts, killed_after, notice }
     }
 }
 

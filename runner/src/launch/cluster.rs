@@ -125,7 +125,7 @@ impl ClusterLauncher {
     ) -> Vec<Result<(AgentIdentity, Option<String>), LaunchError>> {
         let ask = |(host, index): (u32, &usize)| {
             let (identity, is_shared) = (identities[host as usize].clone(), self.shared.is_some());
-            let (trial, attempt) = (order.trial.clone(), order.attempt);
+            let (trial, attempt, notice) = (order.trial.clone(), order.attempt, order.notice.clone());
             let ranks = ranks.get(host as usize).cloned().unwrap_or_default();
             let assignments = order.assignments[ranks.start as usize..ranks.end as usize].to_vec();
             self.hosts[*index].ask(move |remote| {
@@ -135,7 +135,7 @@ impl ClusterLauncher {
                 }
                 let (folder, worker) = (PathBuf::new(), Program::new(PathBuf::new(), []));
                 let own = seat.clone();
-                let order = FollowerOrder { trial, attempt, folder, worker, seat: own, assignments };
+                let order = FollowerOrder { trial, attempt, folder, worker, seat: own, assignments, notice };
                 Ok((seat, Some(remote.follow(order)?)))
             })
         };

@@ -1,16 +1,17 @@
 //! Trials on several hosts: here processes that share nothing but the loopback interface.
 
-use crate::world::{RANKS, World, kill, processes_of, wait};
-use dtrain_protocol::Failure;
+use crate::world::{RANKS, STEPS, World, kill, processes_of, wait};
+use dtrain_protocol::{Event, Failure, LeaveCause, StepId};
+use dtrain_recipes::{NoticePoll, NoticeQuery, Seconds};
 use dtrain_runner::process::Process;
 use dtrain_runner::strikes::StrikeCause;
 use dtrain_runner::{
-    AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, Ledger as _, TrialEvent, checkpoints,
-    driver, store,
+    AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, Ledger as _, TrialEvent, Verdict,
+    checkpoints, driver, store,
 };
 use rustix::process::Signal;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -92,8 +93,61 @@ pub(crate) fn a_host_that_is_asked_to_end_leaves_and_the_others_continue() {
         let world = World::new().on_hosts(RANKS);
         let (outcome, lost) = disturbed(&world, host, |agent| signal(agent, Signal::TERM));
         world.assert_completed(&outcome);
-        assert_eq!(lost, Failure::HostLeft { host: Some(format!("node{host}")) });
-        let seen = world.seen();
+        let cause = LeaveCause::Termination;
+        assert_eq!(lost, Failure::HostLeft { host: Some(format!("node{host}")), cause });
+        world.assert_left_out_without_a_strike(host);
+        world.assert_nothing_lives();
+    }
+}
+
+/// As before a spot machine is taken away: a command says so on one host, which is known by the folder of its agent.
+pub(crate) fn a_host_that_gives_notice_leaves_and_the_others_continue() {
+    for host in 0..RANKS {
+        let mut world = World::new().on_hosts(RANKS).paced(0.05);
+        let file = world.root.join("notice");
+        let text = |path: &Path| path.to_str().expect("plain text").to_owned();
+        let script = "grep -qF \"$1\" /proc/$PPID/cmdline && test -e \"$2\"";
+        let argv = ["sh", "-c", script, "sh"].map(str::to_owned).into_iter();
+        let query = NoticeQuery::Command(argv.chain([text(&world.host(host)), text(&file)]).collect());
+        world.options.notice = Some(NoticePoll { query, every: Seconds(0.05) });
+        let (outcome, lost) = disturbed(&world, host, |_| fs::write(&file, "").expect("room on disk"));
+        world.assert_completed(&outcome);
+        assert_eq!(lost, Failure::HostLeft { host: Some(format!("node{host}")), cause: LeaveCause::Notice });
+        world.assert_left_out_without_a_strike(host);
+        world.assert_nothing_lives();
+    }
+}
+
+/// One machine alone saves and stops, as it does when its agent is asked to end.
+pub(crate) fn a_machine_alone_that_gives_notice_saves_and_stops() {
+    let mut world = World::new().paced(0.05);
+    let file = world.root.join("notice");
+    let argv = ["test", "-e", "notice"].map(str::to_owned);
+    world.options.notice =
+        Some(NoticePoll { query: NoticeQuery::Command(argv.to_vec()), every: Seconds(0.05) });
+    let mut words = None;
+    let outcome = world.drive_and(driver::start, &mut |seen| {
+        let TrialEvent::Event(stamped) = seen else { return };
+        match &stamped.event {
+            Event::Step(figures) if figures.step == StepId(20) => fs::write(&file, "").expect("room on disk"),
+            Event::Notice(said) => words = Some(said.clone()),
+            _ => {}
+        }
+    });
+    let DriveOutcome::Ended { verdict, checkpoint: Some(saved), attempts: 1, .. } = outcome.expect("driven")
+    else {
+        panic!("it ends with a checkpoint")
+    };
+    assert_eq!(verdict, Verdict::Stopped);
+    assert!((20..STEPS).contains(&saved.step.0), "{saved:?}");
+    assert_eq!(words.as_deref(), Some("the machine of rank 0 gave notice that it will be taken away"));
+    world.assert_nothing_lives();
+}
+
+impl World {
+    /// Asserts that the next attempt ran at once without a host that left, and that nothing is held against the host.
+    fn assert_left_out_without_a_strike(&self, host: u32) {
+        let seen = self.seen();
         let excluded = seen.iter().find_map(|seen| match seen {
             ControllerStatus::HostsExcluded { hosts } => Some(hosts),
             _ => None,
@@ -101,9 +155,8 @@ pub(crate) fn a_host_that_is_asked_to_end_leaves_and_the_others_continue() {
         let [excluded] = &excluded.expect("the next attempt runs without it")[..] else { panic!("only it") };
         assert_eq!((excluded.host.clone(), excluded.cause), (format!("node{host}"), StrikeCause::Left));
         assert!(!seen.iter().any(|seen| matches!(seen, ControllerStatus::Backoff { .. })), "{seen:?}");
-        let history = History::open(&world.home.history()).expect("opens");
+        let history = History::open(&self.home.history()).expect("opens");
         assert_eq!(history.strikes().expect("readable"), []);
-        world.assert_nothing_lives();
     }
 }
 

@@ -47,6 +47,7 @@ pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refus
         keep: 2,
         seat: None,
         others: Vec::new(),
+        notice: None,
     };
     let refused = launcher.launch(&late);
     let is_refusal =

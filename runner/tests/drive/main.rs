@@ -43,10 +43,11 @@ use foreign::{
 };
 use hosts::{
     a_checkpoint_on_a_host_that_is_away_is_waited_for, a_controller_that_is_cut_off_waits,
-    a_host_that_freezes_is_lost, a_host_that_is_asked_to_end_leaves_and_the_others_continue,
-    a_host_that_is_lost_is_started_again, a_host_that_was_just_lost_is_not_waited_for,
-    a_host_without_ranks_lends_what_it_has, a_removed_trial_leaves_its_hosts, checkpoints_outlive_a_host,
-    hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
+    a_host_that_freezes_is_lost, a_host_that_gives_notice_leaves_and_the_others_continue,
+    a_host_that_is_asked_to_end_leaves_and_the_others_continue, a_host_that_is_lost_is_started_again,
+    a_host_that_was_just_lost_is_not_waited_for, a_host_without_ranks_lends_what_it_has,
+    a_machine_alone_that_gives_notice_saves_and_stops, a_removed_trial_leaves_its_hosts,
+    checkpoints_outlive_a_host, hosts_that_share_a_folder_save_there_once, hosts_train_what_one_machine_does,
 };
 use rare::{
     a_controller_that_slept_goes_on, a_history_without_room_stops_nobody_else, a_launch_needs_enough_files,
@@ -158,6 +159,14 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         (
             "a_host_that_is_asked_to_end_leaves_and_the_others_continue",
             a_host_that_is_asked_to_end_leaves_and_the_others_continue,
+        ),
+        (
+            "a_host_that_gives_notice_leaves_and_the_others_continue",
+            a_host_that_gives_notice_leaves_and_the_others_continue,
+        ),
+        (
+            "a_machine_alone_that_gives_notice_saves_and_stops",
+            a_machine_alone_that_gives_notice_saves_and_stops,
         ),
         ("a_host_that_freezes_is_lost", a_host_that_freezes_is_lost),
         ("a_host_that_was_just_lost_is_not_waited_for", a_host_that_was_just_lost_is_not_waited_for),

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 /// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
-const PASSES: [(&str, &str); 18] = [
+const PASSES: [(&str, &str); 20] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
@@ -28,6 +28,8 @@ const PASSES: [(&str, &str); 18] = [
     ("data.template", "a_chat_template_may_be_called_anything"),
     ("train.from", "weights_may_be_said_to_be_anywhere"),
     ("cluster.python", "an_interpreter_is_the_name_of_a_program_and_no_command"),
+    ("cluster.notice.command", "exit_code_0_of_a_command_is_a_notice (in runner/src/agent/notice/tests.rs)"),
+    ("cluster.notice.contains", "an_answer_counts_only_with_the_text_that_it_must_contain (there)"),
     ("cluster.workdir.exclude", "a_pattern_of_files_only_leaves_files_out"),
     ("cluster.slurm.options", "submitted.rs"),
     ("cluster.slurm.partition", "submitted.rs"),
@@ -95,6 +97,11 @@ pub(super) fn with(kind: Kind, path: &str, value: toml::Value) -> (String, usize
                 "cluster".to_owned(),
                 toml::Table::from_iter([("launcher".to_owned(), "slurm".into())]).into(),
             );
+        }
+        if path == "cluster.notice.contains" {
+            let url = toml::Table::from_iter([("url".to_owned(), "http://127.0.0.1/notice".into())]);
+            let notice = toml::Table::from_iter([("notice".to_owned(), url.into())]);
+            recipe.insert("cluster".to_owned(), notice.into());
         }
         let mut table = &mut recipe;
         for part in section.split('.').filter(|part| !part.is_empty()) {
@@ -193,7 +200,8 @@ fn what_passes_the_check_does_nothing() {
                 let is_list = path.ends_with(['v', 's']) || path == "data.ignore";
                 let value = if is_list { values(attack)[1].clone() } else { (*attack).into() };
                 let (text, _) = with(kind, path, value);
-                if applies && !path.contains("slurm") && !path.contains("workdir") && read(&text).is_ok() {
+                let is_section = ["slurm", "workdir", "notice"].iter().any(|name| path.contains(name));
+                if applies && !is_section && read(&text).is_ok() {
                     let (section, key) = path.split_once('.').unwrap_or(("", path));
                     let said: toml::Table = text.parse().expect("TOML");
                     if section.is_empty() {

@@ -32,6 +32,7 @@ pub(in crate::check) fn parse(
         ValueType::Name => name(path, node),
         ValueType::Host => host(path, node),
         ValueType::Network => network(path, node),
+        ValueType::HttpUrl => text::http_url(path, node),
         ValueType::Flag => match node.value {
             Value::Flag(flag) => Ok(ParsedValue::Flag(flag)),
             _ => Err(wrong(path, "true or false", node)),
@@ -100,6 +101,7 @@ pub(in crate::check) fn parse(
                 }
             }),
         ValueType::Environment => params::environment(path, node).map(ParsedValue::Environment),
+        ValueType::Headers => params::headers(path, node).map(ParsedValue::Environment),
         ValueType::Params => {
             params::params(path, node).map(ParsedValue::Params).map_err(|mut all| all.swap_remove(0))
         }

@@ -6,6 +6,7 @@ use super::{kind_of, list, wrong};
 use crate::check::parsed::DeclaredParam;
 use crate::check::suggestion::closest_suggestion;
 use crate::document::{SpannedValue, Table, Value};
+use crate::notice::NoticeUrl;
 use crate::params::{ParamDomain, ParamRange, ParamValue};
 use crate::problem::Problem;
 use crate::source::Origin;
@@ -39,6 +40,23 @@ pub(super) fn environment(path: &str, node: &SpannedValue) -> Result<BTreeMap<St
         variables.insert(name.clone(), no_nul(&path, &found, &entry.node)?);
     }
     Ok(variables)
+}
+
+/// Parses header fields of an HTTP request by name.
+pub(super) fn headers(path: &str, node: &SpannedValue) -> Result<BTreeMap<String, String>, Problem> {
+    let example = "write for example `headers = { Metadata = \"true\" }`";
+    let table = node.table().ok_or_else(|| wrong(path, "a table of texts", node).hint(example))?;
+    let header = |(name, entry): (&String, &crate::document::Entry)| {
+        let path = format!("{path}.{}", name.chars().take(200).collect::<String>());
+        let Value::Text(value) = &entry.node.value else {
+            return Err(wrong(&path, "a text in quotes", &entry.node));
+        };
+        match NoticeUrl::check_header(name, value) {
+            Ok(()) => Ok((name.clone(), value.clone())),
+            Err(detail) => Err(Problem::new(format!("`{path}`: {detail}")).at(&entry.key).hint(example)),
+        }
+    };
+    table.iter().map(header).collect()
 }
 
 fn no_nul(path: &str, text: &str, node: &SpannedValue) -> Result<String, Problem> {

@@ -4,9 +4,11 @@ use super::wrong;
 use crate::check::parsed::ParsedValue;
 use crate::document::{SpannedValue, Value};
 use crate::name::is_plain_name;
+use crate::notice::NoticeUrl;
 use crate::problem::Problem;
 use crate::source::ConfigLayer;
 use crate::subnet::Subnet;
+use crate::url::UrlError;
 
 pub(super) fn text(path: &str, node: &SpannedValue) -> Result<String, Problem> {
     let is_bare = matches!(node.origin.layer(), ConfigLayer::Environment | ConfigLayer::Assignment);
@@ -82,6 +84,17 @@ pub(super) fn host(path: &str, node: &SpannedValue) -> Result<ParsedValue, Probl
         None => Err(wrong(path, "at most 1024 characters long", node)),
         Some(odd) => {
             Err(wrong(path, "a name or an address", node).note(format!("{odd:?} is not allowed in it")))
+        }
+    }
+}
+
+/// Parses the value of a key as a URL that begins with `http://`.
+pub(super) fn http_url(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
+    let found = text(path, node)?;
+    match NoticeUrl::parse(&found) {
+        Ok(_) => Ok(ParsedValue::Text(found)),
+        Err(UrlError { message, hint }) => {
+            Err(Problem::new(format!("`{path}`: {message}")).at(&node.origin).hint(hint))
         }
     }
 }

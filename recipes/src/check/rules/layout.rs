@@ -144,6 +144,7 @@ impl Rules<'_> {
             );
         }
         self.number_of_hosts(launcher);
+        self.notice();
         self.workdir(launcher == Some(LauncherKind::Slurm));
         self.slurm(launcher == Some(LauncherKind::Slurm));
         self.ranks_of_a_host();

@@ -5,6 +5,7 @@ mod data;
 mod decoder;
 mod layout;
 mod model;
+mod notice;
 mod sbatch;
 mod sync;
 mod training;

@@ -49,6 +49,7 @@ impl Host {
             worker: Program::new("worker", []),
             seat: AgentIdentity { host: 1, bind: "127.0.0.1".into(), identity, is_shared: false },
             assignments: vec![assignment(root.path(), "echo ordered > ran")],
+            notice: None,
         };
         let (to, listener) = channel();
         let ended = thread::spawn(move || {

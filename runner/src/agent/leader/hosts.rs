@@ -3,7 +3,7 @@
 use super::{AttemptPhase, HOST_LOSS_GRACE_MS, HostState, LEADER_HOST, Leader};
 use crate::agent::peers::heartbeat::Heartbeat;
 use crate::control_protocol::{LaunchError, STOP_GRACE_MS};
-use dtrain_protocol::{Event, Failure, Rank, StopReason};
+use dtrain_protocol::{Event, Failure, LeaveCause, Rank, StopReason};
 
 /// Number of times in a row that a rank fails to save before the attempt continues without it.
 const FAILED_SAVES: u32 = 2;
@@ -47,9 +47,9 @@ impl Leader {
         self.abandon_commits(&format!("{name} was lost before it was committed: {reason}"));
         if let Some(rank) = first {
             let detail = reason.to_owned();
-            let failure = match self.leaving.contains(&host) {
-                true => Failure::HostLeft { host: Some(name) },
-                false => Failure::HostLost { host: name, detail },
+            let failure = match self.leaving.get(&host) {
+                Some(cause) => Failure::HostLeft { host: Some(name), cause: *cause },
+                None => Failure::HostLost { host: name, detail },
             };
             self.event(rank, Event::Failed(failure));
             self.kill_by(HOST_LOSS_GRACE_MS);
@@ -68,10 +68,14 @@ impl Leader {
         host.heartbeat = heartbeat;
     }
 
-    /// Handles the system's request that the agent of a host ends, such as at a reboot: the ranks finish their step, save
-    /// and stop.
-    pub(super) fn host_leaves(&mut self, host: u32) {
+    /// Handles the system's request that the agent of a host ends, such as at a reboot, or the notice that the host will
+    /// be taken away: the ranks finish their step, save and stop.
+    pub(super) fn host_leaves(&mut self, host: u32, cause: LeaveCause) {
         match self.phase {
+            // It leaves once the ranks run.
+            AttemptPhase::Launching(_) if cause == LeaveCause::Notice => {
+                self.leaving.insert(host, cause);
+            }
             AttemptPhase::Launching(_) => {
                 let reason = "the system asked its agent to end".to_owned();
                 let known = self.hosts.get(&host).filter(|_| host != LEADER_HOST);
@@ -81,9 +85,13 @@ impl Leader {
                 });
             }
             AttemptPhase::Running => {
-                self.leaving.insert(host);
+                self.leaving.entry(host).or_insert(cause);
                 self.stop(StopReason::Ordered);
-                self.kill_by(STOP_GRACE_MS);
+                // How much time a notice leaves is not known. If it ends too early, the host is lost, or its agent is
+                // asked to end.
+                if cause == LeaveCause::Termination {
+                    self.kill_by(STOP_GRACE_MS);
+                }
             }
             AttemptPhase::Sealing(_) | AttemptPhase::Over => {}
         }
@@ -100,7 +108,8 @@ impl Leader {
 
     /// Returns `true` if the attempt ends because its hosts change, and some of them stay.
     pub(super) fn others_can_continue(&self) -> bool {
-        let stays = |(index, host): (&u32, &HostState)| !host.only_lends() && !self.leaving.contains(index);
+        let stays =
+            |(index, host): (&u32, &HostState)| !host.only_lends() && !self.leaving.contains_key(index);
         let changes = self.is_regrouped || !self.leaving.is_empty();
         changes && !self.is_stopped_by_user && self.hosts.iter().any(stays)
     }

@@ -6,7 +6,7 @@ use super::super::messages::{FetchRefusal, FetchSummary, HostMessage, LeaderMess
 use super::{ANSWER_TIMEOUT_MS, AttemptEffect, AttemptPhase, LEADER_HOST, Leader, WORK_STALL_MS};
 use crate::control_protocol::{LaunchError, PeerAddress};
 use crate::machine::Millis;
-use dtrain_protocol::{FileEntry, Manifest};
+use dtrain_protocol::{FileEntry, Manifest, StopReason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -143,6 +143,9 @@ impl Leader {
             LaunchStage::StartOwn => {
                 self.phase = AttemptPhase::Running;
                 self.effects.push(AttemptEffect::Announce);
+                if !self.leaving.is_empty() {
+                    self.stop(StopReason::Ordered);
+                }
             }
         }
     }

@@ -19,10 +19,10 @@ use super::messages::{HostMessage, LeaderMessage};
 use crate::machine::{Millis, more_severe};
 use crate::spool::SpoolRecord;
 use commit::PendingCommit;
-use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, StampedEvent, StepId, StopReason};
+use dtrain_protocol::{Event, Failure, LeaveCause, Order, Rank, SavedFile, StampedEvent, StepId, StopReason};
 use launch::PendingLaunch;
 use rank_state::{RankState, stop_grace_ms};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use target::TargetWatch;
@@ -74,8 +74,8 @@ pub(super) struct Leader {
     stopping: Option<StopReason>,
     /// True if the user asked the attempt to stop.
     is_stopped_by_user: bool,
-    /// Hosts that the system asked to end: the attempt ends, and the trial continues on the others.
-    leaving: BTreeSet<u32>,
+    /// Hosts that leave, and why: the attempt ends, and the trial continues on the others.
+    leaving: BTreeMap<u32, LeaveCause>,
     /// True if a controller ended the attempt, so that the next one runs on other hosts.
     is_regrouped: bool,
     /// Time at which the remaining ranks are killed, if they are to be.
@@ -110,7 +110,7 @@ impl Leader {
             cause: None,
             stopping: None,
             is_stopped_by_user: false,
-            leaving: BTreeSet::new(),
+            leaving: BTreeMap::new(),
             is_regrouped: false,
             kill_at: None,
             last_report_at: None,
@@ -168,6 +168,8 @@ impl Leader {
             return self.host_lost(host, &format!("it sent a message for rank {rank}, which is not its own"));
         }
         match message {
+            // No rank is alive, but a poll for notices may fail.
+            HostMessage::Event { .. } if matches!(self.phase, AttemptPhase::Sealing(_)) => {}
             HostMessage::Event { rank, event } => self.event(rank, event),
             HostMessage::OutputClosed { rank, garbled, last } => {
                 if let Some(words) = garbled {
@@ -184,7 +186,8 @@ impl Leader {
             HostMessage::MirrorSealed { .. } => self.mirror_sealed(host),
             HostMessage::Prepared { step, outcome } => self.prepared(step, host, outcome),
             HostMessage::Committed { step, outcome } => self.committed(step, host, outcome),
-            HostMessage::Terminated => self.host_leaves(host),
+            HostMessage::Terminated => self.host_leaves(host, LeaveCause::Termination),
+            HostMessage::NoticeGiven => self.host_leaves(host, LeaveCause::Notice),
             HostMessage::Listed { .. }
             | HostMessage::Fetched { .. }
             | HostMessage::Reserved { .. }

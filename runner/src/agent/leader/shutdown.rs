@@ -38,9 +38,9 @@ impl Leader {
 
     /// Returns the reason for which an attempt ended whose hosts change.
     fn change_of_hosts(&self) -> Failure {
-        let Some(first) = self.leaving.first() else { return Failure::Regrouped };
+        let Some((first, cause)) = self.leaving.first_key_value() else { return Failure::Regrouped };
         let host = self.hosts.get(first).filter(|host| host.peer.host != LEADER_HOST);
-        Failure::HostLeft { host: host.map(|host| host.peer.name.clone()) }
+        Failure::HostLeft { host: host.map(|host| host.peer.name.clone()), cause: *cause }
     }
 
     /// Returns the host that mirrors the spool, so that the result survives the leader's disk: the first

@@ -147,12 +147,13 @@ fn ended(leader: &mut Leader, hosts: u32) -> Option<AttemptEnd> {
 #[test]
 fn when_a_host_leaves_the_ranks_stop_and_the_trial_continues_on_the_others() {
     let leaves = |host| AttemptInput::Host(host, HostMessage::Terminated);
+    let cause = LeaveCause::Termination;
     let is_stop = |effect: &AttemptEffect| matches!(effect, AttemptEffect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
     for (host, name) in [(2, Some("node2".to_owned())), (LEADER_HOST, None)] {
         let mut leader = leading(3);
         let asked = leader.step(now(), leaves(host)).iter().filter(|effect| is_stop(effect)).count();
         assert_eq!(asked, 3, "every host's ranks save");
-        let left = AttemptEnd::Lost(Failure::HostLeft { host: name });
+        let left = AttemptEnd::Lost(Failure::HostLeft { host: name, cause });
         assert_eq!(ended(&mut leader, 3), Some(left));
     }
     let stopped = Some(AttemptEnd::Finished(StopReason::Ordered));
@@ -176,6 +177,30 @@ fn when_a_host_leaves_the_ranks_stop_and_the_trial_continues_on_the_others() {
         )
     };
     assert!(effects.iter().any(is_left), "it had no time to save: {effects:?}");
+}
+
+/// A notice leaves an unknown time, so that the ranks are not hurried. One during the launch waits until the ranks run.
+#[test]
+fn a_host_that_gave_notice_leaves_once_the_ranks_run() {
+    let notice = |host| AttemptInput::Host(host, HostMessage::NoticeGiven);
+    let is_stop = |effect: &AttemptEffect| matches!(effect, AttemptEffect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
+    let left = |host| Some(AttemptEnd::Lost(Failure::HostLeft { host, cause: LeaveCause::Notice }));
+    for (host, name) in [(1, Some("node1".to_owned())), (LEADER_HOST, None)] {
+        let mut leader = leading(2);
+        assert_eq!(leader.step(now(), notice(host)).iter().filter(|effect| is_stop(effect)).count(), 2);
+        assert_eq!(leader.kill_at, None);
+        assert_eq!(ended(&mut leader, 2), left(name));
+    }
+    let mut early = begun(2, false, None);
+    let started = || HostMessage::Started { outcome: Ok(()) };
+    early.step(now(), AttemptInput::Host(1, started()));
+    assert!(!early.step(now(), notice(1)).iter().any(is_stop), "the launch goes on");
+    let effects = early.step(now(), AttemptInput::Host(LEADER_HOST, started()));
+    assert_eq!(effects.iter().filter(|effect| is_stop(effect)).count(), 2);
+    assert_eq!(ended(&mut early, 2), left(Some("node1".to_owned())));
+    let mut alone = leading(1);
+    alone.step(now(), notice(LEADER_HOST));
+    assert_eq!(ended(&mut alone, 1), Some(AttemptEnd::Finished(StopReason::Ordered)), "as after SIGTERM");
 }
 
 /// A full disk: the second checkpoint in a row that one of several hosts cannot save ends the attempt, and names the host.

@@ -85,6 +85,7 @@ mod tests {
             keep: 1,
             seat: None,
             others: (1..hosts).map(other).collect(),
+            notice: None,
         };
         let closed = || io::Error::from(io::ErrorKind::TimedOut);
         let peers: Vec<PeerAddress> = (0..4).map(peer).collect();

@@ -99,6 +99,7 @@ fn a_leader_of_many_hosts_asks_them_all_and_misses_each() {
         keep: 2,
         seat: Some(seat(0)),
         others: doors.iter().zip(1..).map(other).collect(),
+        notice: None,
     };
     let (before, processor, begun) = (kibi("VmRSS:"), cpu(), Instant::now());
     let (sender, inbox) = channel();

@@ -124,6 +124,7 @@ impl TrialController<'_> {
             keep: options.keep,
             seat: None,
             others: Vec::new(),
+            notice: options.notice.clone(),
         };
         match self.with_launcher(|launcher| launcher.launch(&order))? {
             Ok(_) => self.reconnect(attempt),

@@ -46,7 +46,7 @@ impl TrialController<'_> {
         if self.pool().is_none() {
             return Ok(());
         }
-        if let Failure::HostLost { host, .. } | Failure::HostLeft { host: Some(host) } = failure {
+        if let Failure::HostLost { host, .. } | Failure::HostLeft { host: Some(host), .. } = failure {
             self.suspect(host);
         }
         self.with_launcher(|launcher| launcher.pool().map(HostPool::ask_for_claims)).map(drop)

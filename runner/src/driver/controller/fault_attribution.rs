@@ -7,11 +7,15 @@ use crate::launch::AvailableHosts;
 use crate::machine::{Blame, more_severe};
 use crate::strikes::{ExcludedHost, Strike, StrikeCause, excluded_hosts, hosts_to_exclude};
 use crate::trial_event::{ControllerStatus, TrialEvent};
-use dtrain_protocol::{Assignment, Event, Failure, Rank, StampedEvent};
+use dtrain_protocol::{Assignment, Event, Failure, LeaveCause, Rank, StampedEvent};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Milliseconds for which a host that left is not used. A host that shuts down answers for some of them.
 const LEFT_MS: u64 = 60_000;
+
+/// Milliseconds for which a host that gave notice is not used. Clouds give it up to two minutes before they take a
+/// machine.
+const NOTICED_MS: u64 = 300_000;
 
 /// Failures that the ranks of the open attempt reported.
 #[derive(Default)]
@@ -47,7 +51,7 @@ impl FailureReports {
     /// Adds the name of the leader's host to the end of an attempt because of it, since the leader does not know it.
     pub(super) fn with_leader(&self, mut ended: AttemptEnd) -> AttemptEnd {
         if let AttemptEnd::Lost(
-            Failure::HostLeft { host: host @ None } | Failure::Storage { host: host @ None, .. },
+            Failure::HostLeft { host: host @ None, .. } | Failure::Storage { host: host @ None, .. },
         ) = &mut ended
         {
             *host = self.hosts.first().cloned();
@@ -105,7 +109,7 @@ impl TrialController<'_> {
         self.news.hosts.strikes.extend(self.reports.strike_for(failure, now_ms()));
         match failure {
             Failure::HostLost { host, .. } => self.suspect(host),
-            Failure::HostLeft { host: Some(host) } => self.host_left(host.clone(), failure),
+            Failure::HostLeft { host: Some(host), cause } => self.host_left(host.clone(), *cause, failure),
             _ => {}
         }
     }
@@ -117,11 +121,14 @@ impl TrialController<'_> {
         }
     }
 
-    /// Leaves a host out of the next attempts for a while, because the system asked its agent to end: it may be about to
-    /// shut down, and answer until then.
-    fn host_left(&mut self, host: String, failure: &Failure) {
+    /// Leaves a host out of the next attempts for a while: it may be about to shut down, and answer until then.
+    fn host_left(&mut self, host: String, cause: LeaveCause, failure: &Failure) {
         self.suspect(&host);
-        let until_ms = now_ms() + LEFT_MS;
+        let until_ms = now_ms()
+            + match cause {
+                LeaveCause::Termination => LEFT_MS,
+                LeaveCause::Notice => NOTICED_MS,
+            };
         self.left.push(ExcludedHost {
             host,
             cause: StrikeCause::Left,

@@ -72,6 +72,7 @@ fn a_host_is_told_once_to_lead_and_then_nobody_knows_whether_it_does() {
         keep: 2,
         seat: None,
         others: Vec::new(),
+        notice: None,
     };
     let answer = host.lead(order);
     assert!(matches!(&answer, Err(LaunchError::Unknown(_))), "{answer:?}");
