@@ -2,7 +2,9 @@
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::timeouts::{AGENT_START_TIMEOUT, EXIT_TIMEOUT};
-use super::{AgentContact, CheckpointPlacement, ConnectedAgent, HostPool, Launcher, SpoolUnreadable};
+use super::{
+    AgentContact, CheckpointPlacement, CheckpointSearch, ConnectedAgent, HostPool, Launcher, SpoolUnreadable,
+};
 use crate::checkpoints;
 use crate::control_protocol::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LaunchError, Program,
@@ -311,14 +313,14 @@ impl CheckpointPlacement for LocalLauncher {
     fn complete_checkpoints(
         &mut self,
         is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)> {
+    ) -> CheckpointSearch {
         let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
         let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
         let found = committed.into_iter().filter_map(|point| {
             let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
             (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
         });
-        found.collect()
+        CheckpointSearch { complete: found.collect(), silent: Vec::new() }
     }
 
     fn is_missing(&self, folder: &Path) -> bool {

@@ -75,7 +75,7 @@ pub trait CheckpointPlacement {
     fn complete_checkpoints(
         &mut self,
         is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)>;
+    ) -> CheckpointSearch;
 
     /// Returns `true` if a checkpoint's folder is known to be missing; `false` if that is unknown.
     fn is_missing(&self, folder: &Path) -> bool;
@@ -142,7 +142,24 @@ pub struct AvailableHosts {
     pub away: Vec<String>,
 }
 
+/// Result of a search for checkpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointSearch {
+    /// The checkpoints of which every file was found, oldest first.
+    pub complete: Vec<(AttemptId, StepId)>,
+    /// Names of the hosts that did not list theirs. They count as hosts that do not answer.
+    pub silent: Vec<String>,
+}
+
 impl AvailableHosts {
+    /// Counts `silent` hosts as hosts that do not answer, since what is on their disks is unknown.
+    pub(crate) fn set_aside(&mut self, silent: &[String]) {
+        let count = u32::try_from(silent.len()).unwrap_or(self.hosts);
+        self.hosts = self.hosts.saturating_sub(count);
+        self.names.retain(|name| !silent.contains(name));
+        self.away.extend(silent.iter().map(|name| format!("{name}: it does not list its checkpoints")));
+    }
+
     /// Returns the hosts of a launcher that answer now. A single machine always answers.
     pub fn of(launcher: &mut dyn Launcher) -> Self {
         let one_machine = || Self { hosts: 1, ..Self::default() };

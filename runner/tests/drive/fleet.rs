@@ -10,8 +10,8 @@ use dtrain_protocol::{
 };
 use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{
-    AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, ConnectedAgent, ControllerClaim,
-    FencedAgent, FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable,
+    AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, CheckpointSearch, ConnectedAgent,
+    ControllerClaim, FencedAgent, FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable,
 };
 use dtrain_runner::process::Process;
 use dtrain_runner::spool::SpoolRecord;
@@ -153,11 +153,8 @@ impl HostPool for Fleet {
 }
 
 impl CheckpointPlacement for Fleet {
-    fn complete_checkpoints(
-        &mut self,
-        _: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)> {
-        Vec::new()
+    fn complete_checkpoints(&mut self, _: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> CheckpointSearch {
+        CheckpointSearch::default()
     }
 
     fn is_missing(&self, _: &Path) -> bool {

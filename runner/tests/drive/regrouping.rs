@@ -63,7 +63,7 @@ pub(crate) fn a_host_that_is_back_takes_part_again_after_a_checkpoint() {
 
 pub(crate) fn a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifted() {
     for host in 0..RANKS {
-        let (world, name) = (world(), format!("node{host}"));
+        let (world, name) = (world().paced(0.6), format!("node{host}"));
         let outcome = thread::scope(|scope| {
             let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
             wait_for_hosts(&world, &[0, 1]);

@@ -12,7 +12,6 @@ use crate::spool::{SpoolEnd, SpoolRecord};
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,32 +20,6 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_secs(2);
 
 impl TrialController<'_> {
-    /// Searches the disks of the reachable hosts for checkpoints that no record mentions.
-    pub(super) fn discover_checkpoints(&mut self) -> Result<(), DriveError> {
-        self.inputs.retain(|input| !input.is_from_discovery());
-        let (folder, machine) = (self.folder.clone(), self.machine.clone());
-        let folder = |attempt, step| folder.checkpoint(step, attempt);
-        let is_wanted = |attempt, step| machine.would_adopt(attempt, step, &folder(attempt, step));
-        let known: Vec<PathBuf> = self.machine.checkpoint_folders().map(Path::to_owned).collect();
-        let (usable, found, missing) = self.with_launcher(move |launcher| {
-            let missing: Vec<PathBuf> =
-                known.into_iter().filter(|folder| launcher.is_missing(folder)).collect();
-            (AvailableHosts::of(launcher), launcher.complete_checkpoints(&is_wanted), missing)
-        })?;
-        let found = found.into_iter();
-        let found =
-            found.map(|(attempt, step)| TrialInput::Found { attempt, step, folder: folder(attempt, step) });
-        if self.is_leaving {
-            // No attempt follows; the next resume searches again.
-            return Ok(());
-        }
-        self.usable = Some(usable);
-        self.inputs.extend(missing.into_iter().map(|folder| TrialInput::Missing { folder }));
-        self.inputs.extend(found);
-        self.inputs.push_back(TrialInput::DiscoveryDone);
-        Ok(())
-    }
-
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
         (self.link, self.read, self.kept, self.unlaunched) = (None, 0, 0, None);
         self.reports = FailureReports::default();

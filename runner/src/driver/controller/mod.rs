@@ -2,6 +2,7 @@
 
 mod attempt;
 mod claim;
+mod discovery;
 mod fault_attribution;
 mod fencing;
 mod history_lost;

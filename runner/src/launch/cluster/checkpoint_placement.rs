@@ -3,7 +3,7 @@
 
 use super::super::relay::{RemoteHost, RemoteStore};
 use super::super::timeouts::{ANSWER_TIMEOUT, LAUNCH_TIMEOUT, MANIFEST_TIMEOUT};
-use super::super::{CheckpointPlacement, LocalLauncher};
+use super::super::{CheckpointPlacement, CheckpointSearch, LocalLauncher};
 use super::ClusterLauncher;
 use crate::checkpoints::{self, CheckpointStore, FolderListing, Inventory, read_manifest};
 use crate::control_protocol::{AgentOrder, LaunchError};
@@ -31,14 +31,25 @@ impl CheckpointPlacement for ClusterLauncher {
     fn complete_checkpoints(
         &mut self,
         is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> Vec<(AttemptId, StepId)> {
+    ) -> CheckpointSearch {
         if let Some(home) = &self.shared {
             return LocalLauncher::new(&home.trial(&self.trial)).complete_checkpoints(is_wanted);
         }
         let trial = self.trial.clone();
         let folders =
             self.ask_all(&self.usable, ANSWER_TIMEOUT, move |host| RemoteStore::new(host, &trial).folders());
-        let inventory = Inventory::of(folders.into_iter().map(Result::unwrap_or_default).collect());
+        let (mut listed, mut listing, mut silent) = (Vec::new(), Vec::new(), Vec::new());
+        for (host, folders) in self.usable.iter().zip(folders) {
+            match folders {
+                Ok(folders) => {
+                    listed.push(folders);
+                    listing.push(*host);
+                }
+                Err(_) => silent.push(self.name(*host).to_owned()),
+            }
+        }
+        self.usable = listing;
+        let inventory = Inventory::of(listed);
         let contents = |index: usize, folder: &FolderListing| {
             let (trial, folder) = (self.trial.clone(), folder.clone());
             let read =
@@ -50,7 +61,7 @@ impl CheckpointPlacement for ClusterLauncher {
             (is_wanted(attempt, step) && inventory.is_whole(&name, contents).is_ok())
                 .then_some((attempt, step))
         });
-        found.collect()
+        CheckpointSearch { complete: found.collect(), silent }
     }
 
     /// Always `false`: the folder may be on a host that does not answer.
