@@ -2,6 +2,7 @@
 
 mod chaos;
 mod children;
+mod costs;
 mod detached;
 mod doctor;
 mod hosts_lose_nothing;

@@ -30,8 +30,10 @@ pub(in crate::agent) struct PeerLink {
 /// A frame on the connection of two agents.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Frame<T> {
+pub(in crate::agent) enum Frame<T> {
+    /// A heartbeat, with the progress of the sender's loop.
     Beat(Heartbeat),
+    /// A message.
     Message(T),
 }
 

@@ -5,6 +5,7 @@ use super::disk::State;
 use super::grid::AttemptOnMachine;
 use super::network::FollowerConnection;
 use super::ranks::{RankActor, assignment};
+use super::reports::{CHECKPOINTS, EPOCH_MS, address_of};
 use super::{KEEP, World};
 use crate::agent::follower::{self, Follower, HostTask};
 use crate::agent::leader::{self, AttemptEffect, ClockReading, HostState, LEADER_HOST, Leader};
@@ -93,7 +94,7 @@ impl World<'_> {
         }
         let hosts = (0u32..).zip(machines).map(|(host, (machine, ranks))| {
             let name = format!("node{machine}");
-            let peer = PeerAddress { host, name, address: machine.to_string() };
+            let peer = PeerAddress { host, name, address: address_of(*machine, 0) };
             (host, HostState::new(peer, ranks.clone(), Millis(0)))
         });
         let world = machines.last().map_or(0, |(_, ranks)| ranks.end);
@@ -101,12 +102,12 @@ impl World<'_> {
             attempt,
             keep: KEEP,
             gathers: true,
-            checkpoints: "checkpoints".into(),
+            checkpoints: CHECKPOINTS.into(),
             resume,
             first: assignment(attempt, world, self.setup.save_every),
             address: "127.0.0.1".into(),
         };
-        let now = ClockReading { moment: Millis(0), wall_ms: self.now };
+        let now = ClockReading { moment: Millis(0), wall_ms: EPOCH_MS + self.now };
         let (leader, effects) = Leader::begin(settings, hosts.collect(), false, now);
         let own = machines[0].0;
         self.places[own].disk.spools.entry(attempt).or_default();
@@ -124,7 +125,7 @@ impl World<'_> {
     /// Feeds an input to the leader on a machine.
     pub(super) fn tell_leader(&mut self, attempt: AttemptId, machine: usize, input: leader::AttemptInput) {
         let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { return };
-        let now = ClockReading { moment: Millis(self.now - agent.began), wall_ms: self.now };
+        let now = ClockReading { moment: Millis(self.now - agent.began), wall_ms: EPOCH_MS + self.now };
         let Some(leader) = &mut agent.leader else { return };
         let effects = leader.step(now, input);
         self.carry_out(attempt, machine, effects);

@@ -6,6 +6,7 @@ use super::bugs::Bug;
 use super::network::Endpoint;
 use super::promises::{durable, name_of};
 use super::ranks::AttemptTraining;
+use super::reports::CHECKPOINTS;
 use crate::agent::leader;
 use crate::control_protocol::LaunchError;
 use crate::fact::Fact;
@@ -186,7 +187,7 @@ impl World<'_> {
         let names: BTreeSet<_> = disks.flat_map(|(place, _)| place.disk.committed()).collect();
         self.held.looked = None;
         for (attempt, step) in names {
-            let folder = std::path::PathBuf::from("checkpoints").join(folder_name(step, attempt));
+            let folder = std::path::PathBuf::from(CHECKPOINTS).join(folder_name(step, attempt));
             let is_there = self.is_whole((attempt, step), &|machine| reachable[machine]);
             if is_there && self.controller.machine.would_adopt(attempt, step, &folder) {
                 self.reached.note("found on a disk");

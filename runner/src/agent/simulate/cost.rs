@@ -2,6 +2,7 @@
 
 use crate::agent::follower::HostTask;
 use crate::agent::messages::{HostMessage, LeaderMessage};
+use crate::agent::peers::link::Frame;
 use crate::spool::SpoolRecord;
 use dtrain_protocol::frame;
 
@@ -18,7 +19,7 @@ pub(super) const THREADS_OF_A_LINK: u64 = 1;
 /// Totals of the data sent and flushed during a simulated run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResourceUsage {
-    /// Number and bytes of the messages from the leader to all other hosts.
+    /// Number and bytes of the messages from the leader to all other hosts, before encryption and without heartbeats.
     pub(super) asked: (u64, u64),
     /// Number and bytes of the messages from all other hosts to the leader.
     pub(super) told: (u64, u64),
@@ -31,8 +32,30 @@ pub(super) struct ResourceUsage {
 }
 
 impl ResourceUsage {
+    /// Returns the mean of `count` equal parts, rounded up.
+    pub(super) fn mean(self, count: u64) -> Self {
+        self.map(Self::default(), |sum, _| sum.div_ceil(count))
+    }
+
+    /// Returns what remains of this without `count` times `part`.
+    pub(super) fn without(self, count: u64, part: Self) -> Self {
+        self.map(part, |sum, part| sum.saturating_sub(count * part))
+    }
+
+    fn map(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
+        let pair =
+            |(count, bytes): (u64, u64), other: (u64, u64)| (with(count, other.0), with(bytes, other.1));
+        Self {
+            asked: pair(self.asked, other.asked),
+            told: pair(self.told, other.told),
+            spooled: pair(self.spooled, other.spooled),
+            spool_fsyncs: with(self.spool_fsyncs, other.spool_fsyncs),
+            disk_fsyncs: with(self.disk_fsyncs, other.disk_fsyncs),
+        }
+    }
+
     pub(super) fn asked(&mut self, message: &LeaderMessage) {
-        add(&mut self.asked, frame::encode(message).len());
+        add(&mut self.asked, frame::encode(&Frame::Message(message)).len());
     }
 
     /// Adds the flushes of a task: copied files, manifest, COMMIT and the folder; then its parent folder.
@@ -54,7 +77,7 @@ impl ResourceUsage {
     }
 
     pub(super) fn told(&mut self, message: &HostMessage) {
-        add(&mut self.told, frame::encode(message).len());
+        add(&mut self.told, frame::encode(&Frame::Message(message)).len());
     }
 
     pub(super) fn spooled(&mut self, record: &SpoolRecord) {

@@ -3,6 +3,7 @@
 use super::World;
 use super::disk::{CheckpointId, RankFileSet};
 use super::network::Endpoint;
+use super::reports::machine_at;
 use crate::agent::messages::FetchRefusal;
 use crate::control_protocol::PeerAddress;
 use dtrain_protocol::checkpoint::parse_folder_name;
@@ -62,7 +63,7 @@ impl World<'_> {
         rank: u32,
         peers: &[PeerAddress],
     ) -> Result<(), FetchRefusal> {
-        let mut peers = peers.iter().filter_map(|peer| peer.address.parse::<usize>().ok()).peekable();
+        let mut peers = peers.iter().filter_map(|peer| machine_at(&peer.address)).peekable();
         let is_of_checkpoint = peers.peek().is_none();
         let (here, there) = (Endpoint::Machine(machine), Endpoint::Machine);
         if peers.any(|peer| self.talk(here, there(peer)) && self.has_file(peer, name, rank)) {

@@ -3,19 +3,18 @@
 
 use super::World;
 use super::bugs::Bug;
-use super::disk::RankFileSet;
 use super::grid::AttemptOnMachine;
 use super::promises::TrainingDigest;
+use super::reports::{self, Reporting};
 use crate::agent::fixtures;
 use crate::agent::follower;
 use crate::agent::messages::RankExit;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
-    Assignment, AttemptId, Event, Failure, FileEntry, Order, PhaseTimes, ResidentBytes, SavedFile,
-    StepFigures, StepId, StopReason, TrialId, WaitLimits,
+    Assignment, AttemptId, Event, Failure, Order, StepId, StopReason, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Mlp, MlpActivation, Model};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Milliseconds that a rank takes to load.
 const TO_LOAD: u64 = 300;
@@ -76,7 +75,7 @@ impl World<'_> {
         for rank in ranks.unwrap_or_default() {
             let agent = self.agents.get_mut(&(attempt, machine)).expect("it starts them");
             agent.ranks.insert(rank, RankActor { stage: RankStage::Connecting, is_stopping: false });
-            self.say(attempt, machine, rank, Event::Listening(format!("node{machine}:{rank}")));
+            self.say(attempt, machine, rank, Event::Listening(reports::address_of(machine, rank)));
         }
     }
 
@@ -167,16 +166,7 @@ impl World<'_> {
         match known.stage {
             RankStage::Loading(until) if now >= until => {
                 known.stage = RankStage::Ready;
-                let ready = Event::Ready {
-                    step: StepId(0),
-                    parameters: 1,
-                    device: "cpu".into(),
-                    train_samples: 1,
-                    valid_samples: 1,
-                    data_fingerprint: String::new(),
-                    notice: None,
-                };
-                self.say(attempt, machine, rank, ready);
+                self.say(attempt, machine, rank, reports::ready());
             }
             RankStage::Ending(until, exit) if now >= until => {
                 self.end_rank(attempt, machine, dtrain_protocol::Rank(rank), exit);
@@ -250,13 +240,22 @@ impl World<'_> {
             self.agents[&(attempt, *machine)].ranks.get(rank).is_some_and(|rank| rank.is_stopping)
         });
         let is_last = step >= last || is_stopping;
-        if let Some((machine, rank)) = all.first() {
-            self.say(attempt, *machine, *rank, Event::Step(figures(step)));
+        let reporting = match setup.reporting {
+            Reporting::Full | Reporting::WithoutTensors => all,
+            Reporting::FirstRank => &all[..1],
+        };
+        for (machine, rank) in reporting {
+            self.say(attempt, *machine, *rank, reports::step(step));
+        }
+        if is_last || step.is_multiple_of(setup.validate_every) {
+            for (machine, rank) in reporting {
+                self.say(attempt, *machine, *rank, reports::validated(step));
+            }
         }
         if is_last || step.is_multiple_of(setup.save_every) {
             self.held.learned.insert((attempt, StepId(step)), learned);
             for (machine, rank) in all {
-                self.save(attempt, *machine, *rank, StepId(step));
+                self.save(attempt, *machine, (*rank, all.len()), StepId(step));
             }
         }
         if is_last {
@@ -271,7 +270,8 @@ impl World<'_> {
         }
     }
 
-    fn save(&mut self, attempt: AttemptId, machine: usize, rank: u32, step: StepId) {
+    /// Saves the part of a rank of so many ranks.
+    fn save(&mut self, attempt: AttemptId, machine: usize, (rank, ranks): (u32, usize), step: StepId) {
         if self.now < self.places[machine].disk.full_until {
             self.reached.note("a rank could not save");
             let failed = Event::SaveFailed { step, reason: "no room".into(), retries: false };
@@ -280,42 +280,29 @@ impl World<'_> {
         if let Some(cost) = &mut self.cost {
             cost.disk_fsyncs += 1;
         }
-        let name = RankFileSet::name(rank);
         if !self.has(Bug::SavedBeforeWritten) {
             self.places[machine].disk.write((attempt, step), rank);
         }
-        let file = FileEntry { name, bytes: 0, chunks: Vec::new() };
-        let saved = SavedFile { file, tensors: Vec::new() };
-        let folder = PathBuf::from(folder_name(step, attempt));
+        let saved = match self.setup.reporting {
+            Reporting::Full => {
+                reports::saved_file_with_tensors(rank, u32::try_from(ranks).expect("few ranks"))
+            }
+            Reporting::WithoutTensors | Reporting::FirstRank => reports::saved_file(rank),
+        };
+        let folder = Path::new(reports::CHECKPOINTS).join(format!("{}.partial", folder_name(step, attempt)));
         self.say(
             attempt,
             machine,
             rank,
-            Event::Saved { step, folder, files: vec![saved], stall_seconds: 0.0 },
+            Event::Saved { step, folder, files: vec![saved], stall_seconds: 0.000_412_873 },
         );
-    }
-}
-
-fn figures(step: u64) -> StepFigures {
-    StepFigures {
-        step: StepId(step),
-        loss: 1.0,
-        gradient_norm: Some(1.0),
-        learning_rate: 1e-3,
-        noise: None,
-        tokens: 1,
-        times: PhaseTimes::default(),
-        memory_bytes: 1,
-        sent_bytes: 0,
-        held: ResidentBytes::default(),
-        elapsed: None,
     }
 }
 
 /// Returns the assignment of rank 0 of an attempt.
 pub(super) fn assignment(attempt: AttemptId, world: u32, save_every: u64) -> Assignment {
     let model = Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: MlpActivation::Relu });
-    let mut assignment = fixtures::assignment(TrialId("01T".into()), attempt, model);
+    let mut assignment = fixtures::assignment(TrialId("01M8H6ZJK8VGKFNBW9HPH08S5J".into()), attempt, model);
     assignment.training.batch = u64::from(world);
     assignment.save_every = save_every;
     assignment.waits = WaitLimits { silence_seconds: 5.0, idle_seconds: 30.0, step_seconds: None };

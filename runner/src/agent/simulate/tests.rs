@@ -1,10 +1,8 @@
 //! Worlds without a bug keep all promises; each bug breaks one.
 
 use super::bugs::Bug;
-use super::controller::RANKS;
-use super::cost::{ResourceUsage, THREADS_OF_A_LINK, THREADS_OF_A_RANK, THREADS_OF_AN_AGENT};
-use super::{Coverage, RunCost, Setup, World, run};
-use crate::machine::TrialInput;
+use super::reports::Reporting;
+use super::{Coverage, RunCost, Setup, run};
 use std::time::Instant;
 
 impl RunCost {
@@ -23,6 +21,8 @@ const SMALL: Setup = Setup {
     beat: 50,
     step: 200,
     save_every: 4,
+    validate_every: 10,
+    reporting: Reporting::WithoutTensors,
     lost_after: 20_000,
     crash: 200,
     bug: None,
@@ -142,7 +142,7 @@ const FLEET: usize = 200;
 
 /// Returns a cluster with a fault every five minutes, steps of five seconds, and a checkpoint every five
 /// minutes.
-fn fleet(machines: usize) -> Setup {
+pub(super) fn fleet(machines: usize) -> Setup {
     Setup {
         machines,
         most: machines,
@@ -150,67 +150,10 @@ fn fleet(machines: usize) -> Setup {
         beat: 250,
         step: 5_000,
         save_every: 60,
+        validate_every: 25,
+        reporting: Reporting::FirstRank,
         lost_after: 600_000,
         crash: 2_000,
         ..SMALL
     }
-}
-
-/// Returns the cost of a launch, a step and a checkpoint.
-fn costs(machines: usize) -> [ResourceUsage; 3] {
-    let mut reached = Coverage::default();
-    let mut world = World::new(1, Setup { every: 86_400, crash: u64::MAX, ..fleet(machines) }, &mut reached);
-    world.cost = Some(ResourceUsage::default());
-    world.user(TrialInput::Resume);
-    let mut until = |done: &dyn Fn(&World) -> bool| {
-        let end = world.now + 600_000;
-        while !done(&world) {
-            world.beat();
-            assert!(world.now < end && world.broken.is_none(), "{:?}", world.broken);
-        }
-        world.cost.replace(ResourceUsage::default()).expect("it is counted")
-    };
-    let step = |world: &World| world.training.values().next().map_or(0, |training| training.step);
-    let steps = 20;
-    // By the third step all ranks have sent their one-time events.
-    let launch = until(&|world| step(world) == 3);
-    let mut each = until(&|world| step(world) == 3 + steps);
-    for part in [&mut each.asked, &mut each.told, &mut each.spooled] {
-        *part = (part.0.div_ceil(steps), part.1.div_ceil(steps));
-    }
-    each.spool_fsyncs = each.spool_fsyncs.div_ceil(steps);
-    until(&|world| step(world) == world.setup.save_every - 1);
-    let checkpoint = until(&|world| step(world) == world.setup.save_every + 1 && !world.committed.is_empty());
-    [launch, each, checkpoint]
-}
-
-#[test]
-fn what_a_fleet_costs_grows_with_its_hosts_and_no_faster() {
-    let fleets = [100, 1_000].map(|machines| (machines as u64, costs(machines)));
-    println!("| hosts | for a | to hosts | from hosts | in the spool | fsyncs of the spool | of a host |");
-    for (machines, costs) in &fleets {
-        for (what, cost) in ["launch", "step", "checkpoint"].iter().zip(costs) {
-            let words = |(count, bytes): (u64, u64)| format!("{count}: {bytes} B");
-            let (asked, told, spooled) = (words(cost.asked), words(cost.told), words(cost.spooled));
-            println!(
-                "| {machines} | {what} | {asked} | {told} | {spooled} | {} | {} |",
-                cost.spool_fsyncs,
-                cost.disk_fsyncs / machines
-            );
-        }
-        let ranks = u64::from(RANKS) * THREADS_OF_A_RANK;
-        let leader = THREADS_OF_AN_AGENT + ranks + (machines - 1) * THREADS_OF_A_LINK;
-        let follower = THREADS_OF_AN_AGENT + ranks + THREADS_OF_A_LINK;
-        println!(
-            "{machines} hosts: the leader has {} connections and {leader} threads, a follower 1 and {follower}",
-            machines - 1
-        );
-    }
-    let [(_, few), (_, many)] = fleets;
-    for (few, many) in few.iter().zip(&many) {
-        let messages = |cost: &ResourceUsage| cost.asked.0 + cost.told.0 + cost.spooled.0 + cost.disk_fsyncs;
-        assert!(messages(many) <= 11 * messages(few), "{few:?}, {many:?}");
-        assert!(many.spool_fsyncs <= few.spool_fsyncs + 4, "{few:?}, {many:?}");
-    }
-    assert_eq!(many[1].asked.0, 1, "a step takes one word of the leader, to the host that mirrors its spool");
 }
