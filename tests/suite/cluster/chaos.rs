@@ -114,6 +114,7 @@ fn faults(seed: u64) -> impl Iterator<Item = Planned> {
 }
 
 /// Causes faults until `until`, and heals all hosts; returns how often each kind began.
+#[expect(clippy::print_stdout, reason = "whoever runs it follows what happens")]
 fn disturb(lab: &Lab, seed: u64, until: Instant) -> BTreeMap<Fault, u32> {
     let mut counts = BTreeMap::new();
     let mut healing: Vec<(Instant, Fault, usize)> = Vec::new();

@@ -3,6 +3,7 @@
 use crate::cluster::train::nothing_is_left;
 use crate::lab::Lab;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
+use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{History, MetricSample, TrialDetails, TrialStatus};
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
 use std::fs;
@@ -35,25 +36,21 @@ impl<'a> Detached<'a> {
         let output = dtrain(lab, &words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && said.contains("supervises it until it ends"), "{said}");
-        let history = History::open_read_only(&home(lab).join("history.db")).expect("a history");
-        Self { lab, trial: history.find("last").expect("a trial") }
-    }
-
-    pub(super) fn history(&self) -> History {
-        History::open_read_only(&home(self.lab).join("history.db")).expect("a history")
+        let trial = read(lab, |history| Ok(history.find("last").expect("a trial")));
+        Self { lab, trial }
     }
 
     pub(super) fn details(&self) -> TrialDetails {
-        self.history().trial(&self.trial, &|_| true).expect("a trial")
+        read(self.lab, |history| history.trial(&self.trial, &|_| true))
     }
 
     pub(super) fn series(&self, key: &str) -> Vec<MetricSample> {
-        self.history().series(&self.trial, key, Rank(0)).expect("readable")
+        read(self.lab, |history| history.series(&self.trial, key, Rank(0)))
     }
 
     /// The points of a series of a rank, by attempt.
     pub(super) fn by_attempt(&self, key: &str, rank: u32) -> Vec<(AttemptId, Vec<MetricSample>)> {
-        self.history().series_by_attempt(&self.trial, key, Rank(rank)).expect("readable")
+        read(self.lab, |history| history.series_by_attempt(&self.trial, key, Rank(rank)))
     }
 
     /// Whether the trial has ended as completed.
@@ -89,6 +86,18 @@ impl<'a> Detached<'a> {
             assert!(begun.elapsed() < PATIENCE, "no step on {hosts} hosts: {}", self.log());
             sleep(Duration::from_millis(50));
         }
+    }
+}
+
+/// Reads the history of the controller. From outside of its machine, a reader does not see what is being written.
+fn read<T>(lab: &Lab, ask: impl Fn(&History) -> Result<T, LedgerError>) -> T {
+    let begun = Instant::now();
+    loop {
+        match History::open_read_only(&home(lab).join("history.db")).and_then(|history| ask(&history)) {
+            Ok(found) => return found,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+        sleep(Duration::from_millis(20));
     }
 }
 
