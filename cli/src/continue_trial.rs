@@ -33,13 +33,13 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
         repair_checkout(&store, &packages::trust()?, &plan.data_root)
             .map_err(|error| packages::failure(&error))?;
     }
-    let is_at_work = matches!(trial.row.status, TrialStatus::Running | TrialStatus::Completed);
+    let is_at_work = trial.row.status.is_live() || trial.row.status == TrialStatus::Completed;
     if how == RunMode::Resume && !is_at_work {
         engine_environments::require(context, &plan.recipe)?;
     }
     slurm_job::record_job_trial(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());
-    if let Some(parent) = trial.parent.as_ref().filter(|_| trial.row.status != TrialStatus::Running) {
+    if let Some(parent) = trial.parent.as_ref().filter(|_| !trial.row.status.is_live()) {
         initial_checkpoint::copy_source_checkpoint_again(context, &mut history, &trial, parent)?;
     }
     if trial.checkpoints.is_empty() {
@@ -63,7 +63,7 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
 /// A trial that started from another trial's checkpoint fails by itself if that checkpoint is lost too.
 /// Reports the newest checkpoints that are damaged or missing if an older one is intact.
 fn refuse_lost_checkpoints(context: &Context, trial: &TrialDetails, plan: &Plan) -> Result<(), CommandError> {
-    let is_over = matches!(trial.row.status, TrialStatus::Running | TrialStatus::Completed);
+    let is_over = trial.row.status.is_live() || trial.row.status == TrialStatus::Completed;
     let is_here = plan.recipe.cluster.launcher == LauncherKind::Local && plan.recipe.cluster.slurm.is_none();
     // An engine finds its own checkpoints, and refuses to begin anew where one was saved.
     if trial.is_of_engine()

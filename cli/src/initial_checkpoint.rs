@@ -87,7 +87,7 @@ pub(crate) fn copy_source_checkpoint_again(
         return copy_source_checkpoint(context, history, id, parent);
     }
     let wanted = CheckpointSelector::UpTo(parent.step);
-    let origin = history.trial(&parent.trial, &|id| trials::is_alive(context, id));
+    let origin = history.trial(&parent.trial, &|id| trials::activity(context, id));
     let found =
         find_checkpoint::find_intact(context, &origin.map_err(|error| history_failure(&error))?, wanted)?;
     let parent = Parent { step: found.step, folder: found.folder, ..parent.clone() };

@@ -74,7 +74,7 @@ pub(crate) fn print_result(
                 out.json_line("result", &result)?;
             }
             let trial = history
-                .trial(task.trial, &|id| trials::is_alive(context, id))
+                .trial(task.trial, &|id| trials::activity(context, id))
                 .map_err(|error| history_failure(&error))?;
             summary(context, task, &trial, verdict);
             print_next_step(context, task, &trial, verdict)

@@ -20,7 +20,7 @@ use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
 use dtrain_runner::driver::{self, DriveOutcome, HostLimits};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
-use dtrain_runner::ledger::{History, TrialDetails};
+use dtrain_runner::ledger::{Activity, History, TrialDetails};
 use dtrain_runner::{
     Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent,
 };
@@ -114,9 +114,9 @@ pub(crate) fn record_finished_trials(context: &Context) {
     let mut open: Vec<TrialId> =
         history.open_attempts().unwrap_or_default().into_iter().map(|(trial, _)| trial).collect();
     open.dedup();
-    open.retain(|trial| !trials::is_alive(context, trial));
+    open.retain(|trial| trials::activity(context, trial) == Activity::None);
     for trial in &open {
-        let Ok(known) = history.trial(trial, &|_| false) else { continue };
+        let Ok(known) = history.trial(trial, &|_| Activity::None) else { continue };
         let plan = match plan_of_trial(&known) {
             Ok(plan) => plan,
             Err(failure) => {
@@ -206,7 +206,7 @@ fn run(
         hosts: host_limits(task.plan),
         ..Options::default()
     };
-    let trial = history.trial(task.trial, &|_| false).map_err(|error| history_failure(&error))?;
+    let trial = history.trial(task.trial, &|_| Activity::None).map_err(|error| history_failure(&error))?;
     let audit = audit::audit_log_for(context, &trial, task.plan)?;
     match task.how {
         RunMode::Start => audit::append(&audit, AuditedAction::Run)?,
@@ -283,7 +283,7 @@ fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandE
         ))
     };
     let history = trials::read_history(context).map_err(lost)?;
-    let read = history.trial(task.trial, &|_| false).map_err(|error| history_failure(&error));
+    let read = history.trial(task.trial, &|_| Activity::None).map_err(|error| history_failure(&error));
     let trial = read.map_err(lost)?;
     if trial.attempts.iter().any(|attempt| attempt.ended.is_none()) {
         let path = context.home.history();

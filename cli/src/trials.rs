@@ -8,7 +8,9 @@ use dtrain_planner::{Plan, PlanReadError};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Recipe;
 use dtrain_runner::LedgerError;
-use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, TrialDetails, TrialStatus};
+use dtrain_runner::ledger::{
+    Activity, Filter, History, LookupError, Pagination, Sort, TrialDetails, TrialRow, TrialStatus,
+};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -71,15 +73,21 @@ pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, CommandErro
 /// Reads all details of the trial that the user typed.
 pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<TrialDetails, CommandError> {
     let id = find(history, name)?;
-    history.trial(&id, &|id| is_alive(context, id)).map_err(|error| history_failure(&error))
+    history.trial(&id, &|id| activity(context, id)).map_err(|error| history_failure(&error))
+}
+
+/// Returns the trials that run, wait or are unattended, the newest first.
+pub(crate) fn live(context: &Context, history: &History) -> Result<Vec<TrialRow>, CommandError> {
+    let status = vec![TrialStatus::Running, TrialStatus::Waiting, TrialStatus::Unattended];
+    let filter = Filter { status, ..Filter::default() };
+    history
+        .trials(&filter, &Sort::Newest, Pagination::default(), &|id| activity(context, id))
+        .map_err(|error| history_failure(&error))
 }
 
 /// Returns the label of the running trial; `None` if none is running. `Err` lists them if there are several.
 pub(crate) fn only_running(context: &Context, history: &History) -> Result<Option<String>, CommandError> {
-    let filter = Filter { status: vec![TrialStatus::Running], ..Filter::default() };
-    let running = history
-        .trials(&filter, &Sort::Newest, Pagination::default(), &|id| is_alive(context, id))
-        .map_err(|error| history_failure(&error))?;
+    let running = live(context, history)?;
     let mut labels: Vec<String> = running.into_iter().map(|row| row.label).collect();
     if labels.len() > 1 {
         let what = format!("{} trials are running: {}", labels.len(), labels.join(", "));
@@ -124,10 +132,13 @@ pub(crate) fn recipe_of_trial(trial: &TrialDetails) -> Result<Recipe, CommandErr
     })
 }
 
-/// Returns `true` if an agent or a controller of a trial is alive.
-pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
-    slurm_job::is_alive(&context.home, trial)
-        .unwrap_or_else(|| dtrain_runner::driver::is_running(&context.home, trial))
+/// Returns what works on a trial that has not ended. The controller of a Slurm job is in the job.
+pub(crate) fn activity(context: &Context, trial: &TrialId) -> Activity {
+    match slurm_job::is_alive(&context.home, trial) {
+        Some(true) => Activity::Running,
+        Some(false) => Activity::None,
+        None => dtrain_runner::driver::activity(&context.home, trial),
+    }
 }
 
 /// Converts an error from the history.

@@ -1,5 +1,6 @@
 //! Resuming with other settings: messages, and early refusals.
 
+use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
 use dtrain_tests::{TestEnv, root};
 
@@ -18,7 +19,8 @@ fn a_resume_tells_how_the_learning_rate_moves() {
     assert!(resumed.contains("at step 21, because the schedule now ends at step 40"), "{resumed}");
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
-    let parent = history.trial(&id, &|_| false).expect("a trial").parent.expect("it continues another");
+    let parent =
+        history.trial(&id, &|_| Activity::None).expect("a trial").parent.expect("it continues another");
     assert!(
         parent.changes.iter().any(|change| change.starts_with("learning rate rises")),
         "{:?}",

@@ -2,6 +2,7 @@
 //! unreported run, whatever its libraries print and its shell allows.
 
 use crate::kill::{card, kill};
+use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
 use dtrain_tests::{TestEnv, root};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -79,7 +80,7 @@ fn is_gone(process: Pid) -> bool {
 /// How the newest trial stands, and how many attempts it took.
 fn newest(house: &TestEnv) -> (String, usize) {
     let history = History::open_read_only(&house.history()).expect("a history");
-    let trial = history.trial(&history.find("last").expect("a trial"), &|_| false).expect("a trial");
+    let trial = history.trial(&history.find("last").expect("a trial"), &|_| Activity::None).expect("a trial");
     (trial.row.status.to_string(), trial.attempts.len())
 }
 

@@ -1,5 +1,6 @@
 //! `dtrain tune`: a study that is stopped goes on as if it had not been.
 
+use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
 use dtrain_tests::TestEnv;
 use serde_json::Value;
@@ -164,7 +165,8 @@ fn a_range_test_finds_the_learning_rates_that_are_searched() {
     let history = History::open_read_only(&house.history()).expect("a history");
     let mut rates: Vec<(f64, f64)> = Vec::new();
     for tried in history.study_trials("s-range").expect("a study") {
-        let trial = history.trial(&tried.trial.expect("it was trained"), &|_| false).expect("a trial");
+        let trial =
+            history.trial(&tried.trial.expect("it was trained"), &|_| Activity::None).expect("a trial");
         rates.push((trial.row.learning_rate, trial.row.best.unwrap_or(f64::INFINITY)));
     }
     assert_eq!(rates.len(), 9);
@@ -195,7 +197,8 @@ fn trials_of_all_batches_see_as_many_samples_and_the_batch_is_recorded_as_search
     let history = History::open_read_only(&house.history()).expect("a history");
     let mut batches = std::collections::BTreeSet::new();
     for tried in history.study_trials("s").expect("a study") {
-        let trial = history.trial(&tried.trial.expect("it was trained"), &|_| false).expect("a trial");
+        let trial =
+            history.trial(&tried.trial.expect("it was trained"), &|_| Activity::None).expect("a trial");
         assert_eq!(trial.row.step, samples.div_ceil(trial.row.batch), "{trial:?}");
         batches.insert(trial.row.batch);
         let source =

@@ -14,7 +14,7 @@ pub(crate) fn run(context: &Context, args: &CompareArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
     let ids = [trials::find(&history, &args.a)?, trials::find(&history, &args.b)?];
-    let comparison = compare(&history, &ids, &[], &|id| trials::is_alive(context, id))
+    let comparison = compare(&history, &ids, &[], &|id| trials::activity(context, id))
         .map_err(|error| history_failure(&error))?;
     if context.out.json {
         context.out.json("comparison", &comparison)?;

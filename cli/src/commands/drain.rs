@@ -10,7 +10,7 @@ use dtrain_protocol::TrialId;
 use dtrain_runner::driver;
 use dtrain_runner::files;
 use dtrain_runner::launch::HostList;
-use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialStatus};
+use dtrain_runner::ledger::History;
 use serde::Serialize;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,11 +79,8 @@ pub(crate) fn run(context: &Context, args: &DrainArgs) -> CommandResult {
 
 /// Returns the running trials whose attempt uses `host`.
 fn users(context: &Context, history: &History, host: &str) -> Result<Vec<HostUser>, CommandError> {
-    let filter = Filter { status: vec![TrialStatus::Running], ..Filter::default() };
-    let running = history
-        .trials(&filter, &Sort::Newest, Pagination::default(), &|id| trials::is_alive(context, id))
-        .map_err(|error| history_failure(&error))?;
-    let all = running.into_iter().map(|row| HostUser { id: row.id, label: row.label });
+    let all =
+        trials::live(context, history)?.into_iter().map(|row| HostUser { id: row.id, label: row.label });
     Ok(all.filter(|user| uses(context, &user.id, host)).collect())
 }
 

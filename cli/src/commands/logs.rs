@@ -10,7 +10,7 @@ use crate::trial_logs::{LogReader, find_logs, unreadable};
 use crate::{hosts, trials};
 use dtrain_protocol::{AttemptId, Rank};
 use dtrain_runner::driver::Viewer;
-use dtrain_runner::ledger::{TrialDetails, TrialStatus};
+use dtrain_runner::ledger::TrialDetails;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -48,9 +48,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     let mut progress = if is_wanted { progress(context, &known) } else { None };
     loop {
         // Liveness is checked before reading, so that the last lines are still printed.
-        let runs = || {
-            trials::trial(context, &history, &trial.0).map(|trial| trial.row.status == TrialStatus::Running)
-        };
+        let runs = || trials::trial(context, &history, &trial.0).map(|trial| trial.row.status.is_live());
         let goes_on = args.follow && runs()?;
         for reader in find_logs(context, &trial, &mut hosts)? {
             let is_wanted = args.rank.is_none_or(|rank| reader.of.is_some_and(|(_, of)| of == Rank(rank)));

@@ -27,7 +27,7 @@ pub(crate) fn run(context: &Context, args: &NoteArgs) -> CommandResult {
     trials::wait_for_history(context, || write(&mut history, &trial, args))
         .map_err(|error| history_failure(&error))?;
     let trial = history
-        .trial(&trial, &|id| trials::is_alive(context, id))
+        .trial(&trial, &|id| trials::activity(context, id))
         .map_err(|error| history_failure(&error))?;
     if context.out.json {
         let carried = TrialNotes { trial: &trial.row.label, notes: &trial.notes, tags: &trial.tags };

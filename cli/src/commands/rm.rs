@@ -13,7 +13,7 @@ use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Bytes;
 use dtrain_runner::DriveError;
-use dtrain_runner::ledger::{History, TrialDetails, TrialStatus};
+use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_runner::store::{self, RemoveError};
 use serde::Serialize;
 use std::error::Error;
@@ -96,7 +96,7 @@ fn open_for_removal(context: &Context) -> Result<(History, bool), CommandError> 
 fn empty_trial_folders(context: &Context, wanted: &[TrialDetails]) -> Result<(), CommandError> {
     let ids: Vec<TrialId> = wanted.iter().map(|trial| trial.row.id.clone()).collect();
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
-    store::empty_all(&context.home, &ids, &|id| trials::is_alive(context, id))
+    store::empty_all(&context.home, &ids, &|id| trials::activity(context, id))
         .map_err(|error| removal_failed(&labels.join(", "), &error))
 }
 
@@ -115,7 +115,7 @@ fn removable_trials(
     }
     for trial in &wanted {
         let (id, label) = (&trial.row.id, &trial.row.label);
-        if trial.row.status == TrialStatus::Running {
+        if trial.row.status.is_live() {
             let processes = dtrain_runner::driver::processes(&context.home, id);
             let error = RemoveError::Running { processes };
             return Err(removal_failed(label, &error));
@@ -148,8 +148,8 @@ fn remove(
         }
         Ok(())
     };
-    let is_alive = |id: &TrialId| trials::is_alive(context, id);
-    let removed = store::remove(&context.home, history, id, &is_alive, elsewhere)
+    let activity = |id: &TrialId| trials::activity(context, id);
+    let removed = store::remove(&context.home, history, id, &activity, elsewhere)
         .map_err(|error| removal_failed(label, &error))?;
     Ok(DeletedTrial {
         trial: id.clone(),

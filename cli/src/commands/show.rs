@@ -155,7 +155,7 @@ fn show_trial(context: &Context, name: &str, args: &ShowArgs) -> CommandResult {
     use dtrain_runner::ledger::TrialStatus as S;
     context.out.next(&match status {
         _ if is_imported || unreadable.is_some() => "dtrain history".to_owned(),
-        S::Running => format!("dtrain attach {label}"),
+        S::Running | S::Waiting | S::Unattended => format!("dtrain attach {label}"),
         S::Lost | S::Stopped | S::Failed | S::Created => format!("dtrain resume {label}"),
         S::Completed | S::Pruned | S::OutOfMemory | S::Diverged => "dtrain history".to_owned(),
     });

@@ -69,6 +69,8 @@ pub(crate) fn status(status: TrialStatus) -> StyledText {
     let (word, tone) = match status {
         TrialStatus::Created => ("created", TextRole::Dim),
         TrialStatus::Running => ("running", TextRole::Notice),
+        TrialStatus::Waiting => ("waiting", TextRole::Notice),
+        TrialStatus::Unattended => ("unattended", TextRole::Bad),
         TrialStatus::Lost => ("lost", TextRole::Bad),
         TrialStatus::Completed => ("done", TextRole::Good),
         TrialStatus::Pruned => ("pruned", TextRole::Dim),

@@ -4,7 +4,6 @@ use super::model::list::{ListEntry, TrialList};
 use super::model::study::StudyModel;
 use super::model::trial::TrialModel;
 use dtrain_protocol::TrialId;
-use dtrain_runner::ledger::TrialStatus;
 
 /// An open page with its contents.
 #[derive(Clone, Debug)]
@@ -111,7 +110,7 @@ impl App {
     pub(super) fn stoppable(&self) -> Option<(TrialId, String)> {
         let row = match self.page() {
             OpenPage::Trial(trial, _) => {
-                let is_running = trial.status == TrialStatus::Running;
+                let is_running = trial.status.is_live();
                 return is_running.then(|| (trial.id.clone(), trial.label.clone()));
             }
             OpenPage::Study(study, cursor) => study.rows.get(cursor.at)?,
@@ -120,7 +119,7 @@ impl App {
                 ListEntry::Study(_) => return None,
             },
         };
-        let trial = row.trial.as_ref().filter(|trial| trial.status == TrialStatus::Running)?;
+        let trial = row.trial.as_ref().filter(|trial| trial.status.is_live())?;
         Some((trial.id.clone(), trial.label.clone()))
     }
 }

@@ -13,7 +13,7 @@ pub use diff::{ComparedValue, ValuePerTrial};
 pub use results::{BaselineDelta, BetterDirection, ChangeAssessment, ResultPerTrial, ResultValue, ValueUnit};
 
 use crate::fact::LedgerError;
-use crate::ledger::{History, MetricSample, TrialDetails, TrialStatus};
+use crate::ledger::{Activity, History, MetricSample, TrialDetails, TrialStatus};
 use diff::diff;
 use dtrain_protocol::TrialId;
 use serde::Serialize;
@@ -80,11 +80,11 @@ pub fn compare(
     history: &History,
     trials: &[TrialId],
     levels: &[f64],
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
 ) -> Result<TrialComparison, LedgerError> {
     let seen: Vec<_> = trials
         .iter()
-        .map(|trial| load_trial(history, trial, is_alive))
+        .map(|trial| load_trial(history, trial, activity))
         .collect::<Result<_, LedgerError>>()?;
     Ok(compare_loaded(&seen, levels))
 }
@@ -92,10 +92,10 @@ pub fn compare(
 fn load_trial(
     history: &History,
     trial: &TrialId,
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
 ) -> Result<TrialWithSeries, LedgerError> {
     let id = trial;
-    let trial = history.trial(id, is_alive)?;
+    let trial = history.trial(id, activity)?;
     let keys: BTreeSet<&str> =
         results::SERIES.iter().copied().chain([trial.row.objective.as_str()]).collect();
     let series = keys

@@ -23,6 +23,7 @@ use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
 use crate::launch::{Launcher, LocalLauncher};
+use crate::ledger::Activity;
 use crate::machine::TrialInput;
 use crate::trial_event::Observer;
 use controller::TrialController;
@@ -245,11 +246,17 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
     }
 }
 
-/// Returns `true` if an agent of the trial is alive. An agent on other hosts counts as alive until a
-/// controller has found out otherwise.
-pub fn is_running(home: &Home, trial: &TrialId) -> bool {
+/// Returns what works on a trial that has not ended. Agents on other hosts count as alive until a controller has found
+/// out otherwise.
+pub fn activity(home: &Home, trial: &TrialId) -> Activity {
     let folder = home.trial(trial);
-    folder.remote_hosts_file().exists() || LocalLauncher::new(&folder).is_running()
+    let may_run = || folder.remote_hosts_file().exists() || LocalLauncher::new(&folder).is_running();
+    match lock::state(&folder) {
+        Some(state) if state.is_waiting => Activity::Waiting,
+        Some(_) => Activity::Running,
+        None if may_run() => Activity::Unattended,
+        None => Activity::None,
+    }
 }
 
 /// Returns the process ids of a trial's controller and agent that are alive on this machine, except this

@@ -261,7 +261,7 @@ fn tags(run: &TrackedRun<'_>) -> Vec<(String, String)> {
 fn status(status: TrialStatus) -> &'static str {
     match status {
         TrialStatus::Created => "SCHEDULED",
-        TrialStatus::Running => "RUNNING",
+        TrialStatus::Running | TrialStatus::Waiting | TrialStatus::Unattended => "RUNNING",
         TrialStatus::Completed => "FINISHED",
         TrialStatus::Pruned | TrialStatus::Stopped => "KILLED",
         TrialStatus::Lost | TrialStatus::OutOfMemory | TrialStatus::Diverged | TrialStatus::Failed => {

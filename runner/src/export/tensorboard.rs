@@ -179,7 +179,7 @@ fn texts(run: &TrackedRun<'_>) -> Vec<(String, String)> {
 fn session_status(status: TrialStatus) -> i64 {
     match status {
         TrialStatus::Completed => 1,
-        TrialStatus::Created | TrialStatus::Running => 3,
+        TrialStatus::Created | TrialStatus::Running | TrialStatus::Waiting | TrialStatus::Unattended => 3,
         TrialStatus::Lost
         | TrialStatus::Pruned
         | TrialStatus::OutOfMemory

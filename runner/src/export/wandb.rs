@@ -110,7 +110,7 @@ fn records(run: &TrackedRun<'_>, id: &str, to: &mut dyn Write) -> io::Result<()>
         log.record(3, &summary)?;
     }
     let status = run.trial.row.status;
-    if matches!(status, TrialStatus::Created | TrialStatus::Running) {
+    if status == TrialStatus::Created || status.is_live() {
         return Ok(());
     }
     let seconds = ended.unwrap_or(begun).saturating_sub(begun) / 1000;

@@ -1,7 +1,7 @@
 //! Lists of trials: one row each, filtered, sorted, page by page.
 
 use super::filter::{self, Filter, Pagination, Sort};
-use super::state::State;
+use super::state::{Activity, State};
 use super::{BoxError, History, TrialStatus, open_points, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
@@ -63,21 +63,21 @@ pub struct TrialRow {
 impl History {
     /// Lists the trials that pass the filter.
     ///
-    /// `is_alive` tells whether an agent or controller works on a trial; it is only called for trials that
+    /// `activity` tells what works on a trial; it is only called for trials that
     /// have not ended.
     pub fn trials(
         &self,
         filter: &Filter,
         sort: &Sort,
         page: Pagination,
-        is_alive: &dyn Fn(&TrialId) -> bool,
+        activity: &dyn Fn(&TrialId) -> Activity,
     ) -> Result<Vec<TrialRow>, LedgerError> {
         self.read("list", |database| {
             let most = page.skip.saturating_add(page.limit);
             let merged: bool =
                 database.query_row("SELECT EXISTS(SELECT 1 FROM imported_trial)", [], |row| row.get(0))?;
             let lines = |part: &str, most| {
-                lines(database, filter::query(filter, sort, part, merged), filter, most, is_alive)
+                lines(database, filter::query(filter, sort, part, merged), filter, most, activity)
             };
             let live = open_points::trials(database)?;
             let mut found = if live.is_empty() {
@@ -120,7 +120,7 @@ fn lines(
     (text, values): (String, Vec<Sql>),
     filter: &Filter,
     most: u64,
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
 ) -> Result<Vec<(TrialRow, Option<f64>, i64)>, BoxError> {
     let mut select = database.prepare_cached(&text)?;
     let mut rows = select.query(params_from_iter(values))?;
@@ -128,7 +128,7 @@ fn lines(
     while (found.len() as u64) < most
         && let Some(stored) = rows.next()?
     {
-        let line = row(stored, is_alive)?;
+        let line = row(stored, activity)?;
         if filter.status.is_empty() || filter.status.contains(&line.status) {
             found.push((line, stored.get(22)?, stored.get(23)?));
         }
@@ -137,11 +137,11 @@ fn lines(
 }
 
 /// Converts a row of the query to a row of the list of trials.
-pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, BoxError> {
+pub(super) fn row(row: &Row<'_>, activity: &dyn Fn(&TrialId) -> Activity) -> Result<TrialRow, BoxError> {
     let id = TrialId(row.get(0)?);
     let word: String = row.get(4)?;
     let state = State::parse(&word).ok_or_else(|| format!("trial {id} has the unknown state `{word}`"))?;
-    let status = state.status(|| is_alive(&id));
+    let status = state.status(|| activity(&id));
     Ok(TrialRow {
         label: row.get(1)?,
         recipe: row.get(2)?,

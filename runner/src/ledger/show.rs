@@ -5,9 +5,10 @@ mod outline;
 pub use outline::TrialOutline;
 
 use super::relocate::relocated;
+use super::state::Activity;
 use super::{
     BoxError, ExpectedPerformance, History, NoiseScale, Parent, Summary, TrialParameter, TrialRow,
-    TrialStatus, ValueSource, columns, figures, list, lookup, noise_scale, now_ms, open_points, unstored,
+    ValueSource, columns, figures, list, lookup, noise_scale, now_ms, open_points, unstored,
 };
 use crate::fact::{AttemptEnd, LedgerError, Verdict};
 use crate::provenance::Provenance;
@@ -114,15 +115,15 @@ pub struct Note {
 }
 
 impl History {
-    /// Returns everything about a trial except its points; `is_alive` tells whether an agent or controller
+    /// Returns everything about a trial except its points; `activity` tells whether an agent or controller
     /// works on it.
     pub fn trial(
         &self,
         trial: &TrialId,
-        is_alive: &dyn Fn(&TrialId) -> bool,
+        activity: &dyn Fn(&TrialId) -> Activity,
     ) -> Result<TrialDetails, LedgerError> {
         self.read("read a trial from", |database| {
-            let mut found = show(database, lookup::row_of(database, trial)?, is_alive)?;
+            let mut found = show(database, lookup::row_of(database, trial)?, activity)?;
             self.relocate(trial, &mut found.checkpoints);
             if let Some(parent) = &mut found.parent {
                 parent.folder = relocated(self.root(), &parent.trial, std::mem::take(&mut parent.folder));
@@ -182,17 +183,17 @@ impl History {
     pub fn delete_in_parts(
         &mut self,
         trial: &TrialId,
-        is_alive: &dyn Fn(&TrialId) -> bool,
+        activity: &dyn Fn(&TrialId) -> Activity,
     ) -> Result<(), LedgerError> {
         self.read("read a trial from", |database| {
-            refuse_running(&line(database, lookup::row_of(database, trial)?, is_alive)?)
+            refuse_running(&line(database, lookup::row_of(database, trial)?, activity)?)
         })?;
         let of_series = "DELETE FROM series WHERE id IN (SELECT id FROM series WHERE trial = ?1 LIMIT 1)";
         while self.delete_part(trial, of_series)? > 0 {}
         for table in PARTS {
             self.delete_part(trial, &format!("DELETE FROM {table} WHERE trial = ?1"))?;
         }
-        self.delete(trial, is_alive)
+        self.delete(trial, activity)
     }
 
     /// Runs `sql`, which removes rows of a trial, and truncates the log; returns the number of rows.
@@ -211,11 +212,11 @@ impl History {
     pub fn delete(
         &mut self,
         trial: &TrialId,
-        is_alive: &dyn Fn(&TrialId) -> bool,
+        activity: &dyn Fn(&TrialId) -> Activity,
     ) -> Result<(), LedgerError> {
         self.write("delete a trial from", |transaction| {
             let row = lookup::row_of(transaction, trial)?;
-            refuse_running(&line(transaction, row, is_alive)?)?;
+            refuse_running(&line(transaction, row, activity)?)?;
             transaction.execute("DELETE FROM trial WHERE id = ?1", [row])?;
             transaction.execute_batch(
                 "DELETE FROM patch WHERE hash NOT IN (SELECT patch_hash FROM trial WHERE patch_hash IS NOT NULL);
@@ -232,7 +233,7 @@ const PARTS: [&str; 6] = ["summary", "param", "tag", "open_points", "last_event"
 
 fn refuse_running(line: &TrialRow) -> Result<(), BoxError> {
     match line.status {
-        TrialStatus::Running => Err(format!("{} is running; stop it first", line.label).into()),
+        status if status.is_live() => Err(format!("{} is {status}; stop it first", line.label).into()),
         _ => Ok(()),
     }
 }
@@ -240,9 +241,9 @@ fn refuse_running(line: &TrialRow) -> Result<(), BoxError> {
 fn show(
     database: &Connection,
     trial: i64,
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
 ) -> Result<TrialDetails, BoxError> {
-    let row = line(database, trial, is_alive)?;
+    let row = line(database, trial, activity)?;
     let (verdict, predicted) = database.query_row(
         "SELECT verdict, predicted_step_seconds, predicted_tokens_per_second, predicted_memory_bytes
          FROM trial WHERE id = ?1",
@@ -300,14 +301,14 @@ fn rows<T>(
 fn line(
     database: &Connection,
     trial: i64,
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
 ) -> Result<TrialRow, BoxError> {
     let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", columns::columns(), columns::TABLES);
     open_points::with_summaries(database, &[trial], || {
         let mut select = database.prepare_cached(&query)?;
         let mut found = select.query([trial])?;
         let row = found.next()?.ok_or("the trial was deleted")?;
-        list::row(row, is_alive)
+        list::row(row, activity)
     })
 }
 

@@ -10,8 +10,12 @@ use std::fmt;
 pub enum TrialStatus {
     /// The trial was recorded but never launched.
     Created,
-    /// The trial was launched and has not ended, and an agent or controller works on it.
+    /// The trial was launched and has not ended, and a controller supervises an attempt.
     Running,
+    /// The trial was launched and has not ended, and its controller waits before the next attempt.
+    Waiting,
+    /// The trial was launched and has not ended. An attempt may run, and no controller supervises it.
+    Unattended,
     /// The trial was launched and has not ended, but no process works on it: it can be resumed.
     Lost,
     /// Training reached its end.
@@ -28,11 +32,31 @@ pub enum TrialStatus {
     Stopped,
 }
 
+/// What works on a trial that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// No agent and no controller.
+    None,
+    /// A controller that supervises an attempt.
+    Running,
+    /// A controller, between two attempts.
+    Waiting,
+    /// An agent without a controller.
+    Unattended,
+}
+
 impl TrialStatus {
+    /// Returns `true` if an agent or a controller works on the trial.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::Running | Self::Waiting | Self::Unattended)
+    }
+
     /// All statuses, in the order of a trial's life.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Created,
         Self::Running,
+        Self::Waiting,
+        Self::Unattended,
         Self::Lost,
         Self::Completed,
         Self::Pruned,
@@ -47,6 +71,8 @@ impl TrialStatus {
         match self {
             Self::Created => "created",
             Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Unattended => "unattended",
             Self::Lost => "lost",
             Self::Completed => "completed",
             Self::Pruned => "pruned",
@@ -125,13 +151,16 @@ impl State {
         }
     }
 
-    /// Returns the status of a trial in this state; `is_alive` tells whether an agent or controller works on
-    /// it.
-    pub(super) fn status(self, is_alive: impl FnOnce() -> bool) -> TrialStatus {
+    /// Returns the status of a trial in this state; `activity` tells what works on it.
+    pub(super) fn status(self, activity: impl FnOnce() -> Activity) -> TrialStatus {
         match self {
             Self::Created => TrialStatus::Created,
-            Self::Open if is_alive() => TrialStatus::Running,
-            Self::Open => TrialStatus::Lost,
+            Self::Open => match activity() {
+                Activity::None => TrialStatus::Lost,
+                Activity::Running => TrialStatus::Running,
+                Activity::Waiting => TrialStatus::Waiting,
+                Activity::Unattended => TrialStatus::Unattended,
+            },
             Self::Ended(status) => status,
         }
     }

@@ -3,7 +3,7 @@
 use super::lookup::row_of;
 use super::point_log::{PointLog, RecordHeader};
 use super::relocate::relocated;
-use super::state::State;
+use super::state::{Activity, State};
 use super::{
     BoxError, Corruption, History, figures, hosts, now_ms, open_points, points, stored, throughput, unstored,
 };
@@ -80,9 +80,13 @@ impl History {
     /// loss.
     pub fn mark_lost_attempts(
         &mut self,
-        is_alive: &dyn Fn(&TrialId) -> bool,
+        activity: &dyn Fn(&TrialId) -> Activity,
     ) -> Result<Vec<TrialId>, LedgerError> {
-        let lost: Vec<_> = self.open_attempts()?.into_iter().filter(|(trial, _)| !is_alive(trial)).collect();
+        let lost: Vec<_> = self
+            .open_attempts()?
+            .into_iter()
+            .filter(|(trial, _)| activity(trial) == Activity::None)
+            .collect();
         for (trial, attempt) in &lost {
             let failure = Failure::Other("its agent is gone and left no record".into());
             let fact = Fact::AttemptEnded { attempt: *attempt, ended: AttemptEnd::Lost(failure) };

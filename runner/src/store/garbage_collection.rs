@@ -7,7 +7,7 @@ use crate::driver::{DriveError, take_lock};
 use crate::fact::{Ledger, LedgerError};
 use crate::home::{Home, TrialFolder};
 use crate::launch::{LocalLauncher, slurm};
-use crate::ledger::{Filter, History, Pagination, Sort, TrialRow, TrialStatus};
+use crate::ledger::{Activity, Filter, History, Pagination, Sort, TrialRow, TrialStatus};
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -58,12 +58,12 @@ impl Garbage {
 pub fn garbage_of_trials(
     home: &Home,
     history: &History,
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
     keep: usize,
 ) -> Result<Vec<Garbage>, LedgerError> {
     // List folders before the history is read: a trial is recorded before it has a folder.
     let places: Vec<(TrialId, PathBuf)> = trial_folders(home);
-    let rows = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), is_alive)?;
+    let rows = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), activity)?;
     let known: BTreeSet<&TrialId> = rows.iter().map(|row| &row.id).collect();
     let mut found = Vec::new();
     for (trial, path) in places.into_iter().filter(|(trial, _)| !known.contains(trial)) {
@@ -104,9 +104,7 @@ fn partial_checkpoints(
     row: &TrialRow,
 ) -> Result<Vec<Garbage>, LedgerError> {
     // Checkpoints of a trial on hosts may be in the middle of a pull to this machine.
-    if matches!(row.status, TrialStatus::Running | TrialStatus::Created)
-        || folder.remote_hosts_file().exists()
-    {
+    if (row.status.is_live() || row.status == TrialStatus::Created) || folder.remote_hosts_file().exists() {
         return Ok(Vec::new());
     }
     let entries = fs::read_dir(folder.checkpoints()).into_iter().flatten().flatten();

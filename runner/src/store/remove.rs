@@ -6,7 +6,7 @@ use crate::durable;
 use crate::fact::LedgerError;
 use crate::home::{EMPTIED, Home, TrialFolder};
 use crate::launch::{LocalLauncher, slurm};
-use crate::ledger::History;
+use crate::ledger::{Activity, History};
 use dtrain_protocol::TrialId;
 use std::fs;
 use std::io;
@@ -84,13 +84,13 @@ pub fn remove(
     home: &Home,
     history: &mut History,
     trial: &TrialId,
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
     elsewhere: impl FnOnce() -> Result<(), String>,
 ) -> Result<FreedSpace, RemoveError> {
     let folder = home.trial(trial);
     let _lock: Option<TrialLock> =
         if folder.path().exists() { Some(take_lock(&folder, trial)?) } else { None };
-    if is_alive(trial) && history.is_open(trial)? {
+    if activity(trial) != Activity::None && history.is_open(trial)? {
         return Err(RemoveError::Running { processes: processes(home, trial) });
     }
     let all = folders(home, trial);
@@ -99,10 +99,10 @@ pub fn remove(
         mark(folder, MARK)?;
     }
     elsewhere().map_err(RemoveError::Host)?;
-    match history.delete(trial, is_alive) {
+    match history.delete(trial, activity) {
         Err(error) if error.is_disk_full() => {
             all.iter().try_for_each(|folder| empty(folder))?;
-            history.delete_in_parts(trial, is_alive)?;
+            history.delete_in_parts(trial, activity)?;
         }
         deleted => deleted?,
     }
@@ -123,7 +123,7 @@ pub(super) const MARK: &str = "removed";
 pub fn empty_all(
     home: &Home,
     trials: &[TrialId],
-    is_alive: &dyn Fn(&TrialId) -> bool,
+    activity: &dyn Fn(&TrialId) -> Activity,
 ) -> Result<(), RemoveError> {
     for trial in trials {
         let folder = home.trial(trial);
@@ -131,7 +131,7 @@ pub fn empty_all(
             continue;
         }
         // Check before this process holds the lock itself.
-        if is_alive(trial) {
+        if activity(trial) != Activity::None {
             return Err(RemoveError::Running { processes: processes(home, trial) });
         }
         let _lock = take_lock(&folder, trial)?;
@@ -225,9 +225,10 @@ mod tests {
         for trial in &trials {
             home.trial(trial).create().expect("a folder");
         }
-        assert!(empty_all(&home, &trials, &|trial| *trial == trials[1]).is_err(), "one runs");
+        let one_runs = |trial: &TrialId| if *trial == trials[1] { Activity::Running } else { Activity::None };
+        assert!(empty_all(&home, &trials, &one_runs).is_err(), "one runs");
         assert!(home.trial(&trials[1]).checkpoints().exists());
-        empty_all(&home, &trials, &|_| false).expect("emptied");
+        empty_all(&home, &trials, &|_| Activity::None).expect("emptied");
         for trial in &trials {
             assert!(home.trial(trial).is_emptied() && !home.trial(trial).checkpoints().exists());
         }

@@ -5,6 +5,7 @@ use crate::TAKEN;
 use crate::toy::GROUP;
 use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
+use dtrain_runner::ledger::Activity;
 use dtrain_runner::strikes::Strike;
 use dtrain_runner::{
     AttemptEnd, DriveError, DriveOutcome, Fact, History, Ledger, LedgerError, TrialUpdate, Verdict,
@@ -180,7 +181,10 @@ pub(crate) fn a_history_without_room_stops_nobody_else() {
     let outcome = world.drive_with(driver::start, &mut Full { history, room: 4 }, &mut |_| {});
     let Err(DriveError::Ledger(error)) = outcome else { panic!("it cannot be kept: {outcome:?}") };
     assert!(error.source.to_string().contains("full"), "{error}");
-    assert!(driver::is_running(&world.home, &world.trial), "the ranks are none of its concern");
+    assert!(
+        driver::activity(&world.home, &world.trial) != Activity::None,
+        "the ranks are none of its concern"
+    );
     let before = newest(&world);
     wait("training without a history", || newest(&world) >= before + 10);
     let outcome = world.drive(driver::resume).0.expect("there is room again");

@@ -4,7 +4,7 @@ use crate::cluster::train::nothing_is_left;
 use crate::lab::Lab;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::LedgerError;
-use dtrain_runner::ledger::{History, MetricSample, TrialDetails, TrialStatus};
+use dtrain_runner::ledger::{Activity, History, MetricSample, TrialDetails, TrialStatus};
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
 use std::fs;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ impl<'a> Detached<'a> {
     }
 
     pub(super) fn details(&self) -> TrialDetails {
-        read(self.lab, |history| history.trial(&self.trial, &|_| true))
+        read(self.lab, |history| history.trial(&self.trial, &|_| Activity::Running))
     }
 
     pub(super) fn series(&self, key: &str) -> Vec<MetricSample> {
@@ -148,7 +148,7 @@ fn a_detached_run_survives_its_agents_and_its_controller() {
     lab.kill_processes("controller");
     let shown = dtrain(&lab, &["history", "--json"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(shown.contains("\"running\""), "{shown}");
+    assert!(shown.contains("\"unattended\""), "{shown}");
     let stopped = dtrain(&lab, &["stop"]);
     assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
     nothing_is_left(&lab, &["node1", "node2", "controller"]);

@@ -2,6 +2,7 @@
 
 mod farm;
 
+use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
 use dtrain_tests::{SHORT_STEPS, SHORT_TRAINING, TestEnv, numbered_lines};
 pub(crate) use farm::Farm;
@@ -73,7 +74,8 @@ impl User {
 
     fn has_all_steps(&self, name: &str, attempts: RangeInclusive<usize>) {
         let history = History::open_read_only(&self.house.history()).expect("a history");
-        let trial = history.trial(&history.find(name).expect("a trial"), &|_| false).expect("a trial");
+        let trial =
+            history.trial(&history.find(name).expect("a trial"), &|_| Activity::None).expect("a trial");
         assert_eq!((trial.row.step, trial.row.status.to_string().as_str()), (SHORT_STEPS, "completed"));
         assert!(attempts.contains(&trial.attempts.len()), "{} attempts", trial.attempts.len());
         assert_eq!(

@@ -42,8 +42,8 @@ impl<'a> MetricsCollector<'a> {
     /// Returns the page with the current metrics.
     pub(super) fn page(&mut self) -> Result<String, CommandError> {
         let history = trials::read_history(self.context)?;
-        let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
-        let rows = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &is_alive);
+        let activity = |id: &TrialId| trials::activity(self.context, id);
+        let rows = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &activity);
         let mut counts = BTreeMap::new();
         for row in rows.map_err(|error| history_failure(&error))? {
             *counts.entry(row.status).or_default() += 1;
@@ -53,7 +53,7 @@ impl<'a> MetricsCollector<'a> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut page = MetricsPage::new(&counts, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         for row in &shown {
-            let mut trial = history.trial(&row.id, &is_alive).map_err(|error| history_failure(&error))?;
+            let mut trial = history.trial(&row.id, &activity).map_err(|error| history_failure(&error))?;
             if trial.row.status == TrialStatus::Running {
                 self.follow(&mut trial);
             }
@@ -72,9 +72,9 @@ impl<'a> MetricsCollector<'a> {
         if is_named {
             return filtered(self.context, history, self.args);
         }
-        let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
+        let activity = |id: &TrialId| trials::activity(self.context, id);
         let running = Filter { status: vec![TrialStatus::Running], ..Filter::default() };
-        let rows = history.trials(&running, &Sort::Newest, Pagination::default(), &is_alive);
+        let rows = history.trials(&running, &Sort::Newest, Pagination::default(), &activity);
         rows.map_err(|error| history_failure(&error))
     }
 

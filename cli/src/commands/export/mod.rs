@@ -106,8 +106,8 @@ fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<V
     if args.study.is_some() {
         filter.study.clone_from(&args.study);
     }
-    let is_alive = |id: &_| trials::is_alive(context, id);
-    let rows = history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
+    let activity = |id: &_| trials::activity(context, id);
+    let rows = history.trials(&filter, &Sort::Newest, Pagination::default(), &activity);
     rows.map_err(|error| history_failure(&error))
 }
 

@@ -68,8 +68,8 @@ pub(crate) fn run(context: &Context, args: &GcArgs) -> CommandResult {
 }
 
 fn plan_cleanup(context: &Context, history: &History, args: &GcArgs) -> Result<CleanupPlan, CommandError> {
-    let is_alive = |id: &_| trials::is_alive(context, id);
-    let mut leftovers = store::garbage_of_trials(&context.home, history, &is_alive, args.keep_last)
+    let activity = |id: &_| trials::activity(context, id);
+    let mut leftovers = store::garbage_of_trials(&context.home, history, &activity, args.keep_last)
         .map_err(|error| history_failure(&error))?;
     let mut kept = Vec::new();
     let sent = sent_programs();

@@ -97,8 +97,8 @@ fn selected_trials(
         }
         None => Filter::default(),
     };
-    let is_alive = |id: &TrialId| trials::is_alive(context, id);
-    let rows = history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
+    let activity = |id: &TrialId| trials::activity(context, id);
+    let rows = history.trials(&filter, &Sort::Newest, Pagination::default(), &activity);
     let rows = rows.map_err(|error| history_failure(&error))?;
     if rows.is_empty() {
         return Err(CommandError::new(ExitReason::Usage, "no trial matches, so there is nothing to export"));

@@ -43,7 +43,7 @@ fn list_trials(context: &Context, args: &HistoryArgs) -> CommandResult {
     let limit = u64::from(args.limit.max(1));
     let page = Pagination { skip: u64::from(args.page.max(1) - 1) * limit, limit: limit + 1 };
     let mut rows = history
-        .trials(&filter, &sort, page, &|id| trials::is_alive(context, id))
+        .trials(&filter, &sort, page, &|id| trials::activity(context, id))
         .map_err(|error| history_failure(&error))?;
     let has_more = rows.len() as u64 > limit;
     rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));

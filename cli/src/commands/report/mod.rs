@@ -98,7 +98,7 @@ fn trials_page(
         let label = one.trial.row.label.clone();
         return Ok((label.clone(), trial_page(one), format!("dtrain show {label}")));
     }
-    let comparison = compare(history, &ids, &[], &|id| trials::is_alive(context, id))
+    let comparison = compare(history, &ids, &[], &|id| trials::activity(context, id))
         .map_err(|error| history_failure(&error))?;
     let labels: Vec<String> = shown.iter().map(|shown| shown.trial.row.label.clone()).collect();
     let name = match labels.as_slice() {
@@ -120,7 +120,7 @@ fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
 /// Reads a trial with its curves, in order: the objective, losses and metrics by name, all others.
 fn charted_trial(context: &Context, history: &History, id: &TrialId) -> Result<ChartedTrial, CommandError> {
     let trial =
-        history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
+        history.trial(id, &|id| trials::activity(context, id)).map_err(|error| history_failure(&error))?;
     let names = history.series_names(id).map_err(|error| history_failure(&error))?;
     let mut keys: Vec<String> =
         names.into_iter().map(|(key, _)| key).filter(|key| !DETAILS.contains(&key.as_str())).collect();

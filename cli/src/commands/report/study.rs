@@ -27,7 +27,7 @@ pub(super) fn read_study(
     let filter = Filter { study: Some(name.to_owned()), ..Filter::default() };
     let page = Pagination { skip: 0, limit: u64::MAX };
     let rows = history
-        .trials(&filter, &Sort::Newest, page, &|id| trials::is_alive(context, id))
+        .trials(&filter, &Sort::Newest, page, &|id| trials::activity(context, id))
         .map_err(|error| history_failure(&error))?;
     let rows: HashMap<TrialId, TrialRow> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
     let metric = metric(&json, &rows);
@@ -115,7 +115,7 @@ fn plotted_trial(
     if metric != "loss" {
         one.loss = series("loss")?;
     }
-    if !matches!(row.status, TrialStatus::Completed | TrialStatus::Created | TrialStatus::Running) {
+    if !(row.status.is_live() || matches!(row.status, TrialStatus::Completed | TrialStatus::Created)) {
         let facts = history.facts(id).map_err(|error| history_failure(&error))?;
         let verdict = facts.iter().rev().find_map(|fact| match fact {
             Fact::TrialEnded { verdict } => Some(verdict_text(verdict)),

@@ -11,7 +11,6 @@ use crate::source_checkpoint::SourceCheckpoint;
 use crate::{rates, slurm_job, trials};
 use dtrain_protocol::InputManifest;
 use dtrain_recipes::{LauncherKind, Recipe};
-use dtrain_runner::ledger::TrialStatus;
 use std::mem::discriminant;
 
 /// Continues a trial as a new trial: with other settings, from an older checkpoint, or with changed data.
@@ -19,7 +18,7 @@ pub(super) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let origin = SourceCheckpoint::find_state(context, &history, &args.trial.trial)?;
-    if origin.trial.row.status == TrialStatus::Running {
+    if origin.trial.row.status.is_live() {
         let label = origin.label();
         return Err(CommandError::new(ExitReason::Usage, format!("{label} is running"))
             .hint(format!("`dtrain stop {label}` saves a checkpoint and stops it")));

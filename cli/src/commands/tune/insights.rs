@@ -50,9 +50,9 @@ impl StudyInsights {
         }
         let tried = history.study_trials(name).map_err(|error| history_failure(&error))?;
         let id = tried.into_iter().find(|tried| tried.number == best.trial).and_then(|tried| tried.trial);
-        let is_alive = |id: &TrialId| trials::is_alive(context, id);
+        let activity = |id: &TrialId| trials::activity(context, id);
         let trial = id
-            .map(|id| history.trial(&id, &is_alive))
+            .map(|id| history.trial(&id, &activity))
             .transpose()
             .map_err(|error| history_failure(&error))?;
         let Some(trial) = trial else { return Ok(Self::default()) };

@@ -118,7 +118,7 @@ impl TrialJob<'_> {
             self.send(TrialMessage::Failed(failure.to_string()));
         }
         let trial = history
-            .trial(id, &|id: &TrialId| trials::is_alive(self.context, id))
+            .trial(id, &|id: &TrialId| trials::activity(self.context, id))
             .map_err(|error| history_failure(&error))?;
         let outcome = outcome_of_verdict(&verdict, &trial);
         if matches!(outcome, Some(TrialOutcome::Failed { reason: TrialFailure::Unmeasured }))
@@ -136,7 +136,7 @@ impl TrialJob<'_> {
         let begun = tried.into_iter().find(|tried| tried.number == self.number).and_then(|tried| tried.trial);
         let Some(id) = begun else { return Ok(None) };
         let trial = history
-            .trial(&id, &|id: &TrialId| trials::is_alive(self.context, id))
+            .trial(&id, &|id: &TrialId| trials::activity(self.context, id))
             .map_err(|error| history_failure(&error))?;
         let how = if trial.row.status == TrialStatus::Created { RunMode::Start } else { RunMode::Resume };
         let plan = trials::plan_of_trial(&trial)?;
@@ -260,8 +260,8 @@ pub(super) fn record_pruned(
     else {
         return Ok(());
     };
-    let is_alive = |id: &TrialId| trials::is_alive(context, id);
-    let trial = history.trial(&id, &is_alive).map_err(|error| history_failure(&error))?;
+    let activity = |id: &TrialId| trials::activity(context, id);
+    let trial = history.trial(&id, &activity).map_err(|error| history_failure(&error))?;
     if trial.verdict == Some(Verdict::Stopped) {
         history.end_as_pruned(&id).map_err(|error| history_failure(&error))?;
     }

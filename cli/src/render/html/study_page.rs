@@ -80,9 +80,14 @@ impl PlottedTrial {
             Some(TrialStatus::Completed) if self.result.is_some_and(f64::is_finite) => Ending::Done,
             Some(TrialStatus::Pruned) => Ending::Pruned,
             Some(_) if self.is_paused => Ending::Pruned,
-            Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost | TrialStatus::Stopped) => {
-                Ending::Open
-            }
+            Some(
+                TrialStatus::Created
+                | TrialStatus::Running
+                | TrialStatus::Waiting
+                | TrialStatus::Unattended
+                | TrialStatus::Lost
+                | TrialStatus::Stopped,
+            ) => Ending::Open,
             Some(
                 TrialStatus::Completed
                 | TrialStatus::OutOfMemory

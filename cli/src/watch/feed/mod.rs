@@ -140,15 +140,15 @@ impl<'a> Feed<'a> {
 
     fn read_list(&mut self) -> Result<TrialList, CommandError> {
         let context = self.context;
-        let is_alive = |id: &TrialId| trials::is_alive(context, id);
+        let activity = |id: &TrialId| trials::activity(context, id);
         let of = |status: Vec<TrialStatus>| {
             let filter = Filter { status, ..Filter::default() };
             let part = Pagination { skip: 0, limit: NEWEST };
             self.history
-                .trials(&filter, &Sort::Newest, part, &is_alive)
+                .trials(&filter, &Sort::Newest, part, &activity)
                 .map_err(|error| history_failure(&error))
         };
-        let running = of(vec![TrialStatus::Running])?;
+        let running = of(vec![TrialStatus::Running, TrialStatus::Waiting, TrialStatus::Unattended])?;
         let is_running = !running.is_empty();
         let rows = if is_running { running } else { of(Vec::new())? };
         let mut names: Vec<String> = rows.iter().filter_map(|row| row.study.clone()).collect();
@@ -162,12 +162,12 @@ impl<'a> Feed<'a> {
         let mut studies = Vec::new();
         for name in names {
             let filter = Filter { study: Some(name.clone()), ..Filter::default() };
-            let rows = self.history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
+            let rows = self.history.trials(&filter, &Sort::Newest, Pagination::default(), &activity);
             let rows = rows.map_err(|error| history_failure(&error))?;
             let count = |of: &dyn Fn(TrialStatus) -> bool| rows.iter().filter(|row| of(row.status)).count();
-            let running = count(&|status| status == TrialStatus::Running);
+            let running = count(&TrialStatus::is_live);
             let open = count(&|status| {
-                matches!(status, TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost)
+                status.is_live() || matches!(status, TrialStatus::Created | TrialStatus::Lost)
             });
             studies.push(StudySummary { name, tried: rows.len(), running, ended: rows.len() - open });
         }
@@ -180,9 +180,9 @@ impl<'a> Feed<'a> {
             json.ok_or_else(|| CommandError::new(ExitReason::Usage, format!("there is no study {name}")))?;
         let mut study = StudyModel::of(name, &json);
         let context = self.context;
-        let is_alive = |id: &TrialId| trials::is_alive(context, id);
+        let activity = |id: &TrialId| trials::activity(context, id);
         let filter = Filter { study: Some(name.to_owned()), ..Filter::default() };
-        let rows = self.history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
+        let rows = self.history.trials(&filter, &Sort::Newest, Pagination::default(), &activity);
         let mut trials: HashMap<TrialId, _> = rows
             .map_err(|error| history_failure(&error))?
             .into_iter()

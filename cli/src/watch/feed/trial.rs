@@ -12,7 +12,7 @@ use dtrain_planner::{AttemptSpec, Plan, lower};
 use dtrain_protocol::{Assignment, AttemptId, TrialId};
 use dtrain_runner::driver::{AnomalyDetector, Viewer};
 use dtrain_runner::launch::slurm;
-use dtrain_runner::ledger::{self as stored, Summary, TrialStatus};
+use dtrain_runner::ledger::{self as stored, Summary};
 use dtrain_runner::logs::{self, Log};
 use dtrain_runner::{Ledger, TrialEvent, files};
 use std::io::{Read, Seek, SeekFrom};
@@ -79,8 +79,8 @@ impl Feed<'_> {
     }
 
     fn known(&self, id: &TrialId) -> Result<stored::TrialDetails, CommandError> {
-        let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
-        self.history.trial(id, &is_alive).map_err(|error| history_failure(&error))
+        let activity = |id: &TrialId| trials::activity(self.context, id);
+        self.history.trial(id, &activity).map_err(|error| history_failure(&error))
     }
 
     pub(super) fn poll_spool(&mut self, trial: &mut TrialModel) -> Result<bool, CommandError> {
@@ -114,7 +114,7 @@ impl Feed<'_> {
         trial.update_from_history(&known);
         let has_changed = before != (trial.status, trial.verdict.clone(), trial.events.len());
         let Some(source) = &mut self.source else { return Ok(has_changed) };
-        if source.spool.is_none() && known.row.status == TrialStatus::Running {
+        if source.spool.is_none() && known.row.status.is_live() {
             // Its first attempt may have started here since the page was opened.
             let newest = known.attempts.last().map_or(AttemptId(0), |attempt| attempt.number);
             let folder = self.context.home.trial(&trial.id);

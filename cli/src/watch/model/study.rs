@@ -146,7 +146,7 @@ impl StudyModel {
 
     /// Returns the number of the study's trials that are running.
     pub(crate) fn running(&self) -> usize {
-        self.rows.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count()
+        self.rows.iter().filter(|row| row.status().is_some_and(TrialStatus::is_live)).count()
     }
 }
 

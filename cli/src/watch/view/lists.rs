@@ -144,7 +144,8 @@ fn table(
 
 /// Draws the page that lists all running trials and studies.
 pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &TrialList, cursor: Cursor) {
-    let running = list.trials.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count() as u64;
+    let running =
+        list.trials.iter().filter(|row| row.status().is_some_and(TrialStatus::is_live)).count() as u64;
     let title = if list.is_running {
         format!("{} running", counted(running, "trial"))
     } else {
@@ -211,7 +212,9 @@ fn trial(row: &TrialLine, ink: TerminalStyle) -> Vec<StyledText> {
 /// Returns `true` if a trial of a study was proposed and has not ended.
 fn is_open(row: &TrialLine) -> bool {
     row.refused.is_none()
-        && matches!(row.status(), Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost))
+        && row.status().is_some_and(|status| {
+            status.is_live() || matches!(status, TrialStatus::Created | TrialStatus::Lost)
+        })
 }
 
 fn name(row: &TrialLine) -> String {

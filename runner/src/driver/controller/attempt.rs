@@ -21,6 +21,7 @@ const QUIET: Duration = Duration::from_secs(2);
 
 impl TrialController<'_> {
     pub(super) fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) -> Result<(), DriveError> {
+        self.lock.set_waiting(false);
         (self.link, self.read, self.kept, self.unlaunched) = (None, 0, 0, None);
         self.reports = FailureReports::default();
         if let Some(folder) = from.as_ref().map(|point| point.folder.clone())

@@ -80,7 +80,7 @@ pub(super) struct TrialController<'a> {
     /// True if the controller detaches while the trial continues.
     is_leaving: bool,
     done: Option<Verdict>,
-    _lock: TrialLock,
+    lock: TrialLock,
 }
 
 impl<'a> TrialController<'a> {
@@ -126,7 +126,7 @@ impl<'a> TrialController<'a> {
             left: Vec::new(),
             regrouping: Regrouping::default(),
             done: None,
-            _lock: lock,
+            lock,
         };
         engine.claim()?;
         engine.carry_out(effects)?;
@@ -326,6 +326,7 @@ impl<'a> TrialController<'a> {
     }
 
     fn report_wait(&mut self, until: Millis, failure: Failure) {
+        self.lock.set_waiting(true);
         let seconds = Duration::from_millis(until.0.saturating_sub(self.now().0)).as_secs_f64();
         let blame = Blame::of(&failure);
         let failures = (self.machine.failures(blame), blame.attempts());
