@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(150);
 pub(super) struct Detached<'a> {
     lab: &'a Lab,
     trial: TrialId,
+    /// What the command that started it said.
+    said: String,
 }
 
 impl<'a> Detached<'a> {
@@ -37,7 +39,7 @@ impl<'a> Detached<'a> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success() && said.contains("supervises it until it ends"), "{said}");
         let trial = read(lab, |history| Ok(history.find("last").expect("a trial")));
-        Self { lab, trial }
+        Self { lab, trial, said }
     }
 
     pub(super) fn details(&self) -> TrialDetails {
@@ -51,6 +53,17 @@ impl<'a> Detached<'a> {
     /// The points of a series of a rank, by attempt.
     pub(super) fn by_attempt(&self, key: &str, rank: u32) -> Vec<(AttemptId, Vec<MetricSample>)> {
         read(self.lab, |history| history.series_by_attempt(&self.trial, key, Rank(rank)))
+    }
+
+    /// Number of checkpoints so far.
+    pub(super) fn checkpoints(&self) -> usize {
+        self.details().checkpoints.len()
+    }
+
+    /// Process id of the controller in the background, on its machine.
+    pub(super) fn controller(&self) -> u32 {
+        let (before, _) = self.said.split_once(" supervises it").expect("it was said");
+        before.rsplit(' ').next().and_then(|id| id.parse().ok()).expect("a process id")
     }
 
     /// Whether the trial has ended as completed.
@@ -71,7 +84,7 @@ impl<'a> Detached<'a> {
     }
 
     /// Waits until the newest attempt has taken a step on this number of hosts, and returns the seconds that takes.
-    fn wait_for_hosts(&self, hosts: usize, after: usize) -> f64 {
+    pub(super) fn wait_for_hosts(&self, hosts: usize, after: usize) -> f64 {
         let begun = Instant::now();
         loop {
             let trial = self.details();
@@ -133,6 +146,41 @@ fn a_detached_run_goes_on_without_a_host_that_is_shut_down_and_with_it_when_it_i
     let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert!(stopped.status.success() && said.contains("stopped after"), "{said}");
     nothing_is_left(&lab, &["node1", "node2", "node3", "controller"]);
+}
+
+/// Share of a core that a process uses, and its resident memory in bytes.
+fn load(process: u32, during: Duration) -> (f64, u64) {
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+        let (_, rest) = stat.rsplit_once(") ").expect("a state follows");
+        let number = |index: usize| rest.split(' ').nth(index).and_then(|text| text.parse::<u64>().ok());
+        number(11).expect("utime") + number(12).expect("stime")
+    };
+    let before = ticks();
+    sleep(during);
+    let seconds = (ticks() - before) as f64 / rustix::param::clock_ticks_per_second() as f64;
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
+    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    (seconds / during.as_secs_f64(), kibibytes << 10)
+}
+
+/// A controller that has nothing to do but to read a record now and then.
+#[test]
+#[ignore = "a measurement that needs an idle machine"]
+fn a_controller_in_the_background_takes_hardly_anything() {
+    let Some(lab) = Lab::start(4) else { return };
+    let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}");
+    let slow = ["objective.stop={ steps = 100000 }", "model.layers=8", "model.hidden=256", "train.batch=96"];
+    let run = Detached::start(&lab, 4, &recipe, &slow);
+    run.wait_for_hosts(4, 0);
+    sleep(Duration::from_secs(10));
+    let supervisor = lab.processes("controller").into_iter().find(|one| one.is_hidden_command("supervise"));
+    let steps = run.series("loss").len();
+    let (share, bytes) = load(supervisor.expect("it runs").id, Duration::from_secs(60));
+    let steps = run.series("loss").len() - steps;
+    println!("{:.2} % of a core and {:.1} MB with {steps} steps a minute", 100.0 * share, bytes as f64 / 1e6);
+    assert!(dtrain(&lab, &["stop"]).status.success());
 }
 
 /// An agent and the controller in the background are killed: `attach` takes over, and leaves a new one.

@@ -8,6 +8,7 @@ mod doctor;
 mod hosts_lose_nothing;
 mod interrupted;
 mod lab;
+mod notices;
 mod recovery;
 pub(crate) mod train;
 mod workdir;
