@@ -24,6 +24,8 @@ use dtrain_runner::ledger::{Activity, History, TrialDetails};
 use dtrain_runner::{
     Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent,
 };
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,11 +238,17 @@ fn run(
         }
         Ok(ranks)
     };
+    // Asked after many checkpoints, and always answered alike.
+    let predicted = RefCell::new(BTreeMap::new());
+    let predict_once = |hosts| {
+        let mut predicted = predicted.borrow_mut();
+        *predicted.entry(hosts).or_insert_with(|| predict(task.plan, hosts, rates.as_ref()))
+    };
     let drive = Drive {
         home: &context.home,
         trial: task.trial,
         lower: &spell_out,
-        predict: &|hosts| predict(task.plan, hosts, rates.as_ref()),
+        predict: &predict_once,
         programs: &programs,
         launcher,
         audit: Some(audit),
