@@ -3,10 +3,11 @@
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::kept_connections::LentHosts;
 use crate::{hosts, trials};
 use dtrain_protocol::{StepId, TrialId};
 use dtrain_runner::checkpoints::{CheckpointStore, CheckpointWriter, Inventory, LocalStore};
-use dtrain_runner::launch::relay::{RemoteHost, RemoteStore};
+use dtrain_runner::launch::relay::RemoteStore;
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ impl From<(String, String)> for UnreachableHost {
 pub(crate) struct TrialCheckpoints {
     pub(crate) trial: TrialDetails,
     /// Hosts on which the trial ran; empty if it ran on this machine.
-    hosts: Vec<RemoteHost>,
+    hosts: LentHosts,
 }
 
 impl TrialCheckpoints {

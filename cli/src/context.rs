@@ -1,20 +1,23 @@
-//! Context that every command receives: its output settings and the state folder.
+//! Context that every command receives: its output settings, the state folder and open connections.
 
 use crate::command_error::CommandError;
 use crate::exit_code::ExitReason;
+use crate::kept_connections::KeptConnections;
 use crate::output::Output;
 use dtrain_protocol::TrialId;
 use dtrain_runner::{Home, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Output settings and state folder of a command.
+/// Output settings, state folder and open connections of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     /// Output settings of the command.
     pub(crate) out: Output,
     /// State folder, which contains the history and all trials.
     pub(crate) home: Home,
+    /// Connections to hosts that no step of the command uses now.
+    pub(crate) connections: KeptConnections,
 }
 
 impl Context {
@@ -30,7 +33,7 @@ impl Context {
             )
             .cause(error.to_string())
         })?;
-        Ok(Self { out, home: Home::at(folder) })
+        Ok(Self { out, home: Home::at(folder), connections: KeptConnections::default() })
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) fn print_others(
     }
     let mut others = hosts::answering(context, &plan.recipe)?;
     let engines = installed(context, &plan.recipe, &plan.host, &mut others);
+    // The plans use the same connections.
+    drop(others);
     for engine in engines.into_iter().filter(|engine| *engine != plan.recipe.engine) {
         let planned = plan_for(&Recipe { engine, ..plan.recipe.clone() });
         context.out.say(&prediction(engine, &planned));
@@ -122,7 +124,6 @@ mod tests {
     use crate::exit_code::ExitReason;
     use crate::output::Output;
     use dtrain_recipes::{CheckContext, ConfigLayer, Document, Source, check};
-    use dtrain_runner::Home;
 
     fn recipe() -> Recipe {
         let text = "engine = \"auto\"\n[model]\nkind = \"decoder\"\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n\
@@ -132,7 +133,7 @@ mod tests {
     }
 
     fn context() -> Context {
-        Context { out: Output::new(false, true), home: Home::at("/nowhere") }
+        Context::new(Output::new(false, true), Some("/nowhere".into())).expect("a context")
     }
 
     #[test]

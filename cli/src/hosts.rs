@@ -3,11 +3,12 @@
 use crate::command_error::CommandError;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
+use crate::kept_connections::LentHosts;
 use crate::render::number::{counted, seconds};
 use crate::trials::plan_of_trial;
 use crate::{slurm_job, this_host};
 use dtrain_protocol::{HostFacts, HostNetwork};
-use dtrain_recipes::{Bytes, Host, LauncherKind, Recipe, SshBackend, Subnet};
+use dtrain_recipes::{Bytes, Cluster, Host, LauncherKind, Recipe, SshBackend, Subnet};
 use dtrain_runner::launch::HostList;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{ConnectReport, HostUnavailable, allow_connections, reach_all};
@@ -25,14 +26,16 @@ pub(crate) fn connect_all(context: &Context, recipe: &Recipe) -> Result<Vec<Remo
 
 /// Connects to the hosts for which a recipe is planned: those that answer and are not drained, and as many as train.
 /// `Err` if they are too few to start. Empty for local training.
-pub(crate) fn connect_to_plan(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
-    let (mut hosts, unusable) = connect(context, recipe)?;
+pub(crate) fn connect_to_plan(context: &Context, recipe: &Recipe) -> Result<LentHosts, CommandError> {
+    let (hosts, unusable) = connect(context, recipe)?;
+    let mut hosts = context.connections.lend(&recipe.cluster, hosts, &unusable);
     let drained = drained(context)?;
     let failure = refusal_if_too_few(recipe, &hosts, &unusable, &drained);
     failure.map_or(Ok(()), Err)?;
     say_unusable(context, &unusable);
     hosts.retain(|host| !drained.has(&host.name) && unusable.iter().all(|silent| silent.host != host.name));
-    hosts.truncate(recipe.cluster.host_count() as usize);
+    let mut wanted = 0..recipe.cluster.host_count();
+    hosts.retain(|_| wanted.next().is_some());
     Ok(hosts)
 }
 
@@ -87,15 +90,18 @@ fn say_unusable(context: &Context, unusable: &[HostUnavailable]) {
 /// Connects to the hosts of a recipe that answer now. Empty for local training.
 pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
     let (hosts, unusable) = connect(context, recipe)?;
-    if !hosts.is_empty() && unusable.len() == hosts.len() {
-        return Err(refusal(&unusable));
-    }
-    Ok(hosts)
+    refusal_if_all_silent(&hosts, &unusable).map_or(Ok(hosts), Err)
+}
+
+/// Returns the error if none of the hosts answers.
+fn refusal_if_all_silent(hosts: &[RemoteHost], unusable: &[HostUnavailable]) -> Option<CommandError> {
+    (!hosts.is_empty() && unusable.len() == hosts.len()).then(|| refusal(unusable))
 }
 
 /// Connects to the hosts of a recipe, and returns those that answer now. Empty for local training.
-pub(crate) fn answering(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
-    let (mut hosts, unusable) = connect(context, recipe)?;
+pub(crate) fn answering(context: &Context, recipe: &Recipe) -> Result<LentHosts, CommandError> {
+    let (hosts, unusable) = connect(context, recipe)?;
+    let mut hosts = context.connections.lend(&recipe.cluster, hosts, &unusable);
     hosts.retain(|host| unusable.iter().all(|silent| silent.host != host.name));
     Ok(hosts)
 }
@@ -105,12 +111,15 @@ pub(crate) fn answering(context: &Context, recipe: &Recipe) -> Result<Vec<Remote
 pub(crate) fn connect_hosts_of_trial(
     context: &Context,
     trial: &TrialDetails,
-) -> Result<Vec<RemoteHost>, CommandError> {
+) -> Result<LentHosts, CommandError> {
     let folder = context.home.trial(&trial.row.id);
     if !folder.remote_hosts_file().exists() || folder.job().exists() {
-        return Ok(Vec::new());
+        return Ok(LentHosts::default());
     }
-    connect_answering(context, &plan_of_trial(trial)?.recipe)
+    let recipe = plan_of_trial(trial)?.recipe;
+    let (hosts, unusable) = connect(context, &recipe)?;
+    let failure = refusal_if_all_silent(&hosts, &unusable);
+    failure.map_or_else(|| Ok(context.connections.lend(&recipe.cluster, hosts, &unusable)), Err)
 }
 
 /// Connects like [`connect_hosts_of_trial`]; also returns the hosts that did not answer, with reasons.
@@ -139,28 +148,47 @@ fn connect(
     context: &Context,
     recipe: &Recipe,
 ) -> Result<(Vec<RemoteHost>, Vec<HostUnavailable>), CommandError> {
-    match recipe.cluster.launcher {
+    let cluster = &recipe.cluster;
+    match cluster.launcher {
         LauncherKind::Ssh => {}
         LauncherKind::Slurm => return slurm_job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
         LauncherKind::Local => return Ok((Vec::new(), Vec::new())),
     }
-    allow_connections(recipe.cluster.hosts.len())
+    allow_connections(cluster.hosts.len())
         .map_err(|reason| CommandError::new(ExitReason::Preflight, "too many hosts").cause(reason))?;
-    let program = this_host::program()?;
-    let reached = reach_all(
-        &recipe.cluster.hosts,
-        recipe.cluster.transport,
-        &ssh_user(),
-        &program,
-        recipe.cluster.network,
-    )
-    .map_err(this_host::no_program)?;
+    connect_missing(context, cluster, |hosts| {
+        let program = this_host::program()?;
+        reach_all(hosts, cluster.transport, &ssh_user(), &program, cluster.network)
+            .map_err(this_host::no_program)
+    })
+}
+
+/// A host, with the report on its connection, or the reason why it cannot be used now.
+type ReachedHost = (RemoteHost, Result<ConnectReport, HostUnavailable>);
+
+/// Connects by `reach` to the hosts of a cluster to which no connection is kept. Returns all hosts in order, and those
+/// that cannot be used.
+fn connect_missing(
+    context: &Context,
+    cluster: &Cluster,
+    reach: impl FnOnce(&[Host]) -> Result<Vec<ReachedHost>, CommandError>,
+) -> Result<(Vec<RemoteHost>, Vec<HostUnavailable>), CommandError> {
+    let take = |host: &Host| context.connections.take(host, cluster.transport, cluster.network);
+    let kept: Vec<Option<RemoteHost>> = cluster.hosts.iter().map(take).collect();
+    let missing = cluster.hosts.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
+    let missing: Vec<Host> = missing.map(|(host, _)| host.clone()).collect();
+    let mut reached = if missing.is_empty() { Vec::new() } else { reach(&missing)? }.into_iter();
     let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
-    for (host, arrival) in reached {
+    for kept in kept {
+        let (host, arrival) = match kept {
+            Some(host) => (host, None),
+            None => reached.next().map(|(host, arrival)| (host, Some(arrival))).expect("one for each host"),
+        };
         hosts.push(host);
         match arrival {
-            Ok(arrival) => context.out.say(&arrival_text(&arrival)),
-            Err(one) => unusable.push(one),
+            Some(Ok(arrival)) => context.out.say(&arrival_text(&arrival)),
+            Some(Err(one)) => unusable.push(one),
+            None => {}
         }
     }
     Ok((hosts, unusable))
@@ -244,7 +272,81 @@ fn refusal(unusable: &[HostUnavailable]) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Output;
+    use dtrain_runner::launch::relay::Connector;
     use dtrain_runner::ledger::host_digest;
+    use dtrain_runner::transport::TransportError;
+    use std::io;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    /// A connector that is never used: nothing is asked here.
+    struct Nobody;
+
+    impl Connector for Nobody {
+        fn dial(&mut self) -> io::Result<UnixStream> {
+            unreachable!("nothing is asked")
+        }
+    }
+
+    fn cluster(hosts: &[&str]) -> Cluster {
+        let host = |name: &&str| Host { address: (*name).to_owned(), port: 22, user: None, via: None };
+        Cluster { hosts: hosts.iter().map(host).collect(), ..Cluster::default() }
+    }
+
+    /// Connects to a cluster of which the host `silent` does not answer; returns it and the hosts that were connected.
+    fn connected(context: &Context, cluster: &Cluster, silent: &str) -> (LentHosts, Vec<String>) {
+        let mut dialed = Vec::new();
+        let reach = |host: &Host| {
+            let name = host.address.clone();
+            let remote = RemoteHost::new(name.clone(), Box::new(Nobody)).on(cluster.network);
+            let arrival = if name == silent {
+                let error = TransportError::Name(name.clone(), "it is silent");
+                Err(HostUnavailable { host: name, error })
+            } else {
+                let (connected, upload) = (Duration::ZERO, UploadOutcome::AlreadyThere);
+                Ok(ConnectReport { host: name, connected, upload })
+            };
+            (remote, arrival)
+        };
+        let found = connect_missing(context, cluster, |hosts| {
+            dialed.extend(hosts.iter().map(|host| host.address.clone()));
+            Ok(hosts.iter().map(reach).collect())
+        });
+        let (hosts, unusable) = found.expect("reaching does not fail");
+        let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+        let wanted: Vec<&str> = cluster.hosts.iter().map(|host| host.address.as_str()).collect();
+        assert_eq!(names, wanted, "in the order of the recipe");
+        (context.connections.lend(cluster, hosts, &unusable), dialed)
+    }
+
+    #[test]
+    fn a_step_connects_only_to_hosts_that_the_steps_before_it_did_not_reach() {
+        let context = Context::new(Output::new(false, true), Some("/nowhere".into())).expect("a context");
+        let all = cluster(&["a", "b", "c"]);
+        let (mut lent, dialed) = connected(&context, &all, "b");
+        assert_eq!(dialed, ["a", "b", "c"]);
+        lent.retain(|host| host.name == "a");
+        // Those that the first step does not use are free before it ends.
+        let (other, dialed) = connected(&context, &cluster(&["c", "d"]), "");
+        assert_eq!(dialed, ["d"]);
+        drop((lent, other));
+        let (lent, dialed) = connected(&context, &all, "");
+        assert_eq!(dialed, ["b"], "it is tried again");
+        drop(lent);
+        assert_eq!(connected(&context, &all, "").1, [""; 0]);
+        let network = Some("10.0.0.0/16".parse().expect("a network"));
+        for other in [
+            Cluster { network, ..all.clone() },
+            Cluster { transport: SshBackend::OpenSsh, ..all.clone() },
+            Cluster {
+                hosts: all.hosts.iter().map(|host| Host { port: 23, ..host.clone() }).collect(),
+                ..all
+            },
+        ] {
+            assert_eq!(connected(&context, &other, "").1, ["a", "b", "c"], "{other:?}");
+        }
+    }
 
     #[test]
     fn facts_of_several_hosts_tell_which_they_are_and_over_what_they_communicate() {

@@ -38,6 +38,7 @@ mod exit_code;
 mod find_checkpoint;
 mod hosts;
 mod initial_checkpoint;
+mod kept_connections;
 mod kernel_gpus;
 mod limits;
 mod load_recipe;

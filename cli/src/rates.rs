@@ -149,6 +149,8 @@ pub(crate) fn plan_with_inputs(
     let host = hosts::facts(&mut others)?;
     if recipe.engine == TrainingEngine::Auto {
         let engines = engine_choice::installed(context, recipe, &host, &mut others);
+        // The plans use the same connections.
+        drop(others);
         return engine_choice::fastest(context, recipe, &engines, |recipe| {
             plan_with_inputs(context, history, loaded, (recipe, engine), inputs)
         });

@@ -266,4 +266,6 @@ pub enum AgentRequest {
     Stop,
     /// Finish the current step, save a checkpoint, and end, so that the next attempt runs on other hosts.
     Regroup,
+    /// The controller is there. Agents ignore it; a relay between them ends without any request for a while.
+    Heartbeat,
 }

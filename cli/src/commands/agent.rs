@@ -22,7 +22,7 @@ pub(crate) fn digest() -> ExitCode {
     }
 }
 
-/// Serves one controller until it disconnects. Checkpoints go into the state folder `shared`, if given.
+/// Serves one controller until it disconnects or is silent for long. Checkpoints go into the state folder `shared`, if given.
 pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult {
     let programs = crate::this_host::programs()?;
     // A Slurm node has a state folder of its own already.
@@ -32,7 +32,14 @@ pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult
         CommandError::new(ExitReason::Preflight, "cannot use the state folder of this host")
             .cause(error.to_string())
     })?;
-    relay_server::serve(&home, shared.as_ref(), &programs, this_host::facts).map_err(|error| {
+    let served = relay_server::serve(
+        &home,
+        shared.as_ref(),
+        &programs,
+        relay_server::RELAY_IDLE_TIMEOUT,
+        this_host::facts,
+    );
+    served.map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, "the controller is lost").cause(error.to_string())
     })?;
     Ok(ExitReason::Done)

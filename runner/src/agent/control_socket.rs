@@ -106,6 +106,7 @@ fn serve_controller(
             }
             Ok(AgentRequest::Stop) => drop(inbox.send(InboxMessage::Stop)),
             Ok(AgentRequest::Regroup) => drop(inbox.send(InboxMessage::Regroup)),
+            Ok(AgentRequest::Heartbeat) => {}
             Err(_) => return Ok(()),
         }
     }

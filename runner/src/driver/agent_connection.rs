@@ -6,9 +6,10 @@ use crate::host_monitor::{HostMonitor, LoadSampler};
 use crate::launch::ConnectedAgent;
 use crate::spool::{SpoolEnd, SpoolReader, SpoolRecord};
 use dtrain_protocol::{AttemptId, Rank, frame};
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,16 +19,24 @@ const QUEUE: usize = 4096;
 /// Interval between two samples of the host's load.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// Interval between two heartbeats, much shorter than the silence after which a relay ends.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
+
 /// Connection to the agent of the open attempt.
 pub(super) struct AgentConnection {
     pub(super) attempt: AttemptId,
     pub(super) agent: u32,
     /// Received records, each with the spool offset of its end.
     pub(super) heard: Receiver<Result<(u64, SpoolRecord), SpoolEnd>>,
-    requests: Box<dyn Write + Send>,
+    requests: RequestSink,
+    /// Ends the heartbeats when it is dropped.
+    _heartbeats: Sender<()>,
     /// Load of the host; `None` if it cannot be measured.
     load: Option<HostLoad>,
 }
+
+/// The sink of requests to the agent, which the thread of the heartbeats shares.
+type RequestSink = Arc<Mutex<Box<dyn Write + Send>>>;
 
 /// Load figures of this host, sampled in a thread that ends with this value.
 struct HostLoad {
@@ -42,18 +51,22 @@ impl AgentConnection {
         let (sender, heard) = sync_channel(QUEUE);
         let reader = SpoolReader::at(read, BufReader::new(spool));
         thread::spawn(move || forward_records(reader, &sender));
-        Self { attempt, agent, heard, requests, load: sample_load(&ranks, folder) }
+        let (requests, (heartbeats, is_over)) = (Arc::new(Mutex::new(requests)), channel());
+        let sink = Arc::clone(&requests);
+        thread::spawn(move || send_heartbeats(&sink, HEARTBEAT_EVERY, &is_over));
+        let load = sample_load(&ranks, folder);
+        Self { attempt, agent, heard, requests, _heartbeats: heartbeats, load }
     }
 
     /// Asks the ranks to stop. If the agent is gone, the controller's loop notices soon, and no attempt
     /// follows a stop.
     pub(super) fn ask_to_stop(&mut self) {
-        drop(frame::write(&mut self.requests, &AgentRequest::Stop));
+        drop(send(&self.requests, AgentRequest::Stop));
     }
 
     /// Asks the ranks to stop, so that the next attempt runs on other hosts.
     pub(super) fn ask_to_regroup(&mut self) {
-        drop(frame::write(&mut self.requests, &AgentRequest::Regroup));
+        drop(send(&self.requests, AgentRequest::Regroup));
     }
 
     /// Returns the load of the host, sampled since the last call.
@@ -64,6 +77,20 @@ impl AgentConnection {
         let point =
             |(key, value)| MetricPoint { attempt: self.attempt, rank: Rank(0), key, step, at_ms, value };
         load.figures.try_iter().flatten().map(point).collect()
+    }
+}
+
+fn send(to: &RequestSink, request: AgentRequest) -> io::Result<()> {
+    frame::write(&mut *to.lock().unwrap_or_else(PoisonError::into_inner), &request)
+}
+
+/// Tells a relay between this controller and the agent that the controller is there, until the connection ends or the
+/// other end of `is_over` is dropped.
+fn send_heartbeats(to: &RequestSink, every: Duration, is_over: &Receiver<()>) {
+    while is_over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        if send(to, AgentRequest::Heartbeat).is_err() {
+            return;
+        }
     }
 }
 
@@ -90,5 +117,24 @@ fn forward_records(
         if to.send(next.map(|record| (offset, record))).is_err() || is_end {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn heartbeats_come_until_the_connection_is_dropped() {
+        let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
+        let (heartbeats, is_over) = channel();
+        let sink: RequestSink = Arc::new(Mutex::new(Box::new(near)));
+        let beating = thread::spawn(move || send_heartbeats(&sink, Duration::from_millis(5), &is_over));
+        for _ in 0..3 {
+            assert_eq!(frame::read::<AgentRequest>(&mut far).expect("one comes"), AgentRequest::Heartbeat);
+        }
+        drop(heartbeats);
+        beating.join().expect("it ends");
     }
 }

@@ -247,6 +247,12 @@ impl LocalLauncher {
         }
     }
 
+    /// Reaps the agents that have ended; returns `true` if this launcher started one that has not.
+    pub(crate) fn has_children(&mut self) -> bool {
+        self.reap();
+        !self.children.is_empty()
+    }
+
     fn reap(&mut self) {
         self.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }

@@ -2,15 +2,17 @@
 
 mod address;
 mod claims;
+mod controller_stream;
 mod incoming_checkpoint;
+mod trial_launchers;
 
 use crate::checkpoints::{CheckpointStore, CheckpointWriter, LocalStore};
 use crate::control_protocol::{AgentOrder, FollowerOrder, LaunchError, Program};
 use crate::driver::Programs;
 use crate::files;
 use crate::home::{Home, TrialFolder};
+use crate::launch::AgentContact;
 use crate::launch::relay::{Reply, Request};
-use crate::launch::{AgentContact, LocalLauncher};
 use crate::logs::logs;
 use crate::process::set_compute_environment;
 use crate::store;
@@ -19,12 +21,19 @@ use crate::{channel, cuda, engine_environment};
 use address::address;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use controller_stream::{FromController, ToController};
 use dtrain_protocol::{Assignment, AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use incoming_checkpoint::IncomingCheckpoint;
-use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, PipeReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
+use trial_launchers::TrialLaunchers;
+
+/// Silence of the controller after which the relay's server ends. A controller that works asks every few seconds, or
+/// sends heartbeats; one that comes back later starts another server.
+pub const RELAY_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of bytes of a log in one reply to the controller.
 const LOG_PIECE: u64 = 1 << 20;
@@ -32,22 +41,27 @@ const LOG_PIECE: u64 = 1 << 20;
 /// Entry point of the relay's server: serves requests from standard input until its end, on the main thread.
 /// `host` returns the facts for the planner.
 ///
+/// It also ends if nothing arrives for `idle_timeout`, such as [`RELAY_IDLE_TIMEOUT`], since no end of the input
+/// reaches it if the link was down when the controller ended. A request that takes longer is carried out. Agents go on.
+///
 /// `shared` is a state folder that all hosts share: checkpoints are kept there, and agents end with this
-/// process. That is the case under a scheduler, which also sends SIGTERM; only agents react to it.
+/// process. That is the case under a scheduler, which also sends SIGTERM; only agents react to it. It ends this process
+/// with the job, so there is no timeout.
 pub fn serve(
     home: &Home,
     shared: Option<&Home>,
     programs: &Programs,
+    idle_timeout: Duration,
     host: impl Fn() -> HostFacts,
 ) -> io::Result<()> {
     if shared.is_some() {
         signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::default())?;
     }
-    let (mut stdin, mut stdout) = (io::stdin(), io::stdout());
-    let starting = |trial: &TrialId| {
-        let launcher = LocalLauncher::starting(&home.trial(trial), &programs.agent);
-        if shared.is_some() { launcher.bound_to_this_thread() } else { launcher }
-    };
+    let limit = shared.is_none().then_some(idle_timeout);
+    let mut stdin = BufReader::new(FromController::new(io::stdin(), limit)?);
+    let to_controller = ToController::new(io::stdout(), limit)?;
+    let mut stdout = &to_controller;
+    let mut launchers = TrialLaunchers::new(home, &programs.agent, shared.is_some());
     let make_trial_folder = |trial: &TrialId| {
         make_trial_folder(&home.trial(trial), shared.map(|shared| shared.trial(trial)).as_ref())
     };
@@ -55,8 +69,10 @@ pub fn serve(
         let request = match frame::read_within(&mut stdin, frame::MAX_IN_PIECES) {
             Ok(request) => request,
             Err(frame::FrameError::Closed) => return Ok(()),
+            Err(frame::FrameError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => return Ok(()),
             Err(error) => return Err(io::Error::other(error)),
         };
+        launchers.reap();
         if let Some(refusal) = claims::refusal(&request, home, make_trial_folder) {
             frame::write(&mut stdout, &refusal)?;
             continue;
@@ -65,9 +81,9 @@ pub fn serve(
             Request::Address { network } => reply_or_failure(address(network), Reply::Address),
             Request::Lead { order, .. } => {
                 let order = localize_order(*order, home, programs);
-                let mut launcher = starting(&order.trial);
+                let launcher = launchers.of(&order.trial);
                 let launched = launcher.fence(order.attempt).map_err(LaunchError::from);
-                let going_on = || drop(frame::write(&mut io::stdout(), &Reply::Launching));
+                let going_on = || drop(frame::write(&mut &to_controller, &Reply::Launching));
                 let launched = launched.and_then(|_| make_trial_folder(&order.trial));
                 let launched = launched.and_then(|()| launcher.launch_with_keepalive(&order, &going_on));
                 launched.map_or_else(launch_failure, Reply::Leading)
@@ -79,25 +95,25 @@ pub fn serve(
                     ..*order
                 };
                 localize_workdir(&mut order.assignments, home);
-                let mut launcher = starting(&order.trial);
+                let launcher = launchers.of(&order.trial);
                 let fenced = launcher.fence(order.attempt).map_err(LaunchError::from);
                 let address = fenced
                     .and_then(|_| make_trial_folder(&order.trial))
                     .and_then(|()| launcher.follow(&order));
                 address.map_or_else(launch_failure, |address| Reply::Following { address })
             }
-            Request::Reach { trial, attempt, from } => match starting(&trial).connect(attempt, from) {
+            Request::Reach { trial, attempt, from } => match launchers.of(&trial).connect(attempt, from) {
                 Ok((card, stream)) => {
                     frame::write(&mut stdout, &Reply::Connected(card))?;
                     let to = stream.try_clone()?;
-                    return proxy(stream, to);
+                    return proxy((stdin, stdout), (stream, to));
                 }
                 Err(AgentContact::Gone) => Reply::Gone,
                 Err(AgentContact::Away { reason, .. }) => Reply::Failed { reason },
                 Err(_) => Reply::Silent,
             },
             Request::Leftover { trial, attempt, from, is_mirror } => {
-                match starting(&trial).open_spool(attempt, from, is_mirror) {
+                match launchers.of(&trial).open_spool(attempt, from, is_mirror) {
                     Ok(Some((mut spool, bytes))) => {
                         stream_bytes(&mut stdout, &mut spool, bytes)?;
                         continue;
@@ -163,7 +179,7 @@ pub fn serve(
                 let installed = WorkdirStore::new(&workdirs, &digest).and_then(|store| store.install());
                 reply_or_failure(installed, |()| Reply::Stored)
             }
-            Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
+            Request::IsAlive { trial, attempt } => Reply::Alive(launchers.of(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),
             Request::Engine { engine, python } => {
                 let found = engine_environment::examine(home, engine, python.as_deref());
@@ -172,7 +188,7 @@ pub fn serve(
             Request::InstallEngine { engine, wheels } => {
                 // A controller that left does not end an installation.
                 let mut say = |line: &str| {
-                    drop(frame::write(&mut io::stdout(), &Reply::Installing { line: line.to_owned() }));
+                    drop(frame::write(&mut &to_controller, &Reply::Installing { line: line.to_owned() }));
                 };
                 let installed = engine_environment::install(home, engine, wheels.as_deref(), &mut say);
                 reply_or_failure(installed, Reply::Engine)
@@ -181,7 +197,9 @@ pub fn serve(
                 Ok((mut child, messages)) => {
                     frame::write(&mut stdout, &Reply::Measuring)?;
                     let to = child.stdin.take().expect("it is piped");
-                    let passed = proxy(messages, to);
+                    // While the rank measures, the controller has nothing to say.
+                    stdin.get_mut().wait_forever();
+                    let passed = proxy((stdin, stdout), (messages, to));
                     drop(child.kill());
                     drop(child.wait());
                     return passed;
@@ -194,10 +212,12 @@ pub fn serve(
                 reply_or_failure(store::remove_folder(home, &trial), |bytes| Reply::Removed { bytes })
             }
             Request::Fence { trial, attempt, .. } => {
-                reply_or_failure(starting(&trial).fence(attempt), |ended| Reply::Fenced { ended })
+                reply_or_failure(launchers.of(&trial).fence(attempt), |ended| Reply::Fenced { ended })
             }
             Request::Kill { trial, attempt, .. } => {
-                reply_or_failure(starting(&trial).kill_for_good(attempt), |is_gone| Reply::Killed { is_gone })
+                reply_or_failure(launchers.of(&trial).kill_for_good(attempt), |is_gone| Reply::Killed {
+                    is_gone,
+                })
             }
             Request::Claim { trial, claim } => {
                 reply_or_failure(claims::newest(&home.trial(&trial), claim.as_ref()), Reply::Claim)
@@ -302,13 +322,16 @@ fn spawn_probe(worker: &Program, placement: &Placement) -> io::Result<(Child, Pi
     channel::spawn_bound(command, &[])
 }
 
-/// Copies bytes between the controller and a local process until either ends; then this process ends.
-fn proxy(mut from: impl Read, mut to: impl Write + Send + 'static) -> io::Result<()> {
+/// Copies bytes between the controller and a local process until either ends, or the controller is silent for too long;
+/// then this process ends.
+fn proxy(
+    (mut stdin, mut stdout): (BufReader<FromController>, &ToController),
+    (mut from, mut to): (impl Read, impl Write + Send + 'static),
+) -> io::Result<()> {
     thread::spawn(move || {
-        drop(io::copy(&mut io::stdin(), &mut to));
+        drop(io::copy(&mut stdin, &mut to));
         std::process::exit(0);
     });
-    let mut stdout = io::stdout();
     let mut room = vec![0; 64 << 10];
     loop {
         let length = from.read(&mut room)?;
@@ -316,6 +339,5 @@ fn proxy(mut from: impl Read, mut to: impl Write + Send + 'static) -> io::Result
             return Ok(());
         }
         stdout.write_all(&room[..length])?;
-        stdout.flush()?;
     }
 }

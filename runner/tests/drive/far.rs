@@ -33,6 +33,8 @@ struct Far {
     folder: PathBuf,
     /// State folder that all hosts share.
     shared: Option<PathBuf>,
+    /// Silence after which the process ends.
+    idle_timeout: Duration,
 }
 
 impl Connector for Far {
@@ -47,6 +49,7 @@ impl Connector for Far {
         Command::new(std::env::current_exe()?)
             .arg("relay")
             .arg(&self.folder)
+            .arg(self.idle_timeout.as_millis().to_string())
             .args(&self.shared)
             .stdin(Stdio::from(far.try_clone()?))
             .stdout(Stdio::from(far))
@@ -104,7 +107,8 @@ impl World {
     /// Returns a host as a controller sees it.
     pub(crate) fn remote(&self, index: u32) -> RemoteHost {
         let shared = self.is_shared.then(|| self.home.path().to_owned());
-        RemoteHost::new(format!("node{index}"), Box::new(Far { folder: self.host(index), shared }))
+        let far = Far { folder: self.host(index), shared, idle_timeout: self.relay_idle_timeout };
+        RemoteHost::new(format!("node{index}"), Box::new(far))
     }
 
     /// Returns the folder of a host.
@@ -123,12 +127,17 @@ impl World {
             return;
         }
         fs::write(file, "").expect("room on disk");
-        for id in processes_of(self.host(host).to_str().expect("plain text")) {
+        self.relays(host).into_iter().filter_map(Process::of).for_each(|process| kill(&process));
+    }
+
+    /// Returns the processes that serve controllers on a host.
+    pub(crate) fn relays(&self, host: u32) -> Vec<u32> {
+        let is_relay = |id: &u32| {
             let line = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
-            if let Some(process) = Process::of(id).filter(|_| line.contains("\0relay\0")) {
-                kill(&process);
-            }
-        }
+            line.contains("\0relay\0")
+        };
+        let all = processes_of(self.host(host).to_str().expect("plain text"));
+        all.into_iter().filter(is_relay).collect()
     }
 
     /// Drops the answers of a host to a launch, or no longer, from the next connection on.

@@ -35,9 +35,20 @@ pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refus
     let mut launcher = world.launcher(RANKS);
     assert!(matches!(launcher.reach(attempt, 0), AgentContact::Gone));
     assert_eq!(AvailableHosts::of(launcher.as_mut()).hosts, RANKS);
+    let late = order(&world, attempt, RANKS);
+    let refused = launcher.launch(&late);
+    let is_refusal =
+        |error: &LaunchError| matches!(error, LaunchError::OnHost { reason, .. } if reason.contains("spool"));
+    assert!(refused.as_ref().is_err_and(is_refusal), "{refused:?}");
+    drop(launcher);
+    world.assert_nothing_lives();
+}
+
+/// Returns the order to launch an attempt on `hosts` hosts.
+pub(crate) fn order(world: &World, attempt: AttemptId, hosts: u32) -> AgentOrder {
     let checkpoints = world.home.trial(&world.trial).checkpoints();
-    let launching = LaunchContext { attempt, from: None, spent_seconds: 0.0, checkpoints, hosts: RANKS };
-    let late = AgentOrder {
+    let launching = LaunchContext { attempt, from: None, spent_seconds: 0.0, checkpoints, hosts };
+    AgentOrder {
         trial: world.trial.clone(),
         attempt,
         folder: world.home.trial(&world.trial).path().to_owned(),
@@ -48,11 +59,5 @@ pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refus
         seat: None,
         others: Vec::new(),
         notice: None,
-    };
-    let refused = launcher.launch(&late);
-    let is_refusal =
-        |error: &LaunchError| matches!(error, LaunchError::OnHost { reason, .. } if reason.contains("spool"));
-    assert!(refused.as_ref().is_err_and(is_refusal), "{refused:?}");
-    drop(launcher);
-    world.assert_nothing_lives();
+    }
 }

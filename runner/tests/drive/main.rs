@@ -17,6 +17,7 @@ mod launches;
 mod lost;
 mod rare;
 mod regrouping;
+mod relays;
 mod toy;
 mod undisturbed;
 mod unseen;
@@ -65,7 +66,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use undisturbed::{
     a_trial_completes_and_everything_seen_was_kept, only_the_newest_checkpoints_are_kept, ranks_meet_over_tls,
 };
@@ -80,8 +81,8 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["agent", .., channel] => agent::run(take(channel)),
         ["worker", .., channel] => toy::run(take(channel)),
-        ["relay", host] => far_end(Path::new(host), None),
-        ["relay", host, shared] => far_end(Path::new(host), Some(Path::new(shared))),
+        ["relay", host, idle] => far_end(Path::new(host), idle, None),
+        ["relay", host, idle, shared] => far_end(Path::new(host), idle, Some(Path::new(shared))),
         ["fleet", root, trial, hosts, steps] => fleet::controller(Path::new(root), trial, hosts, steps),
         ["crew", hosts, attempt, from, until] => fleet::crew([hosts, attempt, from, until]),
         ["controller", verb, root, trial] => controller(verb, Path::new(root), trial),
@@ -94,11 +95,13 @@ fn take(number: &str) -> File {
     channel::open_inherited(number.parse().expect("a number")).expect("the parent process made it")
 }
 
-/// Runs a remote host of a controller; checkpoints of its trials are in `shared`.
-fn far_end(host: &Path, shared: Option<&Path>) -> ExitCode {
-    match relay_server::serve(&Home::at(host), shared.map(Home::at).as_ref(), &programs(host), || {
-        probe::host_facts(Vec::new())
-    }) {
+/// Runs a remote host of a controller that may be silent for `idle` milliseconds; checkpoints of its trials are in
+/// `shared`.
+fn far_end(host: &Path, idle: &str, shared: Option<&Path>) -> ExitCode {
+    let (home, shared) = (Home::at(host), shared.map(Home::at));
+    let idle = Duration::from_millis(idle.parse().expect("a number"));
+    let facts = || probe::host_facts(Vec::new());
+    match relay_server::serve(&home, shared.as_ref(), &programs(host), idle, facts) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => panic!("{error}"),
     }
@@ -235,6 +238,12 @@ fn run_tests(filters: &[&str]) -> ExitCode {
             "a_loss_after_another_controller_took_over_is_recorded_by_that_one_alone",
             claims::a_loss_after_another_controller_took_over_is_recorded_by_that_one_alone,
         ),
+        ("a_relay_ends_when_its_controller_is_silent", relays::a_relay_ends_when_its_controller_is_silent),
+        (
+            "an_agent_outlives_the_relay_of_a_silent_controller",
+            relays::an_agent_outlives_the_relay_of_a_silent_controller,
+        ),
+        ("a_relay_reaps_what_it_started", relays::a_relay_reaps_what_it_started),
         ("nothing_runs_is_said_of_what_does_not_run", nothing_runs_is_said_of_what_does_not_run),
     ];
     let options: Vec<&str> = filters.iter().copied().filter(|filter| filter.starts_with("--")).collect();

@@ -10,6 +10,7 @@ use dtrain_runner::driver::HostsPrediction;
 use dtrain_runner::ledger::{ExpectedPerformance, NewTrial};
 use dtrain_runner::process::Process;
 use dtrain_runner::provenance::Provenance;
+use dtrain_runner::relay_server::RELAY_IDLE_TIMEOUT;
 use dtrain_runner::workdir::WorkdirSnapshot;
 use dtrain_runner::{
     ControllerStatus, Drive, DriveError, DriveOutcome, Fact, History, Home, Interrupts, LaunchContext,
@@ -49,6 +50,8 @@ pub(crate) struct World {
     pub(crate) spread: u32,
     /// True if the hosts share one state folder.
     pub(crate) is_shared: bool,
+    /// Silence of a controller after which a host ends the process that serves it.
+    pub(crate) relay_idle_timeout: Duration,
     pub(crate) options: Options,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) command: Option<Vec<String>>,
@@ -94,6 +97,7 @@ impl World {
             hosts: None,
             spread: RANKS,
             is_shared: false,
+            relay_idle_timeout: RELAY_IDLE_TIMEOUT,
             options: Options::default(),
             interrupts: Arc::default(),
             command: None,

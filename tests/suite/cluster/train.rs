@@ -135,6 +135,11 @@ fn four_hosts_train_the_quickstart_through_a_bastion() {
         println!("{}", run.hears(&format!("{host}: connected in")).1);
     }
     run.completes(10);
+    for host in ["node1", "node2", "node3", "node4"] {
+        let words = format!("{host}: connected in");
+        let times = run.words().iter().filter(|line| line.contains(&words)).count();
+        assert_eq!(times, 1, "the training uses the connection of the plan: {:#?}", run.words());
+    }
     nothing_is_left(&lab, &["node1", "node2", "node3", "node4"]);
     let logs = lab.command("dtrain").args(["logs", "quickstart-1"]).output().expect("the program starts");
     assert!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));

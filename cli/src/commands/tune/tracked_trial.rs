@@ -95,7 +95,7 @@ pub(super) fn source_json(source: &ProposalSource) -> serde_json::Value {
 
 /// Returns a copy of the context without output, for threads beside a display.
 pub(super) fn quiet_context(context: &Context) -> Context {
-    Context { out: Output { json: false, quiet: true, ..context.out }, home: context.home.clone() }
+    Context { out: Output { json: false, quiet: true, ..context.out }, ..context.clone() }
 }
 
 /// Builds the error after too many trials without a result; `unmeasured` is the objective's metric if no

@@ -2,7 +2,8 @@
 //! remotely. Its server is [`crate::relay_server`].
 //!
 //! The stream carries requests and replies in turn, as frames. After `Reply::Connected` it belongs to the
-//! agent.
+//! agent, and the controller sends heartbeats. The server ends if the controller is silent for a minute; the next request
+//! then opens another stream.
 
 mod claim;
 mod client;
