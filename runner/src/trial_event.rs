@@ -89,7 +89,8 @@ pub enum ControllerStatus {
         added: Vec<String>,
         /// Number of the hosts from now on.
         hosts: u32,
-        /// Seconds by which the rest of the training gets shorter; `None` if it has no known end.
+        /// Seconds by which the rest of the training gets shorter; `None` if it has no known end, or if the hosts are added so
+        /// that checkpoints are on two hosts.
         gained_seconds: Option<f64>,
         /// Seconds that the restart takes, as measured before or assumed.
         restart_seconds: f64,

@@ -240,7 +240,7 @@ impl ProgressDisplay {
             )),
             ControllerStatus::Growing { added, hosts, gained_seconds, restart_seconds } => {
                 let gain = gained_seconds.map_or_else(
-                    || "makes the rest faster".to_owned(),
+                    || "makes the rest faster or safer".to_owned(),
                     |gained| format!("gains {} of the rest", seconds(gained)),
                 );
                 self.say(&format!(

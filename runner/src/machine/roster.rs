@@ -43,9 +43,17 @@ pub fn standings(reports: &[HostReport], most: u32) -> Vec<HostStanding> {
     reports.iter().map(standing).collect()
 }
 
-/// A restart on more hosts, which takes time and makes the rest faster.
+/// Ratio of step times up to which a second host is worth it for the copies of checkpoints alone.
+const SLOWER_WITH_COPIES: f64 = 1.1;
+
+/// Number of restarts that the rest must outlast for a second host to be worth it for the copies alone.
+const RESTARTS_FOR_COPIES: f64 = 20.0;
+
+/// A restart on more hosts, which takes time, and makes the rest faster or safer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
+    /// True if the attempt has one host, so that its checkpoints exist once.
+    pub is_alone: bool,
     /// Predicted time of a step on the hosts of the attempt and on those of the next one, in seconds.
     pub step_seconds: (f64, f64),
     /// Time that the rest of the training takes on the hosts of the attempt, in seconds; infinite if it has no known
@@ -63,9 +71,14 @@ impl Growth {
         if share > 0.0 { self.remaining_seconds * share } else { 0.0 }
     }
 
-    /// Returns `true` if the restart takes less time than it gains.
+    /// Returns `true` if the restart takes less time than it gains, or if it puts copies of the checkpoints of a long rest
+    /// on a second host.
     pub fn pays(&self) -> bool {
-        self.gained_seconds() > self.restart_seconds
+        let (now, then) = self.step_seconds;
+        let protects = self.is_alone
+            && then <= SLOWER_WITH_COPIES * now
+            && self.remaining_seconds > RESTARTS_FOR_COPIES * self.restart_seconds;
+        protects || self.gained_seconds() > self.restart_seconds
     }
 }
 
@@ -89,8 +102,12 @@ mod tests {
 
     #[test]
     fn a_restart_pays_if_the_rest_gains_more_than_it_takes() {
-        let growth =
-            |remaining_seconds| Growth { step_seconds: (3.0, 2.0), remaining_seconds, restart_seconds: 5.0 };
+        let growth = |remaining_seconds| Growth {
+            is_alone: false,
+            step_seconds: (3.0, 2.0),
+            remaining_seconds,
+            restart_seconds: 5.0,
+        };
         assert!((growth(60.0).gained_seconds() - 20.0).abs() < 1e-9);
         assert!(growth(60.0).pays() && !growth(15.0).pays());
         assert!(growth(f64::INFINITY).pays(), "no end is known");
@@ -98,5 +115,9 @@ mod tests {
         assert_eq!((slower.gained_seconds(), slower.pays()), (0.0, false));
         let same = Growth { step_seconds: (2.0, 2.0), ..growth(f64::INFINITY) };
         assert!(!same.pays());
+        let alone = Growth { is_alone: true, ..same };
+        assert!(alone.pays(), "a second host has copies of the checkpoints");
+        assert!(!Growth { remaining_seconds: 99.0, ..alone }.pays(), "the rest is too short for that");
+        assert!(!Growth { is_alone: true, ..slower }.pays(), "half as fast again is too slow for that");
     }
 }

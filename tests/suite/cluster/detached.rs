@@ -12,6 +12,10 @@ use std::process::{Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// Settings of a training without end in which a step takes long enough that more hosts are worth a restart.
+pub(super) const WITHOUT_END: [&str; 4] =
+    ["model.hidden=128", "train.batch=48", "checkpoint.every=10", "objective.stop={ steps = 100000 }"];
+
 /// How long anything may take that must come.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -128,8 +132,7 @@ pub(super) fn dtrain(lab: &Lab, words: &[&str]) -> Output {
 fn a_detached_run_goes_on_without_a_host_that_is_shut_down_and_with_it_when_it_is_back() {
     let Some(lab) = Lab::start(3) else { return };
     let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}");
-    let run =
-        Detached::start(&lab, 3, &recipe, &["objective.stop={ steps = 100000 }", "checkpoint.every=20"]);
+    let run = Detached::start(&lab, 3, &recipe, &WITHOUT_END);
     run.wait_for_hosts(3, 0);
     let seconds = std::thread::scope(|scope| {
         scope.spawn(|| lab.shut_down("node3"));

@@ -1,6 +1,6 @@
 //! Hosts that will be taken away say so, are drained, or belong to two controllers.
 
-use crate::cluster::detached::{Detached, dtrain};
+use crate::cluster::detached::{Detached, WITHOUT_END, dtrain};
 use crate::cluster::train::nothing_is_left;
 use crate::lab::Lab;
 use dtrain_tests::SHORT_TRAINING;
@@ -14,7 +14,7 @@ const YIELDS_WITHIN: Duration = Duration::from_secs(60);
 /// A training without end on three hosts.
 fn start<'a>(lab: &'a Lab, more: &str) -> Detached<'a> {
     let recipe = format!("name = \"lab\"\n{SHORT_TRAINING}\n{more}");
-    Detached::start(lab, 3, &recipe, &["objective.stop={ steps = 100000 }", "checkpoint.every=20"])
+    Detached::start(lab, 3, &recipe, &WITHOUT_END)
 }
 
 fn nobody_is_struck(lab: &Lab) {

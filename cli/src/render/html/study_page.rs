@@ -80,21 +80,9 @@ impl PlottedTrial {
             Some(TrialStatus::Completed) if self.result.is_some_and(f64::is_finite) => Ending::Done,
             Some(TrialStatus::Pruned) => Ending::Pruned,
             Some(_) if self.is_paused => Ending::Pruned,
-            Some(
-                TrialStatus::Created
-                | TrialStatus::Running
-                | TrialStatus::Waiting
-                | TrialStatus::Unattended
-                | TrialStatus::Lost
-                | TrialStatus::Stopped,
-            ) => Ending::Open,
-            Some(
-                TrialStatus::Completed
-                | TrialStatus::OutOfMemory
-                | TrialStatus::Diverged
-                | TrialStatus::Failed,
-            )
-            | None => Ending::Failed,
+            Some(TrialStatus::Created | TrialStatus::Lost | TrialStatus::Stopped) => Ending::Open,
+            Some(status) if status.is_live() => Ending::Open,
+            Some(_) | None => Ending::Failed,
         }
     }
 

@@ -111,14 +111,15 @@ impl TrialController<'_> {
         }
         let restart_seconds = self.regrouping.pace.restart_seconds();
         let step_seconds = (before.step_seconds, after.step_seconds);
-        let growth = Growth { step_seconds, remaining_seconds, restart_seconds };
+        let growth = Growth { is_alone: now == 1, step_seconds, remaining_seconds, restart_seconds };
         let gained_seconds = growth.gained_seconds();
         if growth.pays() {
             self.regrouping.asked = Some(attempt);
             if let Some(link) = &mut self.link {
                 link.ask_to_regroup();
             }
-            let gained_seconds = gained_seconds.is_finite().then_some(gained_seconds);
+            let gained_seconds =
+                Some(gained_seconds).filter(|gained| gained.is_finite() && *gained > restart_seconds);
             return self.show(ControllerStatus::Growing {
                 added,
                 hosts: after.hosts,
