@@ -70,8 +70,8 @@ Examples:
   dtrain drain gpu-03
   dtrain drain gpu-03 --lift
 
-Each running trial that uses the host saves a checkpoint and goes on with its other hosts; the command waits until the
-host is free. No trial uses it until the drain is lifted.";
+Each running trial that uses the host saves a checkpoint and goes on with its other hosts.
+The command waits until the host is free. No trial uses it until the drain is lifted.";
 
 pub(super) const FENCE_EXAMPLE: &str = "\
 Examples:
