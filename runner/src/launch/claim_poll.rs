@@ -27,7 +27,7 @@ impl ClaimPoll {
         for host in active {
             if self.asked.iter().all(|(asked, _)| asked != host) {
                 let trial = trial.clone();
-                let question = hosts[*host].ask_aside(move |host| host.newest_claim(&trial));
+                let question = hosts[*host].ask(move |host| host.newest_claim(&trial));
                 self.asked.push((*host, question));
             }
         }

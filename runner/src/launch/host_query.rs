@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Number of times, a millisecond apart, that the lock of a host is tried before the time of the earlier question counts.
+const TRIES_FOR_A_NOTE: u32 = 10;
+
 /// A host that can be asked, and the state of its health.
 pub(super) struct PolledHost {
     /// Name of the host in messages.
@@ -21,8 +24,6 @@ pub(super) struct PolledHost {
     is_suspect: Arc<AtomicBool>,
     /// Time at which the question that has no answer yet was asked.
     asked_at: Arc<Mutex<Option<Instant>>>,
-    /// True if the last question that was sent was asked aside.
-    is_aside: Arc<AtomicBool>,
 }
 
 impl PolledHost {
@@ -30,8 +31,7 @@ impl PolledHost {
     pub(super) fn new(remote: RemoteHost, cancel: &CancellationToken) -> Self {
         let (name, disconnect) = (remote.name.clone(), remote.disconnect());
         let (remote, cancel) = (Arc::new(Mutex::new(remote)), cancel.clone());
-        let (is_suspect, asked_at, is_aside) = (Arc::default(), Arc::default(), Arc::default());
-        Self { name, remote, disconnect, cancel, is_suspect, asked_at, is_aside }
+        Self { name, remote, disconnect, cancel, is_suspect: Arc::default(), asked_at: Arc::default() }
     }
 
     /// Closes the connection to the host, so that the host can be asked something else.
@@ -53,49 +53,33 @@ impl PolledHost {
         if self.is_suspect() { usual.min(SUSPECT_TIMEOUT) } else { usual }
     }
 
-    /// Asks the host a short question in a thread. Fails while an earlier question has no answer.
+    /// Asks the host a short question in a thread. Waits for an earlier question, and fails if that has had no answer for
+    /// [`SUSPECT_TIMEOUT`].
     pub(super) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
     ) -> HostQuery<T> {
-        self.send(false, question)
-    }
-
-    /// Like [`PolledHost::ask`], for a question at any time: a later question waits a moment for its answer.
-    pub(super) fn ask_aside<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
-    ) -> HostQuery<T> {
-        self.send(true, question)
-    }
-
-    fn send<T: Send + 'static>(
-        &self,
-        aside: bool,
-        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
-    ) -> HostQuery<T> {
         let (sender, answer) = channel();
         let (remote, is_suspect) = (Arc::clone(&self.remote), Arc::clone(&self.is_suspect));
-        let (asked_at, is_aside) = (Arc::clone(&self.asked_at), Arc::clone(&self.is_aside));
-        let until = Instant::now() + SUSPECT_TIMEOUT;
+        let asked_at = Arc::clone(&self.asked_at);
         thread::spawn(move || {
+            let mut tries = 0;
             let answer = loop {
                 match remote.try_lock() {
                     Ok(mut host) => {
-                        is_aside.store(aside, Ordering::SeqCst);
                         *asked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                         break question(&mut host);
                     }
                     Err(TryLockError::Poisoned(host)) => break question(&mut host.into_inner()),
-                    Err(TryLockError::WouldBlock)
-                        if is_aside.load(Ordering::SeqCst) && Instant::now() < until =>
-                    {
-                        thread::sleep(Duration::from_millis(1));
-                    }
                     Err(TryLockError::WouldBlock) => {
                         let asked_at = *asked_at.lock().unwrap_or_else(PoisonError::into_inner);
-                        let silent = asked_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
-                        break Err(format!("no answer for {silent:.1} s"));
+                        let silent = asked_at.map_or(Duration::ZERO, |at| at.elapsed());
+                        // A question that was just sent may not have noted its time yet.
+                        if silent >= SUSPECT_TIMEOUT && tries >= TRIES_FOR_A_NOTE {
+                            break Err(format!("no answer for {:.1} s", silent.as_secs_f64()));
+                        }
+                        tries += 1;
+                        thread::sleep(Duration::from_millis(1));
                     }
                 }
             };
@@ -238,18 +222,21 @@ mod tests {
     }
 
     #[test]
-    fn a_question_waits_for_one_that_was_asked_aside_but_not_for_long() {
-        let (silent, may) = (host("silent"), Arc::default());
+    fn a_question_waits_for_an_earlier_one_but_not_for_long() {
+        let (host, may) = (host("silent"), Arc::default());
         let held = may_not(&may);
-        let aside = silent.ask_aside(question(&may));
-        while !silent.is_aside.load(Ordering::SeqCst) {
+        let (first, second) = (host.ask(question(&may)), host.ask(question(&may)));
+        drop(held);
+        assert_eq!((first.answer(LONG), second.answer(LONG)), (Ok("silent".into()), Ok("silent".into())));
+        let held = may_not(&may);
+        let first = host.ask(question(&may));
+        while host.remote.try_lock().is_ok() {
             thread::sleep(Duration::from_millis(1));
         }
-        let words = silent.ask(question(&may)).answer(LONG).expect_err("the first has no answer");
+        let words = host.ask(question(&may)).answer(LONG).expect_err("the first has no answer");
         assert!(words.starts_with("silent: no answer for"), "{words}");
-        let asked = silent.ask(question(&may));
         drop(held);
-        assert_eq!((aside.answer(LONG), asked.answer(LONG)), (Ok("silent".into()), Ok("silent".into())));
+        assert_eq!(first.answer(LONG), Ok("silent".into()));
     }
 
     #[test]

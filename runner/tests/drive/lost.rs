@@ -3,7 +3,7 @@
 use crate::world::{World, wait};
 use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::launch::{AvailableHosts, HostList};
-use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, Verdict, driver};
+use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, TrialEvent, Verdict, driver};
 use std::thread;
 use std::time::Duration;
 
@@ -69,16 +69,17 @@ pub(crate) fn a_trial_that_ends_leaves_no_attempt_that_was_given_up_without_a_wo
         world.options.lost_after = Duration::from_secs(1);
         world.switch(1, false);
         let has_seen = |what: fn(&ControllerStatus) -> bool| world.seen().iter().any(what);
-        let outcome = cut_off(&world, || {
-            wait("the end of patience", || {
-                has_seen(|seen| matches!(seen, ControllerStatus::HostLost { .. }))
-            });
-            wait("the pause", || has_seen(|seen| matches!(seen, ControllerStatus::Backoff { .. })));
-            if is_back {
-                world.switch(0, true);
+        // In the thread of the controller, before it pauses.
+        let mut observe = |seen: &TrialEvent| match seen {
+            TrialEvent::Status(ControllerStatus::Attached { .. }) => world.switch(0, false),
+            TrialEvent::Status(ControllerStatus::SpoolLost { .. }) => {
+                world.switch(0, is_back);
+                world.interrupts.add();
             }
-            world.interrupts.add();
-        });
+            _ => {}
+        };
+        let outcome = world.drive_and(driver::start, &mut observe).expect("driven");
+        assert!(has_seen(|seen| matches!(seen, ControllerStatus::HostLost { .. })), "it was given up");
         assert!(matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Stopped, .. }), "{outcome:?}");
         let card = world.card_of(0).expect("it was started");
         if is_back {

@@ -57,6 +57,7 @@ use rare::{
 use regrouping::{
     a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifted,
     a_host_that_is_back_takes_part_again_after_a_checkpoint,
+    a_spare_stands_by_and_takes_the_place_of_a_host_that_is_lost,
     no_attempt_is_launched_on_fewer_hosts_than_the_recipe_asks_for,
 };
 use std::fs::File;
@@ -135,6 +136,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         (
             "a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifted",
             a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifted,
+        ),
+        (
+            "a_spare_stands_by_and_takes_the_place_of_a_host_that_is_lost",
+            a_spare_stands_by_and_takes_the_place_of_a_host_that_is_lost,
         ),
         (
             "no_attempt_is_launched_on_fewer_hosts_than_the_recipe_asks_for",

@@ -6,6 +6,7 @@ use dtrain_runner::driver::HostLimits;
 use dtrain_runner::launch::HostList;
 use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Ledger as _, driver};
 use std::thread;
+use std::time::Duration;
 
 /// Returns a trial on two hosts that takes some 20 s.
 fn world() -> World {
@@ -18,7 +19,7 @@ fn has_seen(world: &World, what: fn(&ControllerStatus) -> bool) -> bool {
     world.seen().iter().any(what)
 }
 
-/// Waits until an attempt runs on the hosts with these indices, and no other.
+/// Waits until the newest attempt runs on the hosts with these indices, and on no other.
 fn wait_for_hosts(world: &World, hosts: &[u32]) {
     // A host that only lends its part of a checkpoint has no ranks.
     let runs = |host: u32| {
@@ -81,6 +82,23 @@ pub(crate) fn a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifte
         world.assert_completed(&outcome);
         world.assert_nothing_lives();
     }
+}
+
+pub(crate) fn a_spare_stands_by_and_takes_the_place_of_a_host_that_is_lost() {
+    let mut world = world().paced(0.1);
+    world.options.hosts.most = 1;
+    world.options.lost_after = Duration::from_secs(1);
+    let outcome = thread::scope(|scope| {
+        let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
+        wait_for_hosts(&world, &[0]);
+        world.switch(0, false);
+        wait_for_hosts(&world, &[1]);
+        world.switch(0, true);
+        driven.join().expect("it does not panic")
+    });
+    assert!(!has_seen(&world, |seen| matches!(seen, ControllerStatus::Growing { .. })), "one host is enough");
+    world.assert_completed(&outcome);
+    world.assert_nothing_lives();
 }
 
 pub(crate) fn no_attempt_is_launched_on_fewer_hosts_than_the_recipe_asks_for() {
