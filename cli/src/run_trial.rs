@@ -20,7 +20,7 @@ use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
 use dtrain_runner::driver::{self, DriveOutcome, HostLimits};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
-use dtrain_runner::ledger::{Activity, History, TrialDetails};
+use dtrain_runner::ledger::{History, TrialActivity, TrialDetails};
 use dtrain_runner::{
     Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent,
 };
@@ -32,7 +32,13 @@ use std::time::Duration;
 /// Supervises a trial to its end and prints its summary. One that is detached is supervised in the background from
 /// then on.
 pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
-    let ending = run_with_progress(context, history, task)?;
+    let ending = match watch(context, history, task)? {
+        // A closed terminal left it: this one shows its progress.
+        Err(DriveError::Busy { process, .. }) if supervisor::is_supervisor(process) && !task.detach => {
+            return attach(context, history, task);
+        }
+        ending => ending.map_err(|error| drive_failure(&error, task.label))?,
+    };
     supervise_if_detached(context, task, &ending)?;
     print_result(context, history, task, &ending)
 }
@@ -116,9 +122,9 @@ pub(crate) fn record_finished_trials(context: &Context) {
     let mut open: Vec<TrialId> =
         history.open_attempts().unwrap_or_default().into_iter().map(|(trial, _)| trial).collect();
     open.dedup();
-    open.retain(|trial| trials::activity(context, trial) == Activity::None);
+    open.retain(|trial| trials::activity(context, trial) == TrialActivity::None);
     for trial in &open {
-        let Ok(known) = history.trial(trial, &|_| Activity::None) else { continue };
+        let Ok(known) = history.trial(trial, &|_| TrialActivity::None) else { continue };
         let plan = match plan_of_trial(&known) {
             Ok(plan) => plan,
             Err(failure) => {
@@ -208,7 +214,8 @@ fn run(
         hosts: host_limits(task.plan),
         ..Options::default()
     };
-    let trial = history.trial(task.trial, &|_| Activity::None).map_err(|error| history_failure(&error))?;
+    let trial =
+        history.trial(task.trial, &|_| TrialActivity::None).map_err(|error| history_failure(&error))?;
     let audit = audit::audit_log_for(context, &trial, task.plan)?;
     match task.how {
         RunMode::Start => audit::append(&audit, AuditedAction::Run)?,
@@ -291,7 +298,7 @@ fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandE
         ))
     };
     let history = trials::read_history(context).map_err(lost)?;
-    let read = history.trial(task.trial, &|_| Activity::None).map_err(|error| history_failure(&error));
+    let read = history.trial(task.trial, &|_| TrialActivity::None).map_err(|error| history_failure(&error));
     let trial = read.map_err(lost)?;
     if trial.attempts.iter().any(|attempt| attempt.ended.is_none()) {
         let path = context.home.history();

@@ -9,7 +9,7 @@ use dtrain_protocol::TrialId;
 use dtrain_recipes::Recipe;
 use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{
-    Activity, Filter, History, LookupError, Pagination, Sort, TrialDetails, TrialRow, TrialStatus,
+    Filter, History, LookupError, Pagination, Sort, TrialActivity, TrialDetails, TrialRow, TrialStatus,
 };
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -133,10 +133,10 @@ pub(crate) fn recipe_of_trial(trial: &TrialDetails) -> Result<Recipe, CommandErr
 }
 
 /// Returns what works on a trial that has not ended. The controller of a Slurm job is in the job.
-pub(crate) fn activity(context: &Context, trial: &TrialId) -> Activity {
+pub(crate) fn activity(context: &Context, trial: &TrialId) -> TrialActivity {
     match slurm_job::is_alive(&context.home, trial) {
-        Some(true) => Activity::Running,
-        Some(false) => Activity::None,
+        Some(true) => TrialActivity::Running,
+        Some(false) => TrialActivity::None,
         None => dtrain_runner::driver::activity(&context.home, trial),
     }
 }

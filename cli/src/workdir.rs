@@ -10,7 +10,7 @@ use crate::trials::history_failure;
 use dtrain_planner::Plan;
 use dtrain_recipes::{Data, DataFormat, Recipe, Tokenizer, Url, ValidationSource};
 use dtrain_runner::launch::relay::{RemoteHost, WorkdirTransfer};
-use dtrain_runner::ledger::Activity;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_runner::ledger::TrialStatus;
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::workdir::{PROVENANCE, WorkdirError, WorkdirFiles, WorkdirSnapshot};
@@ -76,7 +76,7 @@ impl TrialWorkdir {
         }
         let folder = context.home.trial(task.trial);
         let trial =
-            history.trial(task.trial, &|_| Activity::None).map_err(|error| history_failure(&error))?;
+            history.trial(task.trial, &|_| TrialActivity::None).map_err(|error| history_failure(&error))?;
         let recorded = files::read_to_string(&folder.workdir()).ok();
         let recorded = recorded.or_else(|| trial.provenance.environment.get(PROVENANCE).cloned());
         // Nothing new starts if another process supervises the trial, or if it has completed.

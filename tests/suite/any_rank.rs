@@ -1,6 +1,6 @@
 //! Figures of a script count whichever rank reports them, and whichever of them the objective names.
 
-use dtrain_runner::ledger::{Activity, History, TrialDetails};
+use dtrain_runner::ledger::{History, TrialActivity, TrialDetails};
 use dtrain_tests::TestEnv;
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ if waits:
 fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
-    history.trial(&id, &|_| Activity::None).expect("a trial")
+    history.trial(&id, &|_| TrialActivity::None).expect("a trial")
 }
 
 fn text(house: &TestEnv, args: &[&str]) -> String {

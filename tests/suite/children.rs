@@ -1,7 +1,7 @@
 //! Training continues with other settings, layouts and lengths, from the same weights.
 
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::{Activity, History, TrialDetails, TrialStatus};
+use dtrain_runner::ledger::{History, TrialActivity, TrialDetails, TrialStatus};
 use dtrain_tests::{TestEnv, root};
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn train(house: &TestEnv, ranks: u32, name: &str, steps: u64) {
 fn trial(house: &TestEnv, name: &str) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find(name).expect("a trial");
-    history.trial(&id, &|_| Activity::None).expect("a trial")
+    history.trial(&id, &|_| TrialActivity::None).expect("a trial")
 }
 
 fn losses(house: &TestEnv, name: &str) -> BTreeMap<u64, f64> {

@@ -1,7 +1,7 @@
 //! Resuming with other settings: messages, and early refusals.
 
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::{TestEnv, root};
 
 fn said(output: &std::process::Output) -> String {
@@ -20,7 +20,7 @@ fn a_resume_tells_how_the_learning_rate_moves() {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
     let parent =
-        history.trial(&id, &|_| Activity::None).expect("a trial").parent.expect("it continues another");
+        history.trial(&id, &|_| TrialActivity::None).expect("a trial").parent.expect("it continues another");
     assert!(
         parent.changes.iter().any(|change| change.starts_with("learning rate rises")),
         "{:?}",

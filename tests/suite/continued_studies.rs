@@ -1,7 +1,7 @@
 //! Studies that are stopped, and that are started again.
 
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::TestEnv;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Stdio;
@@ -82,7 +82,7 @@ fn a_study_that_is_stopped_says_how_it_goes_on_and_who_stopped_it() {
 fn is_training(house: &TestEnv) -> bool {
     let step = || -> Result<u64, Box<dyn std::error::Error>> {
         let history = History::open_read_only(&house.history())?;
-        Ok(history.trial(&history.find("last")?, &|_| Activity::Running)?.row.step)
+        Ok(history.trial(&history.find("last")?, &|_| TrialActivity::Running)?.row.step)
     };
     step().is_ok_and(|step| step > 0)
 }

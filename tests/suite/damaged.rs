@@ -1,6 +1,6 @@
 //! The newest checkpoint is damaged: every command takes the newest intact one, and says so.
 
-use dtrain_runner::ledger::{Activity, History, TrialDetails, TrialStatus};
+use dtrain_runner::ledger::{History, TrialActivity, TrialDetails, TrialStatus};
 use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::fs;
@@ -48,7 +48,7 @@ fn trials(house: &TestEnv) -> usize {
 fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
-    history.trial(&id, &|_| Activity::None).expect("a trial")
+    history.trial(&id, &|_| TrialActivity::None).expect("a trial")
 }
 
 /// What a command that succeeds prints on standard error, without line breaks.

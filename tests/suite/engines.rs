@@ -12,8 +12,8 @@ mod weights;
 
 use crate::interop::series;
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_skip::skip_large;
 use dtrain_tests::{TestEnv, python_with, root};
 use rustix::process::{Pid, Signal, kill_process};
@@ -219,7 +219,7 @@ fn a_killed_rank_of_an_engine_goes_on_from_its_newest_checkpoint() {
         assert_near(engine, &wanted, &series(&env, "loss"));
         let history = History::open_read_only(&env.history()).expect("a history");
         let trial = history.find("last").expect("a trial");
-        let attempts = history.trial(&trial, &|_| Activity::None).expect("it is there").attempts;
+        let attempts = history.trial(&trial, &|_| TrialActivity::None).expect("it is there").attempts;
         assert_eq!(attempts.len(), 2, "{engine}: the rank was killed once");
     }
 }

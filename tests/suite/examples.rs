@@ -3,8 +3,8 @@
 use crate::emit::the_page_s_command_writes_a_config_of_torchtitan;
 use crate::fences::{Block, Kind, blocks, command_with, redirected};
 use dtrain_protocol::{Rank, StepId};
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_skip::skip_large;
 use dtrain_tests::{TestEnv, newest_checkpoint, root};
 use std::fs;
@@ -95,8 +95,12 @@ fn foreign_params() {
     let history = History::open_read_only(&house.history()).expect("a history");
     for trial in ["params-1", "params-2"] {
         let id = history.find(trial).expect("a trial");
-        let last =
-            history.trial(&id, &|_| Activity::None).expect("a trial").row.best.expect("it was validated");
+        let last = history
+            .trial(&id, &|_| TrialActivity::None)
+            .expect("a trial")
+            .row
+            .best
+            .expect("it was validated");
         assert!(last < 0.02, "{trial}: {last}, and the noise of the data is 0.01");
     }
 }
@@ -124,7 +128,8 @@ fn foreign_script_of_pytorch_is_tuned() {
     let count = |kind: &str| events.iter().filter(|event| event.get(kind).is_some()).count();
     assert_eq!((count("launched"), count("ended")), (16, 16), "{events:?}");
     let id = history.find("last").expect("the trial with the best params");
-    let best = history.trial(&id, &|_| Activity::None).expect("a trial").row.best.expect("it was validated");
+    let best =
+        history.trial(&id, &|_| TrialActivity::None).expect("a trial").row.best.expect("it was validated");
     assert!(best > 0.6, "{best}");
 }
 

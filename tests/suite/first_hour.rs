@@ -1,6 +1,6 @@
 //! Mistakes of a new user's first hour: each ends with a clear message, soon, and loses nothing.
 
-use dtrain_runner::ledger::{Activity, History, TrialDetails};
+use dtrain_runner::ledger::{History, TrialActivity, TrialDetails};
 use dtrain_tests::{TestEnv, root};
 use std::process::Output;
 
@@ -12,7 +12,7 @@ fn words(output: &Output) -> String {
 fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
-    history.trial(&id, &|_| Activity::None).expect("a trial")
+    history.trial(&id, &|_| TrialActivity::None).expect("a trial")
 }
 
 /// A recipe that runs a Python script with these lines.

@@ -5,8 +5,8 @@ use crate::cluster::train::{Run, nothing_is_left};
 use crate::lab::{Lab, Options};
 use dtrain_protocol::{AttemptId, Failure, Rank};
 use dtrain_runner::AttemptEnd;
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_skip::skip_large;
 use dtrain_tests::{python_with, root};
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,7 +52,7 @@ fn trains_on_two_hosts(name: &str, module: &str) {
     let losses = history.series(&trial, "loss", Rank(0)).expect("losses");
     assert_eq!((losses.len(), losses[99].step), (100, 100));
     assert!(losses[99].value < losses[0].value / 100.0, "{:?}", losses.last());
-    let attempts = history.trial(&trial, &|_| Activity::None).expect("it is there").attempts;
+    let attempts = history.trial(&trial, &|_| TrialActivity::None).expect("it is there").attempts;
     assert_eq!(attempts.len(), 2);
     let ended = attempts[0].ended.as_ref();
     let is_killed =

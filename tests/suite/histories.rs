@@ -1,7 +1,7 @@
 //! Histories that vanish during a run, that cannot be written, or whose folder was copied; and what is meant without a name.
 
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_skip::skip;
 use dtrain_tests::{TestEnv, root};
 use std::fs;
@@ -36,7 +36,7 @@ fn endless(house: &TestEnv) -> String {
 fn steps(house: &TestEnv) -> u64 {
     let newest = || -> Result<u64, Box<dyn std::error::Error>> {
         let history = History::open_read_only(&house.history())?;
-        Ok(history.trial(&history.find("last")?, &|_| Activity::Running)?.row.step)
+        Ok(history.trial(&history.find("last")?, &|_| TrialActivity::Running)?.row.step)
     };
     newest().unwrap_or(0)
 }

@@ -2,7 +2,7 @@
 
 use dtrain_protocol::TrialId;
 use dtrain_protocol::bundle::{Reader, Record, TrialRecord, Writer};
-use dtrain_runner::ledger::{Activity, ExpectedPerformance, History, NewTrial};
+use dtrain_runner::ledger::{ExpectedPerformance, History, NewTrial, TrialActivity};
 use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -118,7 +118,8 @@ fn a_bundle_with_one_wrong_field_is_refused_by_name_and_imports_nothing() {
 /// Makes a trial of a recipe with this name, as a history of an earlier version may have it.
 fn misname(house: &TestEnv, name: &str) {
     let mut history = History::open(&house.history()).expect("a history");
-    let trial = history.trial(&history.find("tiny-1").expect("a trial"), &|_| Activity::None).expect("read");
+    let trial =
+        history.trial(&history.find("tiny-1").expect("a trial"), &|_| TrialActivity::None).expect("read");
     let mut recipe = trial.recipe.clone();
     recipe["name"] = name.into();
     let new = NewTrial {

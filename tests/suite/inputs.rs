@@ -1,7 +1,7 @@
 //! A trial owns its inputs: other data is refused at resume with what changed, or accepted on purpose and recorded.
 
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::{TestEnv, newest_checkpoint};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Stopped {
         assert_eq!(code, 0, "{words}");
         let history = History::open_read_only(&self.house.history()).expect("a history");
         let id = history.find("last").expect("a trial");
-        let trial = history.trial(&id, &|_| Activity::None).expect("a trial");
+        let trial = history.trial(&id, &|_| TrialActivity::None).expect("a trial");
         let parent = trial.parent.expect("it continues another");
         assert_eq!((parent.label.as_str(), parent.step.0), ("owner-1", 40));
         assert!(parent.changes.iter().any(|change| change.contains(difference)), "{:?}", parent.changes);

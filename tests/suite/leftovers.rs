@@ -2,8 +2,8 @@
 //! unreported run, whatever its libraries print and its shell allows.
 
 use crate::kill::{card, kill};
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::{TestEnv, root};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::fs;
@@ -80,7 +80,8 @@ fn is_gone(process: Pid) -> bool {
 /// How the newest trial stands, and how many attempts it took.
 fn newest(house: &TestEnv) -> (String, usize) {
     let history = History::open_read_only(&house.history()).expect("a history");
-    let trial = history.trial(&history.find("last").expect("a trial"), &|_| Activity::None).expect("a trial");
+    let trial =
+        history.trial(&history.find("last").expect("a trial"), &|_| TrialActivity::None).expect("a trial");
     (trial.row.status.to_string(), trial.attempts.len())
 }
 

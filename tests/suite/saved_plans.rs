@@ -1,6 +1,6 @@
 //! Plans that were saved: carried out as long as recipe, data and host are what they were, and read in one way.
 
-use dtrain_runner::ledger::{Activity, History, NewTrial};
+use dtrain_runner::ledger::{History, NewTrial, TrialActivity};
 use dtrain_tests::{TestEnv, random_rows};
 use serde_json::Value;
 use std::fs;
@@ -198,7 +198,7 @@ fn a_plan_of_another_format_or_without_a_field_is_refused_by_every_command() {
 fn recorded(house: &TestEnv, change: &dyn Fn(&mut Value)) -> String {
     let mut history = History::open(&house.history()).expect("a history");
     let id = history.find("rows-1").expect("a trial");
-    let trial = history.trial(&id, &|_| Activity::None).expect("a trial");
+    let trial = history.trial(&id, &|_| TrialActivity::None).expect("a trial");
     let plan = dtrain_planner::Plan::read(&trial.plan).expect("a plan");
     let mut new = NewTrial::of(&plan, plan.best(), trial.provenance.clone());
     change(&mut new.plan);

@@ -1,6 +1,6 @@
 //! Values of a recipe reach a script: as arguments, variables and JSON, on every rank, and the same ones after a resume.
 
-use dtrain_runner::ledger::{Activity, History, TrialDetails};
+use dtrain_runner::ledger::{History, TrialActivity, TrialDetails};
 use dtrain_tests::TestEnv;
 use serde_json::{Value, json};
 use std::fs;
@@ -48,7 +48,7 @@ print("step 1 loss", json.loads(given["env"]["DTRAIN_PARAMS"])["params"]["lr"], 
 fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
-    history.trial(&id, &|_| Activity::None).expect("a trial")
+    history.trial(&id, &|_| TrialActivity::None).expect("a trial")
 }
 
 /// What a rank of an attempt was given.

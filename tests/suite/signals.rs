@@ -1,8 +1,8 @@
 //! Effects of a terminal on training: Ctrl-C, closing it, and a pipe whose reader is gone.
 
 use crate::kill::card;
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::{TestEnv, newest_checkpoint, root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -68,7 +68,8 @@ fn ended(mut child: Child) -> (Option<i32>, String) {
 /// How the newest trial stands, and how many attempts it took.
 fn newest(house: &TestEnv) -> (String, u64, usize) {
     let history = History::open_read_only(&house.history()).expect("a history");
-    let trial = history.trial(&history.find("last").expect("a trial"), &|_| Activity::None).expect("a trial");
+    let trial =
+        history.trial(&history.find("last").expect("a trial"), &|_| TrialActivity::None).expect("a trial");
     (trial.row.status.to_string(), trial.row.step, trial.attempts.len())
 }
 

@@ -3,7 +3,7 @@
 use dtrain_planner::Plan;
 use dtrain_protocol::AttemptId;
 use dtrain_runner::Home;
-use dtrain_runner::ledger::{Activity, History, NewTrial, Parent, TrialDetails};
+use dtrain_runner::ledger::{History, NewTrial, Parent, TrialActivity, TrialDetails};
 use dtrain_runner::transport::ProgramDigest;
 use dtrain_tests::{TestEnv, numbered_lines, program, root};
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn train(house: &TestEnv, name: &str, more: &[&str]) {
 fn trial(house: &TestEnv, name: &str) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find(name).expect("a trial");
-    history.trial(&id, &|_| Activity::None).expect("a trial")
+    history.trial(&id, &|_| TrialActivity::None).expect("a trial")
 }
 
 /// What the program says that was asked for JSON, with a home folder of the test's own.

@@ -1,7 +1,7 @@
 //! `dtrain tune`: a study that is stopped goes on as if it had not been.
 
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::TestEnv;
 use serde_json::Value;
 use std::process::Stdio;
@@ -166,7 +166,7 @@ fn a_range_test_finds_the_learning_rates_that_are_searched() {
     let mut rates: Vec<(f64, f64)> = Vec::new();
     for tried in history.study_trials("s-range").expect("a study") {
         let trial =
-            history.trial(&tried.trial.expect("it was trained"), &|_| Activity::None).expect("a trial");
+            history.trial(&tried.trial.expect("it was trained"), &|_| TrialActivity::None).expect("a trial");
         rates.push((trial.row.learning_rate, trial.row.best.unwrap_or(f64::INFINITY)));
     }
     assert_eq!(rates.len(), 9);
@@ -198,7 +198,7 @@ fn trials_of_all_batches_see_as_many_samples_and_the_batch_is_recorded_as_search
     let mut batches = std::collections::BTreeSet::new();
     for tried in history.study_trials("s").expect("a study") {
         let trial =
-            history.trial(&tried.trial.expect("it was trained"), &|_| Activity::None).expect("a trial");
+            history.trial(&tried.trial.expect("it was trained"), &|_| TrialActivity::None).expect("a trial");
         assert_eq!(trial.row.step, samples.div_ceil(trial.row.batch), "{trial:?}");
         batches.insert(trial.row.batch);
         let source =

@@ -1,7 +1,7 @@
 //! Validation is part of the plan: of its time, and of what a limit and Ctrl-C end.
 
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::{Activity, History, MetricSample, TrialDetails};
+use dtrain_runner::ledger::{History, MetricSample, TrialActivity, TrialDetails};
 use dtrain_tests::TestEnv;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ fn house(megabytes: usize) -> TestEnv {
 
 fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
-    history.trial(&history.find("last").expect("a trial"), &|_| Activity::None).expect("a trial")
+    history.trial(&history.find("last").expect("a trial"), &|_| TrialActivity::None).expect("a trial")
 }
 
 fn series(house: &TestEnv, key: &str) -> Vec<MetricSample> {

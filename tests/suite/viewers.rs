@@ -1,8 +1,8 @@
 //! Any number of terminals watch one trial.
 
 use dtrain_protocol::TrialId;
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::{TestEnv, root};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -40,7 +40,7 @@ fn piped(mut command: Command) -> Child {
 fn trial(house: &TestEnv) -> Option<(TrialId, u64)> {
     let history = History::open_read_only(&house.history()).ok()?;
     let trial = history.find("last").ok()?;
-    let step = history.trial(&trial, &|_| Activity::None).ok()?.row.step;
+    let step = history.trial(&trial, &|_| TrialActivity::None).ok()?.row.step;
     Some((trial, step))
 }
 

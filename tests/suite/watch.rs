@@ -1,6 +1,6 @@
 //! `dtrain watch` in a pseudo-terminal, while a trial runs.
 
-use dtrain_runner::ledger::{Activity, History, TrialStatus};
+use dtrain_runner::ledger::{History, TrialActivity, TrialStatus};
 use dtrain_tests::{TestEnv, root};
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
@@ -30,7 +30,7 @@ fn run(house: &TestEnv) -> Child {
 /// How the newest trial stands, and its last recorded step.
 fn newest(house: &TestEnv) -> Option<(TrialStatus, u64)> {
     let history = History::open_read_only(&house.history()).ok()?;
-    let trial = history.trial(&history.find("last").ok()?, &|_| Activity::Running).ok()?;
+    let trial = history.trial(&history.find("last").ok()?, &|_| TrialActivity::Running).ok()?;
     Some((trial.row.status, trial.row.step))
 }
 

@@ -1,7 +1,7 @@
 //! Recipes that name the weights that training begins with.
 
 use crate::interop::{fixture, recipe};
-use dtrain_runner::ledger::{Activity, History, TrialDetails};
+use dtrain_runner::ledger::{History, TrialActivity, TrialDetails};
 use dtrain_tests::TestEnv;
 use std::fs;
 use std::process::Output;
@@ -14,7 +14,7 @@ fn words(output: &Output) -> String {
 fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
-    history.trial(&id, &|_| Activity::None).expect("a trial")
+    history.trial(&id, &|_| TrialActivity::None).expect("a trial")
 }
 
 /// The folder whose weights the newest trial began with.

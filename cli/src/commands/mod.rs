@@ -33,6 +33,7 @@ mod rm;
 mod run;
 mod schema;
 mod show;
+mod supervise;
 mod tune;
 mod watch;
 
@@ -41,7 +42,7 @@ use crate::command_error::CommandResult;
 use crate::context::Context;
 use crate::exit_code::ExitReason;
 use crate::output::{Output, write_stderr};
-use crate::{limits, signals, supervisor};
+use crate::{limits, signals};
 use dtrain_protocol::TrialId;
 use dtrain_runner::channel;
 use std::fs::File;
@@ -151,7 +152,7 @@ fn dispatch(context: &Context, command: CommandArgs) -> CommandResult {
         CommandArgs::Completions { shell } => completions::run(context, shell),
         CommandArgs::Man { command } => man::run(context, &command),
         CommandArgs::Agent { shared, .. } => agent::relay(context, shared),
-        CommandArgs::Supervise { trial } => supervisor::run(context, &TrialId(trial)),
+        CommandArgs::Supervise { trial } => supervise::run(context, &TrialId(trial)),
         CommandArgs::Worker { .. } => unreachable!("the hidden commands were taken out above"),
     }
 }

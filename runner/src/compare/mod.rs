@@ -13,7 +13,7 @@ pub use diff::{ComparedValue, ValuePerTrial};
 pub use results::{BaselineDelta, BetterDirection, ChangeAssessment, ResultPerTrial, ResultValue, ValueUnit};
 
 use crate::fact::LedgerError;
-use crate::ledger::{Activity, History, MetricSample, TrialDetails, TrialStatus};
+use crate::ledger::{History, MetricSample, TrialActivity, TrialDetails, TrialStatus};
 use diff::diff;
 use dtrain_protocol::TrialId;
 use serde::Serialize;
@@ -80,7 +80,7 @@ pub fn compare(
     history: &History,
     trials: &[TrialId],
     levels: &[f64],
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
 ) -> Result<TrialComparison, LedgerError> {
     let seen: Vec<_> = trials
         .iter()
@@ -92,7 +92,7 @@ pub fn compare(
 fn load_trial(
     history: &History,
     trial: &TrialId,
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
 ) -> Result<TrialWithSeries, LedgerError> {
     let id = trial;
     let trial = history.trial(id, activity)?;

@@ -23,7 +23,7 @@ use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
 use crate::launch::{Launcher, LocalLauncher};
-use crate::ledger::Activity;
+use crate::ledger::TrialActivity;
 use crate::machine::TrialInput;
 use crate::trial_event::Observer;
 use controller::TrialController;
@@ -248,14 +248,14 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
 
 /// Returns what works on a trial that has not ended. Agents on other hosts count as alive until a controller has found
 /// out otherwise.
-pub fn activity(home: &Home, trial: &TrialId) -> Activity {
+pub fn activity(home: &Home, trial: &TrialId) -> TrialActivity {
     let folder = home.trial(trial);
     let may_run = || folder.remote_hosts_file().exists() || LocalLauncher::new(&folder).is_running();
     match lock::state(&folder) {
-        Some(state) if state.is_waiting => Activity::Waiting,
-        Some(_) => Activity::Running,
-        None if may_run() => Activity::Unattended,
-        None => Activity::None,
+        Some(state) if state.is_waiting => TrialActivity::Waiting,
+        Some(_) => TrialActivity::Running,
+        None if may_run() => TrialActivity::Unattended,
+        None => TrialActivity::None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Lists of trials: one row each, filtered, sorted, page by page.
 
 use super::filter::{self, Filter, Pagination, Sort};
-use super::state::{Activity, State};
+use super::state::{State, TrialActivity};
 use super::{BoxError, History, TrialStatus, open_points, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
@@ -70,7 +70,7 @@ impl History {
         filter: &Filter,
         sort: &Sort,
         page: Pagination,
-        activity: &dyn Fn(&TrialId) -> Activity,
+        activity: &dyn Fn(&TrialId) -> TrialActivity,
     ) -> Result<Vec<TrialRow>, LedgerError> {
         self.read("list", |database| {
             let most = page.skip.saturating_add(page.limit);
@@ -120,7 +120,7 @@ fn lines(
     (text, values): (String, Vec<Sql>),
     filter: &Filter,
     most: u64,
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
 ) -> Result<Vec<(TrialRow, Option<f64>, i64)>, BoxError> {
     let mut select = database.prepare_cached(&text)?;
     let mut rows = select.query(params_from_iter(values))?;
@@ -137,7 +137,7 @@ fn lines(
 }
 
 /// Converts a row of the query to a row of the list of trials.
-pub(super) fn row(row: &Row<'_>, activity: &dyn Fn(&TrialId) -> Activity) -> Result<TrialRow, BoxError> {
+pub(super) fn row(row: &Row<'_>, activity: &dyn Fn(&TrialId) -> TrialActivity) -> Result<TrialRow, BoxError> {
     let id = TrialId(row.get(0)?);
     let word: String = row.get(4)?;
     let state = State::parse(&word).ok_or_else(|| format!("trial {id} has the unknown state `{word}`"))?;

@@ -56,7 +56,7 @@ pub use noise_scale::NoiseScale;
 pub use points::MetricSample;
 pub use rates::{StepTimeObservation, host_digest};
 pub use show::{Attempt, Checkpoint, Note, TrialDetails, TrialOutline};
-pub use state::{Activity, TrialStatus};
+pub use state::{TrialActivity, TrialStatus};
 pub use study::StudyTrialRow;
 pub use throughput::MedianWithSpread;
 pub use typical_step::TypicalStep;

@@ -5,7 +5,7 @@ mod outline;
 pub use outline::TrialOutline;
 
 use super::relocate::relocated;
-use super::state::Activity;
+use super::state::TrialActivity;
 use super::{
     BoxError, ExpectedPerformance, History, NoiseScale, Parent, Summary, TrialParameter, TrialRow,
     ValueSource, columns, figures, list, lookup, noise_scale, now_ms, open_points, unstored,
@@ -120,7 +120,7 @@ impl History {
     pub fn trial(
         &self,
         trial: &TrialId,
-        activity: &dyn Fn(&TrialId) -> Activity,
+        activity: &dyn Fn(&TrialId) -> TrialActivity,
     ) -> Result<TrialDetails, LedgerError> {
         self.read("read a trial from", |database| {
             let mut found = show(database, lookup::row_of(database, trial)?, activity)?;
@@ -183,7 +183,7 @@ impl History {
     pub fn delete_in_parts(
         &mut self,
         trial: &TrialId,
-        activity: &dyn Fn(&TrialId) -> Activity,
+        activity: &dyn Fn(&TrialId) -> TrialActivity,
     ) -> Result<(), LedgerError> {
         self.read("read a trial from", |database| {
             refuse_running(&line(database, lookup::row_of(database, trial)?, activity)?)
@@ -212,7 +212,7 @@ impl History {
     pub fn delete(
         &mut self,
         trial: &TrialId,
-        activity: &dyn Fn(&TrialId) -> Activity,
+        activity: &dyn Fn(&TrialId) -> TrialActivity,
     ) -> Result<(), LedgerError> {
         self.write("delete a trial from", |transaction| {
             let row = lookup::row_of(transaction, trial)?;
@@ -241,7 +241,7 @@ fn refuse_running(line: &TrialRow) -> Result<(), BoxError> {
 fn show(
     database: &Connection,
     trial: i64,
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
 ) -> Result<TrialDetails, BoxError> {
     let row = line(database, trial, activity)?;
     let (verdict, predicted) = database.query_row(
@@ -301,7 +301,7 @@ fn rows<T>(
 fn line(
     database: &Connection,
     trial: i64,
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
 ) -> Result<TrialRow, BoxError> {
     let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", columns::columns(), columns::TABLES);
     open_points::with_summaries(database, &[trial], || {

@@ -34,7 +34,7 @@ pub enum TrialStatus {
 
 /// What works on a trial that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activity {
+pub enum TrialActivity {
     /// No agent and no controller.
     None,
     /// A controller that supervises an attempt.
@@ -152,14 +152,14 @@ impl State {
     }
 
     /// Returns the status of a trial in this state; `activity` tells what works on it.
-    pub(super) fn status(self, activity: impl FnOnce() -> Activity) -> TrialStatus {
+    pub(super) fn status(self, activity: impl FnOnce() -> TrialActivity) -> TrialStatus {
         match self {
             Self::Created => TrialStatus::Created,
             Self::Open => match activity() {
-                Activity::None => TrialStatus::Lost,
-                Activity::Running => TrialStatus::Running,
-                Activity::Waiting => TrialStatus::Waiting,
-                Activity::Unattended => TrialStatus::Unattended,
+                TrialActivity::None => TrialStatus::Lost,
+                TrialActivity::Running => TrialStatus::Running,
+                TrialActivity::Waiting => TrialStatus::Waiting,
+                TrialActivity::Unattended => TrialStatus::Unattended,
             },
             Self::Ended(status) => status,
         }

@@ -3,7 +3,7 @@
 use super::lookup::row_of;
 use super::point_log::{PointLog, RecordHeader};
 use super::relocate::relocated;
-use super::state::{Activity, State};
+use super::state::{State, TrialActivity};
 use super::{
     BoxError, Corruption, History, figures, hosts, now_ms, open_points, points, stored, throughput, unstored,
 };
@@ -80,12 +80,12 @@ impl History {
     /// loss.
     pub fn mark_lost_attempts(
         &mut self,
-        activity: &dyn Fn(&TrialId) -> Activity,
+        activity: &dyn Fn(&TrialId) -> TrialActivity,
     ) -> Result<Vec<TrialId>, LedgerError> {
         let lost: Vec<_> = self
             .open_attempts()?
             .into_iter()
-            .filter(|(trial, _)| activity(trial) == Activity::None)
+            .filter(|(trial, _)| activity(trial) == TrialActivity::None)
             .collect();
         for (trial, attempt) in &lost {
             let failure = Failure::Other("its agent is gone and left no record".into());

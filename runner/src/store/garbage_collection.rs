@@ -7,7 +7,7 @@ use crate::driver::{DriveError, take_lock};
 use crate::fact::{Ledger, LedgerError};
 use crate::home::{Home, TrialFolder};
 use crate::launch::{LocalLauncher, slurm};
-use crate::ledger::{Activity, Filter, History, Pagination, Sort, TrialRow, TrialStatus};
+use crate::ledger::{Filter, History, Pagination, Sort, TrialActivity, TrialRow, TrialStatus};
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ impl Garbage {
 pub fn garbage_of_trials(
     home: &Home,
     history: &History,
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
     keep: usize,
 ) -> Result<Vec<Garbage>, LedgerError> {
     // List folders before the history is read: a trial is recorded before it has a folder.

@@ -6,7 +6,7 @@ use crate::durable;
 use crate::fact::LedgerError;
 use crate::home::{EMPTIED, Home, TrialFolder};
 use crate::launch::{LocalLauncher, slurm};
-use crate::ledger::{Activity, History};
+use crate::ledger::{History, TrialActivity};
 use dtrain_protocol::TrialId;
 use std::fs;
 use std::io;
@@ -84,13 +84,13 @@ pub fn remove(
     home: &Home,
     history: &mut History,
     trial: &TrialId,
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
     elsewhere: impl FnOnce() -> Result<(), String>,
 ) -> Result<FreedSpace, RemoveError> {
     let folder = home.trial(trial);
     let _lock: Option<TrialLock> =
         if folder.path().exists() { Some(take_lock(&folder, trial)?) } else { None };
-    if activity(trial) != Activity::None && history.is_open(trial)? {
+    if activity(trial) != TrialActivity::None && history.is_open(trial)? {
         return Err(RemoveError::Running { processes: processes(home, trial) });
     }
     let all = folders(home, trial);
@@ -123,7 +123,7 @@ pub(super) const MARK: &str = "removed";
 pub fn empty_all(
     home: &Home,
     trials: &[TrialId],
-    activity: &dyn Fn(&TrialId) -> Activity,
+    activity: &dyn Fn(&TrialId) -> TrialActivity,
 ) -> Result<(), RemoveError> {
     for trial in trials {
         let folder = home.trial(trial);
@@ -131,7 +131,7 @@ pub fn empty_all(
             continue;
         }
         // Check before this process holds the lock itself.
-        if activity(trial) != Activity::None {
+        if activity(trial) != TrialActivity::None {
             return Err(RemoveError::Running { processes: processes(home, trial) });
         }
         let _lock = take_lock(&folder, trial)?;
@@ -225,10 +225,11 @@ mod tests {
         for trial in &trials {
             home.trial(trial).create().expect("a folder");
         }
-        let one_runs = |trial: &TrialId| if *trial == trials[1] { Activity::Running } else { Activity::None };
+        let one_runs =
+            |trial: &TrialId| if *trial == trials[1] { TrialActivity::Running } else { TrialActivity::None };
         assert!(empty_all(&home, &trials, &one_runs).is_err(), "one runs");
         assert!(home.trial(&trials[1]).checkpoints().exists());
-        empty_all(&home, &trials, &|_| Activity::None).expect("emptied");
+        empty_all(&home, &trials, &|_| TrialActivity::None).expect("emptied");
         for trial in &trials {
             assert!(home.trial(trial).is_emptied() && !home.trial(trial).checkpoints().exists());
         }

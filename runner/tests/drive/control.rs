@@ -2,7 +2,7 @@
 
 use crate::world::{RANKS, STEPS, World, wait};
 use dtrain_protocol::{AttemptId, Event, StopReason};
-use dtrain_runner::ledger::Activity;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_runner::{AttemptEnd, DriveError, DriveOutcome, Fact, OnInterrupt, TrialEvent, Verdict, driver};
 use std::sync::Arc;
 use std::thread;
@@ -16,7 +16,7 @@ pub(crate) fn training_goes_on_without_a_controller() {
         panic!("it should be detached: {outcome:?}")
     };
     assert_eq!(agent, world.card().expect("it runs").agent.id);
-    assert!(driver::activity(&world.home, &world.trial) != Activity::None);
+    assert!(driver::activity(&world.home, &world.trial) != TrialActivity::None);
     world.wait_for_a_checkpoint();
     world.options = dtrain_runner::Options { on_interrupt: OnInterrupt::Leave, ..Default::default() };
     world.interrupts = Arc::default();
@@ -33,7 +33,7 @@ pub(crate) fn training_goes_on_without_a_controller() {
     // It ends while no controller runs; its spool is enough then.
     world.assert_nothing_lives();
     // A process loses its arguments, by which it is found, a moment before its locks.
-    wait("the release of the lock", || driver::activity(&world.home, &world.trial) == Activity::None);
+    wait("the release of the lock", || driver::activity(&world.home, &world.trial) == TrialActivity::None);
     world.interrupts = Arc::default();
     let (outcome, seen) = world.drive(driver::attach);
     world.assert_completed(&outcome.expect("what it left behind is read"));

@@ -3,7 +3,7 @@
 use crate::world::{RANKS, STEPS, World, kill, processes_of, wait};
 use dtrain_protocol::{Event, Failure, LeaveCause, StepId};
 use dtrain_recipes::{NoticePoll, NoticeQuery, Seconds};
-use dtrain_runner::ledger::Activity;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_runner::process::Process;
 use dtrain_runner::strikes::StrikeCause;
 use dtrain_runner::{
@@ -43,7 +43,7 @@ pub(crate) fn a_removed_trial_leaves_its_hosts() {
     let mut history = History::open(&world.home.history()).expect("opens");
     let mut remove = || {
         let elsewhere = || (0..RANKS).try_for_each(|host| world.remote(host).remove(&world.trial).map(drop));
-        store::remove(&world.home, &mut history, &world.trial, &|_| Activity::None, elsewhere)
+        store::remove(&world.home, &mut history, &world.trial, &|_| TrialActivity::None, elsewhere)
     };
     let is_there = |home: &Home| home.trial(&world.trial).path().exists();
     let host = |host| Home::at(world.host(host));

@@ -5,7 +5,7 @@ use crate::TAKEN;
 use crate::toy::GROUP;
 use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
-use dtrain_runner::ledger::Activity;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_runner::strikes::Strike;
 use dtrain_runner::{
     AttemptEnd, DriveError, DriveOutcome, Fact, History, Ledger, LedgerError, TrialUpdate, Verdict,
@@ -182,7 +182,7 @@ pub(crate) fn a_history_without_room_stops_nobody_else() {
     let Err(DriveError::Ledger(error)) = outcome else { panic!("it cannot be kept: {outcome:?}") };
     assert!(error.source.to_string().contains("full"), "{error}");
     assert!(
-        driver::activity(&world.home, &world.trial) != Activity::None,
+        driver::activity(&world.home, &world.trial) != TrialActivity::None,
         "the ranks are none of its concern"
     );
     let before = newest(&world);

@@ -2,7 +2,7 @@
 
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, StepId, frame};
-use dtrain_runner::ledger::Activity;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{ControllerStatus, DriveError, DriveOutcome, Fact, History, Home, checkpoints, driver};
 use std::fs;
@@ -93,7 +93,7 @@ fn ended_without_the_disk_of_the_leader(answers: bool) {
     assert_eq!(kept.folder.file_name(), point.folder.file_name());
     checkpoints::verify(&kept.folder).expect("with what the other host wrote");
     let history = History::open(&world.home.history()).expect("opens");
-    let trial = history.trial(&world.trial, &|_| Activity::Running).expect("known");
+    let trial = history.trial(&world.trial, &|_| TrialActivity::Running).expect("known");
     assert_eq!(trial.row.step, crate::world::STEPS, "every figure is kept");
     world.assert_nothing_lives();
 }

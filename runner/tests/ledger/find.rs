@@ -7,7 +7,7 @@ use dtrain_protocol::{
 };
 use dtrain_runner::export::{self, OutputFormat, TrialSelection};
 use dtrain_runner::ledger::{
-    Activity, Filter, LookupError, NewTrial, Pagination, Parent, Sort, ValueSource, host_digest,
+    Filter, LookupError, NewTrial, Pagination, Parent, Sort, TrialActivity, ValueSource, host_digest,
 };
 use dtrain_runner::{AttemptEnd, Fact, History, Ledger, TrialUpdate};
 use rusqlite::Connection;
@@ -196,7 +196,7 @@ fn a_running_trial_is_not_deleted() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
-    let error = history.delete(&trial.id, &|_| Activity::Running).expect_err("refused");
+    let error = history.delete(&trial.id, &|_| TrialActivity::Running).expect_err("refused");
     assert!(error.source.to_string().contains("r-1 is running"), "{}", error.source);
 }
 

@@ -4,7 +4,7 @@ use crate::support::*;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StepId, StopReason};
 use dtrain_recipes::model::ForeignCommand;
 use dtrain_recipes::{Framework, Model};
-use dtrain_runner::ledger::{Activity, Filter, Pagination, Sort, TrialStatus};
+use dtrain_runner::ledger::{Filter, Pagination, Sort, TrialActivity, TrialStatus};
 use dtrain_runner::{AttemptEnd, Fact, History, Ledger, MetricPoint, TrialUpdate, Verdict};
 use proptest::prelude::*;
 use rusqlite::Connection;
@@ -162,21 +162,21 @@ fn a_status_is_never_taken_on_trust() {
     let (mut history, trial) = with_trial(&path);
     let status =
         |history: &History, activity| history.trial(&trial.id, &|_| activity).expect("read").row.status;
-    assert_eq!(status(&history, Activity::Running), TrialStatus::Created);
+    assert_eq!(status(&history, TrialActivity::Running), TrialStatus::Created);
     history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
     let live = [
-        (Activity::Running, TrialStatus::Running),
-        (Activity::Waiting, TrialStatus::Waiting),
-        (Activity::Unattended, TrialStatus::Unattended),
-        (Activity::None, TrialStatus::Lost),
+        (TrialActivity::Running, TrialStatus::Running),
+        (TrialActivity::Waiting, TrialStatus::Waiting),
+        (TrialActivity::Unattended, TrialStatus::Unattended),
+        (TrialActivity::None, TrialStatus::Lost),
     ];
     live.into_iter().for_each(|(activity, expected)| assert_eq!(status(&history, activity), expected));
 
-    assert!(history.mark_lost_attempts(&|_| Activity::Running).expect("looked").is_empty());
+    assert!(history.mark_lost_attempts(&|_| TrialActivity::Running).expect("looked").is_empty());
     assert_eq!(history.mark_lost_attempts(&nobody).expect("looked"), std::slice::from_ref(&trial.id));
     assert!(history.mark_lost_attempts(&nobody).expect("looked").is_empty(), "told once");
     assert_eq!(history.trial(&trial.id, &nobody).expect("read").attempts.len(), 1);
-    assert_eq!(status(&history, Activity::None), TrialStatus::Lost);
+    assert_eq!(status(&history, TrialActivity::None), TrialStatus::Lost);
 
     let verdicts = [
         (Verdict::OutOfMemory, TrialStatus::OutOfMemory),
@@ -185,9 +185,9 @@ fn a_status_is_never_taken_on_trust() {
     ];
     for (verdict, expected) in verdicts {
         history.record(&trial.id, &facts(vec![Fact::TrialEnded { verdict }])).expect("kept");
-        assert_eq!(status(&history, Activity::Running), expected);
+        assert_eq!(status(&history, TrialActivity::Running), expected);
         history.record(&trial.id, &facts(vec![Fact::Resumed])).expect("kept");
-        assert_eq!(status(&history, Activity::Running), TrialStatus::Running);
+        assert_eq!(status(&history, TrialActivity::Running), TrialStatus::Running);
     }
 }
 

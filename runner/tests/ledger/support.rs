@@ -5,7 +5,9 @@ use dtrain_protocol::{
     TrialId,
 };
 use dtrain_recipes::Recipe;
-use dtrain_runner::ledger::{Activity, ExpectedPerformance, NewTrial, TrialName, ValueSource, host_digest};
+use dtrain_runner::ledger::{
+    ExpectedPerformance, NewTrial, TrialActivity, TrialName, ValueSource, host_digest,
+};
 use dtrain_runner::provenance::{GitState, Provenance};
 use dtrain_runner::{AttemptEnd, Fact, History, TrialUpdate};
 use rusqlite::Connection;
@@ -122,8 +124,8 @@ pub(crate) fn losses(history: &History, trial: &TrialId) -> Vec<(u64, f64)> {
     samples.into_iter().map(|sample| (sample.step, sample.value)).collect()
 }
 
-pub(crate) fn nobody(_: &TrialId) -> Activity {
-    Activity::None
+pub(crate) fn nobody(_: &TrialId) -> TrialActivity {
+    TrialActivity::None
 }
 
 /// Copies the only trial of a history until there are `trials`, inside the database: as many durable commits

@@ -18,8 +18,8 @@ mod models;
 
 use dtrain_planner::{Candidate, Plan, RankedCandidate};
 use dtrain_protocol::{Arrangement, Layout, Rank};
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::{TestEnv, root};
 use measured::{Better, Row};
 use models::{Subject, subjects};
@@ -268,7 +268,7 @@ fn trained(house: &TestEnv, plan: &Path) -> (f64, f64) {
     let steps = history.series(&trial, "step_seconds", Rank(0)).expect("its steps");
     #[expect(clippy::cast_precision_loss, reason = "some thousands")]
     let mean = steps.iter().map(|step| step.value).sum::<f64>() / steps.len() as f64;
-    let trial = history.trial(&trial, &|_| Activity::None).expect("it is there");
+    let trial = history.trial(&trial, &|_| TrialActivity::None).expect("it is there");
     (trial.row.step_seconds.expect("steps were timed"), mean)
 }
 

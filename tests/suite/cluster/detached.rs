@@ -4,7 +4,7 @@ use crate::cluster::train::nothing_is_left;
 use crate::lab::Lab;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::LedgerError;
-use dtrain_runner::ledger::{Activity, History, MetricSample, TrialDetails, TrialStatus};
+use dtrain_runner::ledger::{History, MetricSample, TrialActivity, TrialDetails, TrialStatus};
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
 use std::fs;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ impl<'a> Detached<'a> {
     }
 
     pub(super) fn details(&self) -> TrialDetails {
-        read(self.lab, |history| history.trial(&self.trial, &|_| Activity::Running))
+        read(self.lab, |history| history.trial(&self.trial, &|_| TrialActivity::Running))
     }
 
     pub(super) fn series(&self, key: &str) -> Vec<MetricSample> {

@@ -2,8 +2,8 @@
 
 use super::{Device, STEPS, words};
 use dtrain_protocol::Failure;
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_runner::{AttemptEnd, Ledger, Verdict};
 use dtrain_tests::TestEnv;
 
@@ -28,7 +28,7 @@ fn a_gpu_without_memory_ends_the_trial_at_the_first_time() {
     assert!(said.contains("ran out of memory") && said.contains("layout.micro_batch"), "{said}");
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
-    let trial = history.trial(&id, &|_| Activity::None).expect("it is readable");
+    let trial = history.trial(&id, &|_| TrialActivity::None).expect("it is readable");
     assert_eq!(trial.verdict, Some(Verdict::OutOfMemory));
     let [attempt] = trial.attempts.as_slice() else {
         panic!("it is tried once: {:?}", trial.attempts);

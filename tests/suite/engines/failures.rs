@@ -1,8 +1,8 @@
 //! Failures of an engine, each provoked once: in place of a step, a stand-in raises what PyTorch raises.
 
 use super::{Form, env, python};
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::TestEnv;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -77,8 +77,9 @@ fn each_failure_of_an_engine_is_named_with_what_to_do_and_not_repeated_in_vain()
             assert!(words.contains(said), "{said:?} after {raises}: {words}");
         }
         let history = History::open_read_only(&env.history()).expect("a history");
-        let trial =
-            history.trial(&history.find("last").expect("a trial"), &|_| Activity::None).expect("a trial");
+        let trial = history
+            .trial(&history.find("last").expect("a trial"), &|_| TrialActivity::None)
+            .expect("a trial");
         assert!(attempts.contains(&trial.attempts.len()), "{} attempts after {raises}", trial.attempts.len());
     }
 }

@@ -4,8 +4,8 @@ use super::{ENGINES, Form, RECIPE, STEPS, assert_near, corpus, interpreter, loss
 use crate::cluster::train::{Run, nothing_is_left};
 use crate::lab::{Lab, Options};
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::TestEnv;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -117,7 +117,7 @@ fn recorded(lab: &Lab) -> (Vec<f64>, usize) {
     let history = History::open_read_only(&copy.path().join("history.db")).expect("a history");
     let trial = history.find("last").expect("a trial");
     let losses = history.series(&trial, "loss", Rank(0)).expect("losses");
-    let attempts = history.trial(&trial, &|_| Activity::None).expect("it is there").attempts.len();
+    let attempts = history.trial(&trial, &|_| TrialActivity::None).expect("it is there").attempts.len();
     (losses.iter().map(|point| point.value).collect(), attempts)
 }
 

@@ -4,8 +4,8 @@ mod chat;
 mod server;
 
 use crate::interop::{fixture, tokens};
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::TestEnv;
 use server::{Hub, Manners};
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ impl User {
     fn model(&self) -> Option<String> {
         let history = History::open_read_only(&self.0.history()).expect("a history");
         let id = history.find("last").expect("a trial");
-        let trial = history.trial(&id, &|_| Activity::None).expect("a trial");
+        let trial = history.trial(&id, &|_| TrialActivity::None).expect("a trial");
         assert!(!format!("{:?}", trial.provenance).contains(TOKEN), "a token is recorded nowhere");
         trial.provenance.environment.get("weights.model").cloned()
     }

@@ -2,8 +2,8 @@
 
 mod farm;
 
-use dtrain_runner::ledger::Activity;
 use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::TrialActivity;
 use dtrain_tests::{SHORT_STEPS, SHORT_TRAINING, TestEnv, numbered_lines};
 pub(crate) use farm::Farm;
 use std::fs;
@@ -75,7 +75,7 @@ impl User {
     fn has_all_steps(&self, name: &str, attempts: RangeInclusive<usize>) {
         let history = History::open_read_only(&self.house.history()).expect("a history");
         let trial =
-            history.trial(&history.find(name).expect("a trial"), &|_| Activity::None).expect("a trial");
+            history.trial(&history.find(name).expect("a trial"), &|_| TrialActivity::None).expect("a trial");
         assert_eq!((trial.row.step, trial.row.status.to_string().as_str()), (SHORT_STEPS, "completed"));
         assert!(attempts.contains(&trial.attempts.len()), "{} attempts", trial.attempts.len());
         assert_eq!(

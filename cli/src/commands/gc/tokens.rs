@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::trials::{history_failure, plan_of_trial, recipe_of_trial};
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_recipes::{Data, DataFormat, Tokenizer};
-use dtrain_runner::ledger::{Activity, Filter, History, Pagination, Sort, TrialDetails};
+use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialActivity, TrialDetails};
 use dtrain_runner::store::{Garbage, Kind};
 use dtrain_worker::data::{all_cached, cached};
 use std::collections::BTreeSet;
@@ -27,10 +27,11 @@ pub(super) fn leftovers(
     }
     let (mut needed, mut seen) = (BTreeSet::new(), Vec::new());
     let rows = history
-        .trials(&Filter::default(), &Sort::Newest, Pagination::default(), &|_| Activity::None)
+        .trials(&Filter::default(), &Sort::Newest, Pagination::default(), &|_| TrialActivity::None)
         .map_err(|error| history_failure(&error))?;
     for row in rows {
-        let trial = history.trial(&row.id, &|_| Activity::None).map_err(|error| history_failure(&error))?;
+        let trial =
+            history.trial(&row.id, &|_| TrialActivity::None).map_err(|error| history_failure(&error))?;
         let reading = match reading(&trial) {
             Ok(reading) => reading.filter(|reading| !seen.contains(reading)),
             Err(failure) => return Ok(Err(failure.in_one_line())),

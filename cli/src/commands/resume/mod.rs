@@ -15,7 +15,7 @@ use dtrain_recipes::{LauncherKind, Model};
 use dtrain_runner::DriveError;
 use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::control_protocol::STOP_GRACE_PERIOD;
-use dtrain_runner::ledger::Activity;
+use dtrain_runner::ledger::TrialActivity;
 
 /// Continues a trial; with other settings or data, starts a new trial from it.
 pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CommandResult {
@@ -39,7 +39,7 @@ pub(crate) fn attach(context: &Context, args: &RunningArgs) -> CommandResult {
     };
     let id = trials::find(&history, &name)?;
     if let Some(job) = slurm_job::job_of_trial(context, &id) {
-        if trials::activity(context, &id) == Activity::None {
+        if trials::activity(context, &id) == TrialActivity::None {
             return Err(CommandError::new(ExitReason::Usage, format!("job {job} of {name} has ended"))
                 .hint(format!("`dtrain resume {name}` continues from its newest checkpoint")));
         }
