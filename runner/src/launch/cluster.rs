@@ -11,6 +11,7 @@ mod host_pool;
 use super::cancellation::CancellationToken;
 use super::claim_poll::ClaimPoll;
 use super::fencing::Fencing;
+use super::fencing_rules;
 use super::host_list::HostList;
 use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
@@ -150,7 +151,7 @@ impl ClusterLauncher {
 
     /// Returns the hosts that fencing leaves alone: those of the newest attempt, unless it was given up.
     fn spared(&self) -> &[usize] {
-        if self.given_up.is_some() { &[] } else { &self.active }
+        fencing_rules::spared(&self.active, self.given_up.is_some())
     }
 
     fn fences(&self) -> HostList {

@@ -1,6 +1,7 @@
 //! Hosts outside the attempt: agents of older attempts are killed there once they answer, and those that keep answering
 //! may take part again.
 
+use super::fencing_rules::hosts_to_ask;
 use super::host_query::{HostQuery, PolledHost};
 use super::{FencedAgent, IdleHost};
 use dtrain_protocol::{AttemptId, TrialId};
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Time between two rounds of questions to hosts outside the attempt.
-const ASK_EVERY: Duration = Duration::from_secs(3);
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(3);
 
 /// State of the fencing of a trial's hosts: the questions asked and answered.
 #[derive(Default)]
@@ -36,9 +37,8 @@ impl Fencing {
         self.asked_at = Some(Instant::now());
         self.answers_since.retain(|host, _| !active.contains(host));
         self.were_away.retain(|host| !active.contains(host));
-        let is_due =
-            |host: &usize| !active.contains(host) && self.asked.iter().all(|(asked, _)| asked != host);
-        let due: Vec<usize> = (0..hosts.len()).filter(is_due).collect();
+        let mut due = hosts_to_ask(hosts.len(), active);
+        due.retain(|host| self.asked.iter().all(|(asked, _)| asked != host));
         for host in due {
             let trial = trial.clone();
             let question = hosts[host].ask(move |host| host.fence(&trial, attempt));

@@ -16,7 +16,7 @@ use dtrain_runner::launch::{
 use dtrain_runner::process::Process;
 use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{Drive, DriveOutcome, Fact, History, LaunchContext, TrialEvent, Verdict, driver};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ impl HostPool for Fleet {
         Vec::new()
     }
 
-    fn fence_lost(&mut self, _: AttemptId, _: &BTreeSet<String>) -> FencingReport {
+    fn fence_lost(&mut self, _: AttemptId, _: &BTreeMap<String, AttemptId>) -> FencingReport {
         FencingReport::default()
     }
 

@@ -2,6 +2,7 @@
 
 use super::bugs::{follower_effects, leader_effects};
 use super::disk::State;
+use super::fencing::name_of;
 use super::grid::AttemptOnMachine;
 use super::network::FollowerConnection;
 use super::ranks::{RankActor, assignment};
@@ -26,7 +27,7 @@ const WORK: u64 = 100;
 
 /// The simulated agent of an attempt on one machine.
 pub(super) struct Agent {
-    began: u64,
+    pub(super) began: u64,
     pub(super) follower: Follower,
     leader: Option<Leader>,
     /// The machine of each host of the attempt, if this agent leads.
@@ -93,7 +94,7 @@ impl World<'_> {
             self.agents.insert((attempt, *machine), agent);
         }
         let hosts = (0u32..).zip(machines).map(|(host, (machine, ranks))| {
-            let name = format!("node{machine}");
+            let name = name_of(*machine);
             let peer = PeerAddress { host, name, address: address_of(*machine, 0) };
             (host, HostState::new(peer, ranks.clone(), Millis(0)))
         });

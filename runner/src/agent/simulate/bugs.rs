@@ -49,11 +49,12 @@ pub(super) enum Bug {
     StepForgotten,
     TombstoneIgnored,
     ReturnedNotEnded,
+    FencedOnlyWhileConnected,
 }
 
 impl Bug {
     /// All deliberate bugs.
-    pub(super) const ALL: [Self; 37] = [
+    pub(super) const ALL: [Self; 38] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
         Self::CommitForgotten,
@@ -91,6 +92,7 @@ impl Bug {
         Self::StepForgotten,
         Self::TombstoneIgnored,
         Self::ReturnedNotEnded,
+        Self::FencedOnlyWhileConnected,
     ];
 }
 

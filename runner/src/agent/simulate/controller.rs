@@ -52,7 +52,12 @@ pub(super) struct Controller {
     pub(super) unread: BTreeSet<AttemptId>,
     /// Attempts that were given up after their leader was unreachable for too long: the leader may be alive.
     pub(super) given_up: BTreeSet<AttemptId>,
+    /// Time at which returned hosts were last asked to end older attempts.
     pub(super) fenced_at: u64,
+    /// The attempt whose agent the controller is connected to.
+    pub(super) connected: Option<AttemptId>,
+    /// True if the controller gave the leader's host of the newest attempt up.
+    pub(super) has_given_up: bool,
     pub(super) unreachable_since: Option<u64>,
     /// Time at which the controller's clock began.
     began: u64,
@@ -73,6 +78,8 @@ impl Controller {
             unread: BTreeSet::new(),
             given_up: BTreeSet::new(),
             fenced_at: 0,
+            connected: None,
+            has_given_up: false,
             unreachable_since: None,
             began: 0,
         }
@@ -140,6 +147,7 @@ impl World<'_> {
         (self.controller.read, self.controller.began) = (0, self.now);
         self.controller.owed.clear();
         self.controller.answers.clear();
+        (self.controller.connected, self.controller.has_given_up) = (None, false);
         // The restarted controller resumes the trial.
         self.controller.owed.push_back(TrialInput::Resume);
         effects
@@ -165,7 +173,8 @@ impl World<'_> {
                     }
                 }
             }
-            TrialEffect::WakeAt(_) | TrialEffect::Done { .. } => {}
+            TrialEffect::Done { .. } => self.fence_lost(),
+            TrialEffect::WakeAt(_) => {}
         }
     }
 
@@ -209,6 +218,7 @@ impl World<'_> {
         let machines: Vec<usize> = (0..self.setup.machines).filter(reachable).take(self.setup.most).collect();
         self.controller.read = 0;
         self.controller.unreachable_since = None;
+        self.controller.connected = None;
         if machines.is_empty() {
             self.reached.note("no machine answers");
             let failure = Failure::Infrastructure { host: None, detail: "no host answers".into() };
@@ -224,6 +234,7 @@ impl World<'_> {
         let step = if self.has(Bug::StepForgotten) && step > 0 { step + 1 } else { step };
         self.training.insert(attempt, AttemptTraining::new(&placed, step, learned));
         self.controller.launched.insert(attempt, machines);
+        self.controller.has_given_up = false;
         let draw = self.draw(12);
         if draw < 2 {
             // The request is delayed, or duplicated.

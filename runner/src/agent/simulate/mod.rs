@@ -16,6 +16,7 @@ mod cost;
 mod cost_table;
 mod disk;
 mod faults;
+mod fencing;
 mod fetch;
 mod grid;
 mod mirror;
@@ -157,6 +158,9 @@ fn run(seed: u64, setup: Setup, reached: &mut Coverage) -> Result<RunCost, Strin
             world.strike();
         }
         world.beat();
+    }
+    if seed % 5 == 1 {
+        world.end_amid_faults();
     }
     world.make_peace();
     if seed.is_multiple_of(3) {

@@ -1,22 +1,20 @@
 //! Fencing: hosts that were lost and come back run nothing of the attempts that went on without them.
 
-use super::{TrialController, lost_by};
+use super::TrialController;
 use crate::driver::DriveError;
-use crate::fact::Fact;
-use crate::launch::{FencedAgent, FencingReport};
+use crate::launch::{FencedAgent, FencingReport, KnownAttempts, lost_hosts};
 use crate::trial_event::ControllerStatus;
-use dtrain_protocol::{AttemptId, Failure};
-use std::collections::BTreeSet;
+use dtrain_protocol::AttemptId;
 
 impl TrialController<'_> {
-    /// Returns the attempt before which no attempt may be alive; `None` while that is unknown, because the open attempt
-    /// is being looked for.
+    /// Returns the attempt before which no attempt may be alive, if known.
     fn oldest_alive(&self) -> Option<AttemptId> {
-        match (&self.link, self.machine.open_attempt()) {
-            (Some(link), _) => Some(link.attempt),
-            (None, Some(_)) => None,
-            (None, None) => Some(AttemptId(self.machine.attempt().0 + 1)),
-        }
+        let known = KnownAttempts {
+            connected: self.link.as_ref().map(|link| link.attempt),
+            open: self.machine.open_attempt(),
+            newest: self.machine.attempt(),
+        };
+        known.oldest_alive()
     }
 
     /// Ends older attempts on hosts that were lost and came back. Does not wait for hosts.
@@ -34,8 +32,7 @@ impl TrialController<'_> {
     /// answer. To be called when all facts are stored.
     pub(super) fn fence_lost(&mut self) -> Result<(), DriveError> {
         let Some(before) = self.oldest_alive() else { return Ok(()) };
-        let lost: BTreeSet<String> =
-            self.drive.ledger.facts(self.drive.trial)?.iter().filter_map(lost_host).collect();
+        let lost = lost_hosts(&self.drive.ledger.facts(self.drive.trial)?);
         if lost.is_empty() {
             return Ok(());
         }
@@ -49,13 +46,5 @@ impl TrialController<'_> {
             self.show(ControllerStatus::Unfenced { host })?;
         }
         Ok(())
-    }
-}
-
-/// Returns the host whose loss ended an attempt, if `fact` records such an end.
-fn lost_host(fact: &Fact) -> Option<String> {
-    match lost_by(fact)? {
-        Failure::HostLost { host, .. } => Some(host),
-        _ => None,
     }
 }

@@ -1,12 +1,14 @@
 //! The hosts of a cluster as a pool: which of them answer, what they still run, and who claims the trial on them.
 
+use super::super::fencing_rules;
+use super::super::host_query::HostQuery;
 use super::super::relay::RemoteHost;
 use super::super::timeouts::{ANSWER_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
 use super::super::{AvailableHosts, FencedAgent, FencingReport, HostPool, IdleHost};
 use super::{ClusterLauncher, PolledHost};
 use crate::controller_claim::ControllerClaim;
 use dtrain_protocol::AttemptId;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 
 impl HostPool for ClusterLauncher {
@@ -70,20 +72,17 @@ impl HostPool for ClusterLauncher {
         self.fencing.take_fenced(&self.hosts)
     }
 
-    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport {
-        let spared = self.spared();
-        let is_asked = |host: &usize| !spared.contains(host) && lost.contains(self.name(*host));
-        let asked: Vec<usize> = (0..self.hosts.len()).filter(is_asked).collect();
-        let trial = self.trial.clone();
-        let answers = self.ask_all(&asked, ANSWER_TIMEOUT, move |host| host.fence(&trial, before));
+    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeMap<String, AttemptId>) -> FencingReport {
+        let names = self.hosts.iter().map(|host| host.name.as_str());
+        let ask = |(host, before): (usize, AttemptId)| {
+            let trial = self.trial.clone();
+            (host, self.hosts[host].ask(move |host| host.fence(&trial, before)))
+        };
+        let asked = fencing_rules::hosts_to_ask_at_end(names, &self.active, before, lost);
+        let asked: Vec<(usize, HostQuery<_>)> = asked.into_iter().map(ask).collect();
         let mut report = FencingReport::default();
-        for (host, answer) in asked.into_iter().zip(answers) {
-            let host = self.name(host).to_owned();
-            match answer {
-                Ok(None) => {}
-                Ok(Some(attempt)) => report.fenced.push(FencedAgent { host, attempt }),
-                Err(_) => report.unanswered.push(host),
-            }
+        for (host, question) in asked {
+            report.add(self.name(host).to_owned(), question.answer(ANSWER_TIMEOUT));
         }
         report
     }
