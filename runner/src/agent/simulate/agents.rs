@@ -74,6 +74,13 @@ impl World<'_> {
         // The launching controller knows that earlier attempts are over.
         let launched: BTreeSet<usize> = machines.iter().map(|(machine, _)| *machine).collect();
         self.agents.retain(|(of, on)| of >= attempt || !launched.contains(&on));
+        let own = machines[0].0;
+        self.places[own].disk.spools.entry(attempt).or_default();
+        if let Some(reason) = self.unreached(machines) {
+            // The followers have no ranks yet, and end without a leader.
+            self.reached.note("leader cannot connect");
+            return self.refused(attempt, own, reason);
+        }
         for (index, (machine, ranks)) in machines.iter().enumerate() {
             let is_remote = index > 0;
             let settings = follower::HostConfig { ranks: ranks.clone(), resume: resume.clone(), is_remote };
@@ -110,8 +117,6 @@ impl World<'_> {
         };
         let now = ClockReading { moment: Millis(0), wall_ms: EPOCH_MS + self.now };
         let (leader, effects) = Leader::begin(settings, hosts.collect(), false, now);
-        let own = machines[0].0;
-        self.places[own].disk.spools.entry(attempt).or_default();
         for (host, (machine, _)) in (0u32..).zip(machines).skip(1) {
             self.connections.insert((attempt, *machine), FollowerConnection::new(own, host, self.now));
             self.tell_follower(attempt, *machine, follower::HostInput::LeaderConnected);
@@ -148,7 +153,7 @@ impl World<'_> {
                     }
                 }
                 AttemptEffect::Note(_) => {}
-                AttemptEffect::Announce => self.reached.note("launched"),
+                AttemptEffect::Announce => self.launched(attempt, machine),
                 AttemptEffect::Refuse(reason) => {
                     self.refused(attempt, machine, reason);
                     self.close(attempt, machine);
@@ -361,6 +366,7 @@ impl World<'_> {
         let all: Vec<(AttemptId, usize)> = self.agents.keys().collect();
         if let Some(key) = (!all.is_empty()).then(|| all[self.draw(all.len() as u64) as usize]) {
             self.reached.note("agent killed");
+            self.note_fault([key.1], self.now);
             self.agents.remove(&key);
         }
     }

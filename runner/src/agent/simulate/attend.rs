@@ -2,6 +2,7 @@
 
 use super::World;
 use super::bugs::Bug;
+use super::controller::Controller;
 use super::fencing::name_of;
 use super::network::Endpoint;
 use crate::control_protocol::LaunchError;
@@ -94,7 +95,7 @@ impl World<'_> {
                     self.may_refuse(attempt, &folder, &detail);
                     Failure::CorruptCheckpoint { folder, detail }
                 }
-                other => Failure::Infrastructure { host: None, detail: other.to_string() },
+                other => self.launch_failure(other, machine),
             };
             self.tell(TrialInput::LaunchFailed { attempt, failure });
         }
@@ -118,7 +119,7 @@ impl World<'_> {
                 let read = self.controller.read;
                 let kept = self.controller.kept.entry(open).or_default();
                 *kept = (*kept).max(read);
-                if let Some(input) = input_of(record) {
+                if let Some(input) = self.controller.input_of(record) {
                     self.tell(input);
                 }
                 if self.controller.machine.open_attempt() != Some(open) {
@@ -155,14 +156,23 @@ impl World<'_> {
     }
 }
 
-/// Returns the state machine's input for a spool record.
-pub(super) fn input_of(record: SpoolRecord) -> Option<TrialInput> {
-    Some(match record {
-        SpoolRecord::Began { attempt, ranks } => TrialInput::Began { attempt, ranks },
-        SpoolRecord::Event(stamped) => TrialInput::Event(stamped),
-        SpoolRecord::Committed { attempt, step, folder } => TrialInput::Committed { attempt, step, folder },
-        SpoolRecord::CommitFailed { attempt, step, .. } => TrialInput::CommitFailed { attempt, step },
-        SpoolRecord::Over { attempt, ended } => TrialInput::Over { attempt, ended },
-        SpoolRecord::TargetReached { .. } | SpoolRecord::Unreadable { .. } => return None,
-    })
+impl Controller {
+    /// Returns the state machine's input for a record of the open attempt's spool, and remembers a failure in it.
+    pub(super) fn input_of(&mut self, record: SpoolRecord) -> Option<TrialInput> {
+        Some(match record {
+            SpoolRecord::Began { attempt, ranks } => TrialInput::Began { attempt, ranks },
+            SpoolRecord::Event(stamped) => {
+                self.reports.observe(&stamped);
+                TrialInput::Event(stamped)
+            }
+            SpoolRecord::Committed { attempt, step, folder } => {
+                TrialInput::Committed { attempt, step, folder }
+            }
+            SpoolRecord::CommitFailed { attempt, step, .. } => TrialInput::CommitFailed { attempt, step },
+            SpoolRecord::Over { attempt, ended } => {
+                TrialInput::Over { attempt, ended: self.reports.with_leader(ended) }
+            }
+            SpoolRecord::TargetReached { .. } | SpoolRecord::Unreadable { .. } => return None,
+        })
+    }
 }

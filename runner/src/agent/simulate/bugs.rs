@@ -50,11 +50,13 @@ pub(super) enum Bug {
     TombstoneIgnored,
     ReturnedNotEnded,
     FencedOnlyWhileConnected,
+    OnlyLostFencedAtEnd,
+    ReporterBlamed,
 }
 
 impl Bug {
     /// All deliberate bugs.
-    pub(super) const ALL: [Self; 38] = [
+    pub(super) const ALL: [Self; 40] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
         Self::CommitForgotten,
@@ -93,6 +95,8 @@ impl Bug {
         Self::TombstoneIgnored,
         Self::ReturnedNotEnded,
         Self::FencedOnlyWhileConnected,
+        Self::OnlyLostFencedAtEnd,
+        Self::ReporterBlamed,
     ];
 }
 

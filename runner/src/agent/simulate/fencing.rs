@@ -4,9 +4,7 @@
 use super::World;
 use super::bugs::Bug;
 use super::network::Endpoint;
-use crate::launch::{
-    ASK_EVERY, FencingReport, KnownAttempts, hosts_to_ask, hosts_to_ask_at_end, lost_hosts, spared,
-};
+use crate::launch::{ASK_EVERY, FencingReport, KnownAttempts, TrialEnd, hosts_to_ask, lost_hosts, spared};
 use dtrain_protocol::AttemptId;
 
 impl World<'_> {
@@ -47,24 +45,40 @@ impl World<'_> {
         }
     }
 
-    /// Ends what lost hosts still run, at the end of the trial, and notes who does not answer.
-    pub(super) fn fence_lost(&mut self) {
+    /// Ends what hosts still run, at the end of the trial, and notes who does not answer.
+    pub(super) fn fence_at_end(&mut self) {
         self.controller.connected = None;
         let mut report = FencingReport::default();
-        if let Some(before) = self.oldest_alive()
-            && !self.has(Bug::FencedOnlyWhileConnected)
-        {
+        if !self.has(Bug::FencedOnlyWhileConnected) {
             let names: Vec<String> = (0..self.setup.machines).map(name_of).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let lost = lost_hosts(&self.controller.ledger);
-            let names_of_all = names.iter().map(String::as_str);
-            for (machine, before) in hosts_to_ask_at_end(names_of_all, self.active(), before, &lost) {
-                report.add(names[machine].clone(), self.end_before(machine, before));
+            let end = TrialEnd { last: self.controller.machine.attempt(), lost };
+            let mut asked = self.controller.hosts.to_ask_at_end(&names, &self.spared(), &end);
+            if self.has(Bug::OnlyLostFencedAtEnd) {
+                asked.retain(|(machine, _)| end.lost.contains_key(names[*machine]));
+            }
+            for (machine, before) in asked {
+                report.add(names[machine].to_owned(), self.end_before(machine, before));
             }
         }
         if !report.unanswered.is_empty() {
             self.reached.note("named as not fenced");
         }
         self.held.ended = Some((self.now, report.unanswered));
+    }
+
+    /// Notes that an attempt was launched on all its machines, if the controller hears of it.
+    pub(super) fn launched(&mut self, attempt: AttemptId, leader: usize) {
+        self.reached.note("launched");
+        if self.controller.machine.open_attempt() == Some(attempt)
+            && self.now >= self.controller.away_until
+            && self.talk(Endpoint::Controller, Endpoint::Machine(leader))
+        {
+            for machine in self.controller.launched.get(&attempt).into_iter().flatten() {
+                self.controller.hosts.answered(&name_of(*machine), attempt);
+            }
+        }
     }
 
     /// Asks a machine to end attempts before `before`; returns the one that it ended. `Err` if it does not answer.
@@ -78,6 +92,7 @@ impl World<'_> {
             self.reached.note("came back and was ended");
             self.agents.remove(cell);
         }
+        self.controller.hosts.answered(&name_of(machine), before);
         Ok(over.last().map(|(attempt, _)| *attempt))
     }
 

@@ -10,6 +10,7 @@
 //! | NL-6 | an attempt that is over changes nothing, and ends | `returns`, `counts`,
 //! [`World::step`](super::World) |
 //! | NL-7 | ten minutes after the end, nothing is alive but on hosts that were named then | `left_alone` |
+//! | NL-8 | a strike names a host, or a pair with one, that had a fault | `attribute` |
 
 use super::disk::{CheckpointId, RankFileSet, State};
 use super::fencing::name_of as name_of_machine;

@@ -96,6 +96,8 @@ fn all_promises_hold_in_every_world() {
         "late launch refused",
         "asked to stop once more",
         "slow link",
+        "strike",
+        "leader cannot connect",
         "found gone",
         "end",
     ] {

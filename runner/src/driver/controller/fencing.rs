@@ -2,7 +2,7 @@
 
 use super::TrialController;
 use crate::driver::DriveError;
-use crate::launch::{FencedAgent, FencingReport, KnownAttempts, lost_hosts};
+use crate::launch::{FencedAgent, FencingReport, KnownAttempts, TrialEnd, lost_hosts};
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::AttemptId;
 
@@ -28,16 +28,12 @@ impl TrialController<'_> {
         Ok(())
     }
 
-    /// Ends what the hosts that were lost in any attempt still run, before the trial ends, and names those that do not
-    /// answer. To be called when all facts are stored.
-    pub(super) fn fence_lost(&mut self) -> Result<(), DriveError> {
-        let Some(before) = self.oldest_alive() else { return Ok(()) };
+    /// Ends what hosts still run of attempts that are over, before the trial ends, and names those that do not answer. To
+    /// be called when all facts are stored.
+    pub(in crate::driver) fn fence_at_end(&mut self) -> Result<(), DriveError> {
         let lost = lost_hosts(&self.drive.ledger.facts(self.drive.trial)?);
-        if lost.is_empty() {
-            return Ok(());
-        }
-        let report =
-            self.with_launcher(|launcher| launcher.pool().map(|pool| pool.fence_lost(before, &lost)))?;
+        let end = TrialEnd { last: self.machine.attempt(), lost };
+        let report = self.with_launcher(|launcher| launcher.pool().map(|pool| pool.fence_at_end(&end)))?;
         let FencingReport { fenced, unanswered } = report.unwrap_or_default();
         for FencedAgent { host, attempt } in fenced {
             self.show(ControllerStatus::Fenced { host, attempt })?;
