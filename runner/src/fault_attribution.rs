@@ -106,6 +106,15 @@ pub(crate) fn launch_failure(not_launched: &LaunchError) -> Failure {
     }
 }
 
+/// Returns the failure of a host that can fetch a file from none of its `holders`. The fault is that of the only holder;
+/// with several of them it is that of the host.
+pub(crate) fn unfetched(holders: &[PeerAddress], reason: String) -> LaunchError {
+    match holders {
+        [only] => LaunchError::OnHost { host: only.name.clone(), reason },
+        _ => LaunchError::Other(reason),
+    }
+}
+
 /// Returns the failure of a launch whose leader cannot reach these of the `needed` hosts. The fault is theirs, unless the
 /// leader reaches none of several.
 pub(crate) fn unreached_hosts(
@@ -184,6 +193,14 @@ mod tests {
         assert_eq!(reports(&[]).strike_for(&lost, true, 7), None, "the user stops it");
         let memory = Failure::OutOfMemory { detail: "8 GiB".into() };
         assert_eq!(held(&[(0, memory.clone())], &memory), None, "it would run out on any other");
+    }
+
+    #[test]
+    fn the_only_host_that_has_a_file_is_to_blame_if_it_does_not_give_it() {
+        let peer = |host: u32| PeerAddress { host, name: format!("node{host}"), address: String::new() };
+        let of_one = LaunchError::OnHost { host: "node1".into(), reason: "timed out".into() };
+        assert_eq!(unfetched(&[peer(1)], "timed out".into()), of_one);
+        assert_eq!(unfetched(&[peer(1), peer(2)], "both".into()), LaunchError::Other("both".into()));
     }
 
     #[test]

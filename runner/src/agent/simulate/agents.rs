@@ -10,7 +10,7 @@ use super::reports::{CHECKPOINTS, EPOCH_MS, address_of};
 use super::{KEEP, World};
 use crate::agent::follower::{self, Follower, HostTask};
 use crate::agent::leader::{self, AttemptEffect, ClockReading, HostState, LEADER_HOST, Leader};
-use crate::agent::messages::{FetchRefusal, FetchSummary, HostMessage, RankExit};
+use crate::agent::messages::{FetchSummary, HostMessage, RankExit};
 use crate::agent::peers::heartbeat::Heartbeat;
 use crate::checkpoints::retention;
 use crate::control_protocol::{LaunchError, PeerAddress};
@@ -270,7 +270,7 @@ impl World<'_> {
             HostTask::Fetch { folder, files, manifest } => {
                 let outcome = self
                     .fetch(machine, &folder, &files)
-                    .and_then(|()| room().map_err(|reason| FetchRefusal { reason, is_of_checkpoint: false }));
+                    .and_then(|()| room().map_err(|reason| LaunchError::Other(reason).into()));
                 if outcome.is_ok() {
                     self.finish(machine, &folder, Some(manifest), State::Committed);
                 }
@@ -281,7 +281,7 @@ impl World<'_> {
                     files.iter().filter(|(file, _)| keep.contains(&file.name)).cloned().collect();
                 let outcome = self
                     .fetch(machine, &folder, &kept)
-                    .and_then(|()| room().map_err(|reason| FetchRefusal { reason, is_of_checkpoint: false }))
+                    .and_then(|()| room().map_err(|reason| LaunchError::Other(reason).into()))
                     .and_then(|()| self.fetch_parts(machine, &folder, &files));
                 let is_here = self.places[machine].disk.named(&folder).is_some();
                 if outcome.is_ok() && !kept.is_empty() {
