@@ -196,11 +196,6 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Creates [`Self::Checkpoint`] or [`Self::Other`].
-    pub(crate) fn because(reason: String, is_of_checkpoint: bool) -> Self {
-        if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
-    }
-
     /// Creates a failure of `host`; removes its name from the start of the reason.
     pub(crate) fn because_of(host: &str, reason: &str) -> Self {
         let reason = reason.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);

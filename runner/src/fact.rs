@@ -50,6 +50,19 @@ pub enum Fact {
     Resumed,
 }
 
+impl Fact {
+    /// Returns the failure by which an attempt was lost or not launched, if the fact records that.
+    pub fn loss(&self) -> Option<&Failure> {
+        match self {
+            Self::AttemptEnded {
+                ended: AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure),
+                ..
+            } => Some(failure),
+            _ => None,
+        }
+    }
+}
+
 /// Result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -205,6 +205,12 @@ impl TrialFolder {
         self.0.join("fenced")
     }
 
+    /// Returns the path of the list of hosts that may run an attempt of the trial, one per line; see
+    /// [`crate::launch::HostList`].
+    pub fn unsettled_hosts(&self) -> PathBuf {
+        self.0.join("unsettled_hosts")
+    }
+
     /// Returns the path of the file that names the trial's last Slurm job.
     pub fn job(&self) -> PathBuf {
         self.0.join("job")

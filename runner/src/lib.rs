@@ -16,6 +16,7 @@ pub mod engine_environment;
 pub mod engine_package;
 pub mod export;
 pub mod fact;
+mod fault_attribution;
 pub mod files;
 pub mod home;
 pub mod host_monitor;

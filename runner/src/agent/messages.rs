@@ -1,7 +1,7 @@
 //! The messages between the leader and the agents of all hosts, its own host included.
 
 use super::foreign::Rendezvous;
-use crate::control_protocol::PeerAddress;
+use crate::control_protocol::{LaunchError, PeerAddress};
 use dtrain_protocol::{Event, FileEntry, Order, Rank, StepId};
 use dtrain_recipes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -231,6 +231,22 @@ pub(super) struct FetchRefusal {
     pub(super) reason: String,
     /// True if the checkpoint is damaged; otherwise it may be intact, but unavailable here now.
     pub(super) is_of_checkpoint: bool,
+    /// Name of the other host that is to blame, if one is.
+    pub(super) holder: Option<String>,
+}
+
+impl From<LaunchError> for FetchRefusal {
+    fn from(error: LaunchError) -> Self {
+        match error {
+            LaunchError::OnHost { host, reason } => {
+                Self { reason, is_of_checkpoint: false, holder: Some(host) }
+            }
+            LaunchError::Checkpoint(reason) => Self { reason, is_of_checkpoint: true, holder: None },
+            LaunchError::Other(reason) | LaunchError::Unknown(reason) => {
+                Self { reason, is_of_checkpoint: false, holder: None }
+            }
+        }
+    }
 }
 
 /// Exit of a rank's process.

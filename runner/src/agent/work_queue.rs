@@ -225,8 +225,7 @@ impl WorkContext {
 /// Logs a failed fetch, and returns the answer for the leader.
 fn log_refusal(error: LaunchError) -> FetchRefusal {
     log_line(&error.to_string());
-    let is_of_checkpoint = matches!(error, LaunchError::Checkpoint(_));
-    FetchRefusal { reason: error.to_string(), is_of_checkpoint }
+    error.into()
 }
 
 /// Lists the checkpoint `name` here: its manifest, if intact, and its complete files.

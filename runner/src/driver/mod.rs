@@ -203,6 +203,8 @@ pub fn supervise(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     let mut controller = TrialController::take_over(drive)?;
     controller.recover_open_attempt(true)?;
     if let Some(outcome) = controller.outcome() {
+        // The controller that recorded the end may have died before it asked the hosts.
+        controller.fence_at_end()?;
         return Ok(outcome);
     }
     if controller.is_idle() {

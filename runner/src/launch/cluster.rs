@@ -11,6 +11,7 @@ mod host_pool;
 use super::cancellation::CancellationToken;
 use super::claim_poll::ClaimPoll;
 use super::fencing::Fencing;
+use super::fencing_rules::{self, AttemptHosts};
 use super::host_list::HostList;
 use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
@@ -48,6 +49,8 @@ pub struct ClusterLauncher {
     /// The attempt whose leader was given up, with the reason.
     given_up: Option<(AttemptId, String)>,
     fencing: Fencing,
+    /// The hosts that may run attempts; the trial's folder has their names.
+    attempt_hosts: AttemptHosts,
     /// The claim of this controller, which all hosts share.
     claim: HeldClaim,
     claim_poll: ClaimPoll,
@@ -64,6 +67,8 @@ impl ClusterLauncher {
         let known = known.lines().filter_map(|known| hosts.iter().position(|host| host.name == known));
         let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
+        // If the file cannot be read, the history still names the hosts that were lost.
+        let unsettled = HostList::read(&folder.unsettled_hosts()).unwrap_or_default();
         let cancel = CancellationToken::default();
         let claim = HeldClaim::default();
         let hosts = hosts.into_iter().map(|host| PolledHost::new(host.claiming(&claim), &cancel)).collect();
@@ -77,6 +82,7 @@ impl ClusterLauncher {
             cancel,
             given_up: None,
             fencing: Fencing::default(),
+            attempt_hosts: AttemptHosts::restore(unsettled.names().map(str::to_owned)),
             claim,
             claim_poll: ClaimPoll::default(),
             workdir: None,
@@ -150,7 +156,7 @@ impl ClusterLauncher {
 
     /// Returns the hosts that fencing leaves alone: those of the newest attempt, unless it was given up.
     fn spared(&self) -> &[usize] {
-        if self.given_up.is_some() { &[] } else { &self.active }
+        fencing_rules::spared(&self.active, self.given_up.is_some())
     }
 
     fn fences(&self) -> HostList {
@@ -253,6 +259,7 @@ impl Launcher for ClusterLauncher {
         let ranks = ranks_by_host(order, self.usable.len())?;
         self.active = self.usable[..ranks.len()].to_vec();
         self.given_up = None;
+        self.launching(order.attempt)?;
         let lines: String = self.active.iter().map(|host| format!("{}\n", self.name(*host))).collect();
         let path = self.folder.remote_hosts_file();
         durable::atomic_write(&path, lines.as_bytes())
@@ -263,6 +270,9 @@ impl Launcher for ClusterLauncher {
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
         let put = self.put_checkpoint(order).and_then(|()| self.put_workdir(order));
         let led = put.and_then(|()| self.lead(order, &ranks, &lenders));
+        if led.is_ok() {
+            self.launched(order.attempt);
+        }
         if self.cancel.is_cancelled() && led.is_err() {
             return Err(self.abandon(order.attempt, &lenders));
         }

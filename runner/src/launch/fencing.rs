@@ -1,6 +1,7 @@
 //! Hosts outside the attempt: agents of older attempts are killed there once they answer, and those that keep answering
 //! may take part again.
 
+use super::fencing_rules::{AttemptHosts, hosts_to_ask};
 use super::host_query::{HostQuery, PolledHost};
 use super::{FencedAgent, IdleHost};
 use dtrain_protocol::{AttemptId, TrialId};
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Time between two rounds of questions to hosts outside the attempt.
-const ASK_EVERY: Duration = Duration::from_secs(3);
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(3);
 
 /// State of the fencing of a trial's hosts: the questions asked and answered.
 #[derive(Default)]
@@ -17,7 +18,8 @@ pub(super) struct Fencing {
     answers_since: BTreeMap<usize, Instant>,
     /// Indices of the hosts outside the attempt that once did not answer.
     were_away: BTreeSet<usize>,
-    asked: Vec<(usize, HostQuery<Option<AttemptId>>)>,
+    /// Each question with its host, and the attempt before which that ends all.
+    asked: Vec<(usize, AttemptId, HostQuery<Option<AttemptId>>)>,
     asked_at: Option<Instant>,
 }
 
@@ -36,13 +38,12 @@ impl Fencing {
         self.asked_at = Some(Instant::now());
         self.answers_since.retain(|host, _| !active.contains(host));
         self.were_away.retain(|host| !active.contains(host));
-        let is_due =
-            |host: &usize| !active.contains(host) && self.asked.iter().all(|(asked, _)| asked != host);
-        let due: Vec<usize> = (0..hosts.len()).filter(is_due).collect();
+        let mut due = hosts_to_ask(hosts.len(), active);
+        due.retain(|host| self.asked.iter().all(|(asked, ..)| asked != host));
         for host in due {
             let trial = trial.clone();
             let question = hosts[host].ask(move |host| host.fence(&trial, attempt));
-            self.asked.push((host, question));
+            self.asked.push((host, attempt, question));
         }
     }
 
@@ -56,16 +57,22 @@ impl Fencing {
         self.answers_since.iter().map(idle).collect()
     }
 
-    /// Returns the agents that were found and killed since the last call.
-    pub(super) fn take_fenced(&mut self, hosts: &[PolledHost]) -> Vec<FencedAgent> {
-        let mut found = Vec::new();
+    /// Returns the agents that were found and killed since the last call, and `true` if the stored names of `known`
+    /// changed by the answers.
+    pub(super) fn take_fenced(
+        &mut self,
+        hosts: &[PolledHost],
+        known: &mut AttemptHosts,
+    ) -> (Vec<FencedAgent>, bool) {
+        let (mut found, mut has_changed) = (Vec::new(), false);
         let Self { answers_since, were_away, asked, .. } = self;
-        asked.retain(|(host, question)| {
+        asked.retain(|(host, before, question)| {
             match question.try_answer() {
                 None => return true,
                 Some(Ok(ended)) => {
                     answers_since.entry(*host).or_insert_with(Instant::now);
                     let name = &hosts[*host].name;
+                    has_changed |= known.answered(name, *before);
                     found.extend(ended.map(|attempt| FencedAgent { host: name.clone(), attempt }));
                 }
                 Some(Err(_)) => {
@@ -75,6 +82,6 @@ impl Fencing {
             }
             false
         });
-        found
+        (found, has_changed)
     }
 }

@@ -1,4 +1,4 @@
-//! Lists of hosts that a user keeps with commands, each in a file.
+//! Lists of hosts, each in a file.
 
 use crate::durable;
 use crate::files;
@@ -7,7 +7,8 @@ use std::io;
 use std::path::Path;
 
 /// Names of hosts in a file, one per line: those that are fenced for a trial
-/// ([`crate::home::TrialFolder::fenced`]), or drained ([`crate::Home::drained`]).
+/// ([`crate::home::TrialFolder::fenced`]), drained ([`crate::Home::drained`]), or may run an attempt
+/// ([`crate::home::TrialFolder::unsettled_hosts`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostList(BTreeSet<String>);
 
@@ -35,7 +36,7 @@ impl HostList {
     pub fn add(path: &Path, host: &str) -> io::Result<bool> {
         let mut list = Self::read(path)?;
         let is_new = list.0.insert(host.to_owned());
-        list.write(path)?;
+        Self::write(path, list.names())?;
         Ok(is_new)
     }
 
@@ -43,12 +44,13 @@ impl HostList {
     pub fn remove(path: &Path, host: &str) -> io::Result<bool> {
         let mut list = Self::read(path)?;
         let was_there = list.0.remove(host);
-        list.write(path)?;
+        Self::write(path, list.names())?;
         Ok(was_there)
     }
 
-    fn write(&self, path: &Path) -> io::Result<()> {
-        let lines: String = self.0.iter().map(|host| format!("{host}\n")).collect();
+    /// Replaces the list at `path` durably.
+    pub(crate) fn write<'a>(path: &Path, names: impl Iterator<Item = &'a str>) -> io::Result<()> {
+        let lines: String = names.map(|host| format!("{host}\n")).collect();
         durable::atomic_write(path, lines.as_bytes())
     }
 }

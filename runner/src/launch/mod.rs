@@ -14,6 +14,7 @@ mod cancellation;
 mod claim_poll;
 mod cluster;
 mod fencing;
+mod fencing_rules;
 mod host_list;
 mod host_query;
 mod local;
@@ -25,6 +26,11 @@ mod timeouts;
 
 pub use cancellation::CancellationToken;
 pub use cluster::ClusterLauncher;
+#[cfg(test)]
+pub(crate) use fencing::ASK_EVERY;
+#[cfg(test)]
+pub(crate) use fencing_rules::{AttemptHosts, hosts_to_ask, spared};
+pub use fencing_rules::{KnownAttempts, TrialEnd, lost_hosts};
 pub use host_list::HostList;
 pub use local::LocalLauncher;
 
@@ -32,7 +38,6 @@ pub use crate::controller_claim::ControllerClaim;
 
 use crate::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_protocol::{AttemptId, StepId};
-use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -112,9 +117,9 @@ pub trait HostPool {
     /// Does not block.
     fn fence_returned(&mut self, before: AttemptId) -> Vec<FencedAgent>;
 
-    /// Asks the hosts in `lost`, at the end of a trial, to kill attempts before `before`. Waits a few seconds for hosts
+    /// Asks the hosts that may still run an attempt, at the end of a trial, to kill it. Waits a few seconds for hosts
     /// that do not answer.
-    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport;
+    fn fence_at_end(&mut self, end: &TrialEnd) -> FencingReport;
 
     /// Claims the trial for this process on the hosts that answer. The others get the claim with a later request.
     fn claim(&mut self);

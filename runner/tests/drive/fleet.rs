@@ -11,12 +11,11 @@ use dtrain_protocol::{
 use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{
     AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, CheckpointSearch, ConnectedAgent,
-    ControllerClaim, FencedAgent, FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable,
+    ControllerClaim, FencedAgent, FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable, TrialEnd,
 };
 use dtrain_runner::process::Process;
 use dtrain_runner::spool::SpoolRecord;
 use dtrain_runner::{Drive, DriveOutcome, Fact, History, LaunchContext, TrialEvent, Verdict, driver};
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -137,7 +136,7 @@ impl HostPool for Fleet {
         Vec::new()
     }
 
-    fn fence_lost(&mut self, _: AttemptId, _: &BTreeSet<String>) -> FencingReport {
+    fn fence_at_end(&mut self, _: &TrialEnd) -> FencingReport {
         FencingReport::default()
     }
 

@@ -236,7 +236,7 @@ fn what_a_host_does_not_give_or_gives_otherwise_comes_from_the_others() {
     assert!(matches!(error, LaunchError::Checkpoint(_)), "{words}");
     assert!(words.contains("rank-00002.safetensors at byte 4194304"), "{words}");
     let error = hosts.fetch(&one, std::slice::from_ref(&gone)).expect_err("no host is there");
-    assert!(matches!(error, LaunchError::Other(_)), "an outage says nothing of the checkpoint: {error}");
+    assert!(matches!(error, LaunchError::OnHost { .. }), "an outage says nothing of the checkpoint: {error}");
 }
 
 #[test]

@@ -71,6 +71,7 @@ impl Leader {
         let is_last = launch.awaited.is_empty();
         let (name, peer) = (self.hosts[&host].peer.name.clone(), self.hosts[&host].peer.clone());
         let refused = |reason: String| blame_host(host, &name, reason);
+        let hosts = &self.hosts;
         let failed = match (&mut launch.stage, message) {
             (LaunchStage::List { manifest, holders }, HostMessage::Listed { manifest: found, files }) => {
                 if manifest.is_none() {
@@ -86,11 +87,19 @@ impl Leader {
                     *all = all.and(&fetched);
                     None
                 }
-                Err(FetchRefusal { reason, is_of_checkpoint }) => Some(if is_of_checkpoint {
-                    LaunchError::Checkpoint(format!("{name}: {reason}"))
-                } else {
-                    refused(reason)
-                }),
+                Err(FetchRefusal { reason, is_of_checkpoint: true, .. }) => {
+                    Some(LaunchError::Checkpoint(format!("{name}: {reason}")))
+                }
+                Err(FetchRefusal { reason, holder, .. }) => {
+                    let holder =
+                        holder.and_then(|holder| hosts.iter().find(|(_, host)| host.peer.name == holder));
+                    Some(match holder {
+                        Some((host, holder)) => {
+                            blame_host(*host, &holder.peer.name, format!("{name}: {reason}"))
+                        }
+                        None => refused(reason),
+                    })
+                }
             },
             (LaunchStage::Reserve { addresses }, HostMessage::Reserved { addresses: found }) => match found {
                 Ok(found) => {

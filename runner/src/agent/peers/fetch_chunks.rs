@@ -5,6 +5,7 @@ use super::heartbeat::LoopCounters;
 use super::listener::PeerListener;
 use super::{ChunkRequest, Greeting, connect};
 use crate::control_protocol::{LaunchError, PeerAddress};
+use crate::fault_attribution::unfetched;
 use dtrain_protocol::{FileEntry, frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -85,7 +86,7 @@ impl ChunkFetcher<'_> {
                         .iter()
                         .filter_map(|peer| lost.get(&peer.host).map(String::as_str))
                         .collect();
-                    return Err(self.no_host_has(targets[file].entry, chunk, &reasons, is_of_checkpoint));
+                    return Err(self.no_host_has(&targets[file], chunk, &reasons, is_of_checkpoint));
                 };
                 let peer = able[usize::try_from(turn).unwrap_or(0)];
                 lists.entry(peer.host).or_insert_with(|| (peer, Vec::new())).1.push((file, chunk));
@@ -132,16 +133,17 @@ impl ChunkFetcher<'_> {
 
     fn no_host_has(
         &self,
-        file: &FileEntry,
+        target: &WantedFile<'_>,
         chunk: u64,
         reasons: &[&str],
         is_of_checkpoint: bool,
     ) -> LaunchError {
         let reasons =
             if reasons.is_empty() { "no host has it as it was written".into() } else { reasons.join("; ") };
+        let file = target.entry;
         let at = file.chunk(chunk).start;
         let words = format!("cannot fetch {}/{} at byte {at}: {reasons}", self.folder, file.name);
-        LaunchError::because(words, is_of_checkpoint)
+        if is_of_checkpoint { LaunchError::Checkpoint(words) } else { unfetched(target.holders, words) }
     }
 
     /// Asks each host for its chunks, several hosts at the same time.

@@ -4,6 +4,7 @@ use super::heartbeat::LoopCounters;
 use super::listener::{BUSY, PeerListener, file_path};
 use super::{Greeting, connect};
 use crate::control_protocol::{LaunchError, PeerAddress};
+use crate::fault_attribution::unfetched;
 use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::FileEntry;
@@ -96,7 +97,8 @@ pub(in crate::agent) fn fetch_file(
         peers = busy;
     }
     let reasons = if reasons.is_empty() { "no host has it".into() } else { reasons.join("; ") };
-    Err(LaunchError::because(words(&reasons), is_of_checkpoint))
+    let reason = words(&reasons);
+    Err(if is_of_checkpoint { LaunchError::Checkpoint(reason) } else { unfetched(from, reason) })
 }
 
 /// Reads the length of the remote file, and checks it. `Err` if it is wrong, or the host is busy.

@@ -2,6 +2,7 @@
 
 use super::bugs::{follower_effects, leader_effects};
 use super::disk::State;
+use super::fencing::name_of;
 use super::grid::AttemptOnMachine;
 use super::network::FollowerConnection;
 use super::ranks::{RankActor, assignment};
@@ -9,7 +10,7 @@ use super::reports::{CHECKPOINTS, EPOCH_MS, address_of};
 use super::{KEEP, World};
 use crate::agent::follower::{self, Follower, HostTask};
 use crate::agent::leader::{self, AttemptEffect, ClockReading, HostState, LEADER_HOST, Leader};
-use crate::agent::messages::{FetchRefusal, FetchSummary, HostMessage, RankExit};
+use crate::agent::messages::{FetchSummary, HostMessage, RankExit};
 use crate::agent::peers::heartbeat::Heartbeat;
 use crate::checkpoints::retention;
 use crate::control_protocol::{LaunchError, PeerAddress};
@@ -26,7 +27,7 @@ const WORK: u64 = 100;
 
 /// The simulated agent of an attempt on one machine.
 pub(super) struct Agent {
-    began: u64,
+    pub(super) began: u64,
     pub(super) follower: Follower,
     leader: Option<Leader>,
     /// The machine of each host of the attempt, if this agent leads.
@@ -73,6 +74,13 @@ impl World<'_> {
         // The launching controller knows that earlier attempts are over.
         let launched: BTreeSet<usize> = machines.iter().map(|(machine, _)| *machine).collect();
         self.agents.retain(|(of, on)| of >= attempt || !launched.contains(&on));
+        let own = machines[0].0;
+        self.places[own].disk.spools.entry(attempt).or_default();
+        if let Some(reason) = self.unreached(machines) {
+            // The followers have no ranks yet, and end without a leader.
+            self.reached.note("leader cannot connect");
+            return self.refused(attempt, own, reason);
+        }
         for (index, (machine, ranks)) in machines.iter().enumerate() {
             let is_remote = index > 0;
             let settings = follower::HostConfig { ranks: ranks.clone(), resume: resume.clone(), is_remote };
@@ -93,7 +101,7 @@ impl World<'_> {
             self.agents.insert((attempt, *machine), agent);
         }
         let hosts = (0u32..).zip(machines).map(|(host, (machine, ranks))| {
-            let name = format!("node{machine}");
+            let name = name_of(*machine);
             let peer = PeerAddress { host, name, address: address_of(*machine, 0) };
             (host, HostState::new(peer, ranks.clone(), Millis(0)))
         });
@@ -109,8 +117,6 @@ impl World<'_> {
         };
         let now = ClockReading { moment: Millis(0), wall_ms: EPOCH_MS + self.now };
         let (leader, effects) = Leader::begin(settings, hosts.collect(), false, now);
-        let own = machines[0].0;
-        self.places[own].disk.spools.entry(attempt).or_default();
         for (host, (machine, _)) in (0u32..).zip(machines).skip(1) {
             self.connections.insert((attempt, *machine), FollowerConnection::new(own, host, self.now));
             self.tell_follower(attempt, *machine, follower::HostInput::LeaderConnected);
@@ -147,7 +153,7 @@ impl World<'_> {
                     }
                 }
                 AttemptEffect::Note(_) => {}
-                AttemptEffect::Announce => self.reached.note("launched"),
+                AttemptEffect::Announce => self.launched(attempt, machine),
                 AttemptEffect::Refuse(reason) => {
                     self.refused(attempt, machine, reason);
                     self.close(attempt, machine);
@@ -264,7 +270,7 @@ impl World<'_> {
             HostTask::Fetch { folder, files, manifest } => {
                 let outcome = self
                     .fetch(machine, &folder, &files)
-                    .and_then(|()| room().map_err(|reason| FetchRefusal { reason, is_of_checkpoint: false }));
+                    .and_then(|()| room().map_err(|reason| LaunchError::Other(reason).into()));
                 if outcome.is_ok() {
                     self.finish(machine, &folder, Some(manifest), State::Committed);
                 }
@@ -275,7 +281,7 @@ impl World<'_> {
                     files.iter().filter(|(file, _)| keep.contains(&file.name)).cloned().collect();
                 let outcome = self
                     .fetch(machine, &folder, &kept)
-                    .and_then(|()| room().map_err(|reason| FetchRefusal { reason, is_of_checkpoint: false }))
+                    .and_then(|()| room().map_err(|reason| LaunchError::Other(reason).into()))
                     .and_then(|()| self.fetch_parts(machine, &folder, &files));
                 let is_here = self.places[machine].disk.named(&folder).is_some();
                 if outcome.is_ok() && !kept.is_empty() {
@@ -360,6 +366,7 @@ impl World<'_> {
         let all: Vec<(AttemptId, usize)> = self.agents.keys().collect();
         if let Some(key) = (!all.is_empty()).then(|| all[self.draw(all.len() as u64) as usize]) {
             self.reached.note("agent killed");
+            self.note_fault([key.1], self.now);
             self.agents.remove(&key);
         }
     }

@@ -2,6 +2,8 @@
 
 use super::World;
 use super::bugs::Bug;
+use super::controller::Controller;
+use super::fencing::name_of;
 use super::network::Endpoint;
 use crate::control_protocol::LaunchError;
 use crate::machine::TrialInput;
@@ -17,34 +19,21 @@ const READ_LEAST: usize = 64;
 const TO_ANSWER: u64 = 3_000;
 
 impl World<'_> {
-    /// Kills the reachable agents of attempts that are over.
-    fn fence(&mut self) {
-        let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
-        if self.now < self.controller.fenced_at + 1000 || self.has(Bug::ReturnedNotEnded) {
-            return;
-        }
-        self.controller.fenced_at = self.now;
-        let over = self.agents.keys().filter(|(attempt, _)| *attempt < newest);
-        let over: Vec<_> =
-            over.filter(|(_, on)| self.talk(Endpoint::Controller, Endpoint::Machine(*on))).collect();
-        for cell in over {
-            self.reached.note("came back and was ended");
-            self.agents.remove(&cell);
-        }
-    }
-
     /// Carries out the controller's pending work, and reads the spools that it can reach.
     pub(super) fn attend(&mut self) {
         if self.now < self.controller.away_until {
             return;
         }
         self.tell(TrialInput::Tick);
-        self.fence();
+        self.fence_returned();
         while let Some(input) = self.controller.owed.pop_front() {
             self.tell(input);
         }
         self.hear_answers();
-        let Some(open) = self.controller.machine.open_attempt() else { return };
+        let Some(open) = self.controller.machine.open_attempt() else {
+            self.controller.connected = None;
+            return;
+        };
         if self.controller.owed.iter().any(|input| matches!(input, TrialInput::LaunchFailed { .. })) {
             return;
         }
@@ -53,7 +42,10 @@ impl World<'_> {
             return self.tell(TrialInput::Gone { attempt: open, lost: None });
         };
         let leader = machines[0];
-        if self.talk(Endpoint::Controller, Endpoint::Machine(leader)) {
+        let is_alive = self.agents.contains_key(&(open, leader));
+        let is_reached = self.talk(Endpoint::Controller, Endpoint::Machine(leader));
+        self.controller.connected = (is_reached && is_alive).then_some(open);
+        if is_reached {
             self.controller.unreachable_since = None;
             return self.read(open, leader);
         }
@@ -71,6 +63,7 @@ impl World<'_> {
         } else if now >= since + self.setup.lost_after {
             self.reached.note("given up");
             self.controller.given_up.insert(open);
+            self.controller.has_given_up = true;
             self.lose(open, &machines, &followers);
         }
     }
@@ -82,7 +75,7 @@ impl World<'_> {
             self.agents.remove(&(attempt, *machine));
         }
         self.read_mirror(attempt);
-        let lost = Failure::HostLost { host: format!("node{}", machines[0]), detail: "it is away".into() };
+        let lost = Failure::HostLost { host: name_of(machines[0]), detail: "it is away".into() };
         if self.controller.machine.open_attempt() == Some(attempt) {
             self.tell(TrialInput::Gone { attempt, lost: Some(lost) });
         }
@@ -102,7 +95,7 @@ impl World<'_> {
                     self.may_refuse(attempt, &folder, &detail);
                     Failure::CorruptCheckpoint { folder, detail }
                 }
-                other => Failure::Infrastructure { host: None, detail: other.to_string() },
+                other => self.launch_failure(other, machine),
             };
             self.tell(TrialInput::LaunchFailed { attempt, failure });
         }
@@ -126,7 +119,7 @@ impl World<'_> {
                 let read = self.controller.read;
                 let kept = self.controller.kept.entry(open).or_default();
                 *kept = (*kept).max(read);
-                if let Some(input) = input_of(record) {
+                if let Some(input) = self.controller.input_of(record) {
                     self.tell(input);
                 }
                 if self.controller.machine.open_attempt() != Some(open) {
@@ -163,14 +156,23 @@ impl World<'_> {
     }
 }
 
-/// Returns the state machine's input for a spool record.
-pub(super) fn input_of(record: SpoolRecord) -> Option<TrialInput> {
-    Some(match record {
-        SpoolRecord::Began { attempt, ranks } => TrialInput::Began { attempt, ranks },
-        SpoolRecord::Event(stamped) => TrialInput::Event(stamped),
-        SpoolRecord::Committed { attempt, step, folder } => TrialInput::Committed { attempt, step, folder },
-        SpoolRecord::CommitFailed { attempt, step, .. } => TrialInput::CommitFailed { attempt, step },
-        SpoolRecord::Over { attempt, ended } => TrialInput::Over { attempt, ended },
-        SpoolRecord::TargetReached { .. } | SpoolRecord::Unreadable { .. } => return None,
-    })
+impl Controller {
+    /// Returns the state machine's input for a record of the open attempt's spool, and remembers a failure in it.
+    pub(super) fn input_of(&mut self, record: SpoolRecord) -> Option<TrialInput> {
+        Some(match record {
+            SpoolRecord::Began { attempt, ranks } => TrialInput::Began { attempt, ranks },
+            SpoolRecord::Event(stamped) => {
+                self.reports.observe(&stamped);
+                TrialInput::Event(stamped)
+            }
+            SpoolRecord::Committed { attempt, step, folder } => {
+                TrialInput::Committed { attempt, step, folder }
+            }
+            SpoolRecord::CommitFailed { attempt, step, .. } => TrialInput::CommitFailed { attempt, step },
+            SpoolRecord::Over { attempt, ended } => {
+                TrialInput::Over { attempt, ended: self.reports.with_leader(ended) }
+            }
+            SpoolRecord::TargetReached { .. } | SpoolRecord::Unreadable { .. } => return None,
+        })
+    }
 }

@@ -49,11 +49,14 @@ pub(super) enum Bug {
     StepForgotten,
     TombstoneIgnored,
     ReturnedNotEnded,
+    FencedOnlyWhileConnected,
+    OnlyLostFencedAtEnd,
+    ReporterBlamed,
 }
 
 impl Bug {
     /// All deliberate bugs.
-    pub(super) const ALL: [Self; 37] = [
+    pub(super) const ALL: [Self; 40] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
         Self::CommitForgotten,
@@ -91,6 +94,9 @@ impl Bug {
         Self::StepForgotten,
         Self::TombstoneIgnored,
         Self::ReturnedNotEnded,
+        Self::FencedOnlyWhileConnected,
+        Self::OnlyLostFencedAtEnd,
+        Self::ReporterBlamed,
     ];
 }
 

@@ -3,6 +3,7 @@
 
 use super::World;
 use super::bugs::Bug;
+use super::fencing::name_of as name_of_machine;
 use super::network::Endpoint;
 use super::promises::{durable, name_of};
 use super::ranks::AttemptTraining;
@@ -10,6 +11,8 @@ use super::reports::CHECKPOINTS;
 use crate::agent::leader;
 use crate::control_protocol::LaunchError;
 use crate::fact::Fact;
+use crate::fault_attribution::FailureReports;
+use crate::launch::AttemptHosts;
 use crate::machine::{Millis, TrialEffect, TrialInput, TrialMachine};
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
@@ -52,7 +55,16 @@ pub(super) struct Controller {
     pub(super) unread: BTreeSet<AttemptId>,
     /// Attempts that were given up after their leader was unreachable for too long: the leader may be alive.
     pub(super) given_up: BTreeSet<AttemptId>,
+    /// Failures that the ranks of the open attempt reported to this controller.
+    pub(super) reports: FailureReports,
+    /// The hosts that may run attempts; their names are on the controller's disk.
+    pub(super) hosts: AttemptHosts,
+    /// Time at which returned hosts were last asked to end older attempts.
     pub(super) fenced_at: u64,
+    /// The attempt whose agent the controller is connected to.
+    pub(super) connected: Option<AttemptId>,
+    /// True if the controller gave the leader's host of the newest attempt up.
+    pub(super) has_given_up: bool,
     pub(super) unreachable_since: Option<u64>,
     /// Time at which the controller's clock began.
     began: u64,
@@ -72,7 +84,11 @@ impl Controller {
             away_until: 0,
             unread: BTreeSet::new(),
             given_up: BTreeSet::new(),
+            reports: FailureReports::default(),
+            hosts: AttemptHosts::default(),
             fenced_at: 0,
+            connected: None,
+            has_given_up: false,
             unreachable_since: None,
             began: 0,
         }
@@ -140,6 +156,10 @@ impl World<'_> {
         (self.controller.read, self.controller.began) = (0, self.now);
         self.controller.owed.clear();
         self.controller.answers.clear();
+        self.controller.reports = FailureReports::default();
+        let names: Vec<String> = self.controller.hosts.names().map(str::to_owned).collect();
+        self.controller.hosts = AttemptHosts::restore(names);
+        (self.controller.connected, self.controller.has_given_up) = (None, false);
         // The restarted controller resumes the trial.
         self.controller.owed.push_back(TrialInput::Resume);
         effects
@@ -165,7 +185,8 @@ impl World<'_> {
                     }
                 }
             }
-            TrialEffect::WakeAt(_) | TrialEffect::Done { .. } => {}
+            TrialEffect::Done { .. } => self.fence_at_end(),
+            TrialEffect::WakeAt(_) => {}
         }
     }
 
@@ -174,6 +195,7 @@ impl World<'_> {
             self.reached.note("durable checkpoint");
             self.counts(name);
         }
+        self.attribute(&fact);
         self.controller.ledger.push(fact);
     }
 
@@ -209,6 +231,8 @@ impl World<'_> {
         let machines: Vec<usize> = (0..self.setup.machines).filter(reachable).take(self.setup.most).collect();
         self.controller.read = 0;
         self.controller.unreachable_since = None;
+        self.controller.connected = None;
+        self.controller.reports = FailureReports::default();
         if machines.is_empty() {
             self.reached.note("no machine answers");
             let failure = Failure::Infrastructure { host: None, detail: "no host answers".into() };
@@ -223,7 +247,12 @@ impl World<'_> {
         let learned = self.learned(resume.as_deref(), step);
         let step = if self.has(Bug::StepForgotten) && step > 0 { step + 1 } else { step };
         self.training.insert(attempt, AttemptTraining::new(&placed, step, learned));
+        for machine in &machines {
+            self.controller.hosts.launching(attempt, &name_of_machine(*machine));
+        }
+        self.report_on(attempt, &machines);
         self.controller.launched.insert(attempt, machines);
+        self.controller.has_given_up = false;
         let draw = self.draw(12);
         if draw < 2 {
             // The request is delayed, or duplicated.

@@ -10,7 +10,11 @@ impl World<'_> {
         // One in twelve outlasts the time after which the controller gives up.
         let until =
             self.now + 500 + self.draw(30_000) + self.setup.lost_after * u64::from(self.draw(12) == 0);
-        match self.draw(14) {
+        let kind = self.draw(14);
+        if matches!(kind, 0..=4 | 6 | 7 | 12) {
+            self.note_fault([machine], until);
+        }
+        match kind {
             0 | 1 => self.kill_machine(machine, until),
             2 => {
                 self.reached.note("machine froze");
@@ -23,13 +27,17 @@ impl World<'_> {
             4 => {
                 self.reached.note("cut in one direction");
                 let other = match self.draw(self.setup.machines as u64 + 1) as usize {
-                    other if other < self.setup.machines => Endpoint::Machine(other),
+                    other if other < self.setup.machines => {
+                        self.note_fault([other], until);
+                        Endpoint::Machine(other)
+                    }
                     _ => Endpoint::Controller,
                 };
                 self.cuts.insert((Endpoint::Machine(machine), other), until);
             }
             5 => {
                 self.reached.note("controller cut off");
+                self.note_fault(0..self.setup.machines, until);
                 self.cut_off.insert(Endpoint::Controller, until);
             }
             6 => {
@@ -59,6 +67,7 @@ impl World<'_> {
                 if let Some(leader) =
                     self.controller.machine.open_attempt().and_then(|open| self.leader_of(open))
                 {
+                    self.note_fault([leader], until);
                     self.cuts.insert((Endpoint::Machine(leader), Endpoint::Controller), until);
                 }
             }

@@ -5,7 +5,8 @@ use super::disk::{CheckpointId, RankFileSet};
 use super::network::Endpoint;
 use super::reports::machine_at;
 use crate::agent::messages::FetchRefusal;
-use crate::control_protocol::PeerAddress;
+use crate::control_protocol::{LaunchError, PeerAddress};
+use crate::fault_attribution::unfetched;
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, FileEntry};
 
@@ -63,13 +64,14 @@ impl World<'_> {
         rank: u32,
         peers: &[PeerAddress],
     ) -> Result<(), FetchRefusal> {
-        let mut peers = peers.iter().filter_map(|peer| machine_at(&peer.address)).peekable();
-        let is_of_checkpoint = peers.peek().is_none();
+        let mut machines = peers.iter().filter_map(|peer| machine_at(&peer.address));
         let (here, there) = (Endpoint::Machine(machine), Endpoint::Machine);
-        if peers.any(|peer| self.talk(here, there(peer)) && self.has_file(peer, name, rank)) {
+        if machines.any(|peer| self.talk(here, there(peer)) && self.has_file(peer, name, rank)) {
             return Ok(());
         }
-        Err(FetchRefusal { reason: format!("no host gives {}", RankFileSet::name(rank)), is_of_checkpoint })
+        let reason = format!("no host gives {}", RankFileSet::name(rank));
+        let error = if peers.is_empty() { LaunchError::Checkpoint(reason) } else { unfetched(peers, reason) };
+        Err(error.into())
     }
 
     /// Checks that ranks start only where all files that they read are present.
@@ -93,12 +95,12 @@ impl World<'_> {
 
 /// Parses the name of a checkpoint folder.
 fn name_of(folder: &str) -> Result<CheckpointId, FetchRefusal> {
-    let refusal = || FetchRefusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true };
+    let refusal = || LaunchError::Checkpoint("no checkpoint".to_owned()).into();
     parse_folder_name(folder).map(|(step, attempt)| (attempt, step)).ok_or_else(refusal)
 }
 
 /// Returns the rank that wrote a checkpoint file.
 fn rank_of(file: &FileEntry) -> Result<u32, FetchRefusal> {
-    let refusal = || FetchRefusal { reason: format!("no file {}", file.name), is_of_checkpoint: true };
+    let refusal = || LaunchError::Checkpoint(format!("no file {}", file.name)).into();
     RankFileSet::rank(&file.name).ok_or_else(refusal)
 }

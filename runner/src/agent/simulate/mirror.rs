@@ -1,7 +1,6 @@
 //! The simulated spool of a leader, and its mirror on another machine.
 
 use super::World;
-use super::attend::input_of;
 use super::bugs::Bug;
 use super::network::Endpoint;
 use crate::agent::messages::LeaderMessage;
@@ -76,7 +75,7 @@ impl World<'_> {
         {
             self.controller.read += 1;
             self.reached.note("read from a mirror");
-            if let Some(input) = input_of(record) {
+            if let Some(input) = self.controller.input_of(record) {
                 self.tell(input);
             }
             if self.controller.machine.open_attempt() != Some(attempt) {

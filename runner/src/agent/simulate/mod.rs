@@ -16,6 +16,7 @@ mod cost;
 mod cost_table;
 mod disk;
 mod faults;
+mod fencing;
 mod fetch;
 mod grid;
 mod mirror;
@@ -23,6 +24,7 @@ mod network;
 mod promises;
 mod ranks;
 mod reports;
+mod strikes;
 mod tests;
 
 use crate::fact::Verdict;
@@ -124,6 +126,8 @@ struct World<'a> {
     /// The last step of the training; set after the faults have stopped.
     last: u64,
     strike_at: u64,
+    /// Faults of the machines, for the check of strikes.
+    faults: strikes::FaultLog,
     /// State of the checks of all promises.
     held: promises::PromiseTracker,
     /// True while faults happen.
@@ -158,13 +162,16 @@ fn run(seed: u64, setup: Setup, reached: &mut Coverage) -> Result<RunCost, Strin
         }
         world.beat();
     }
+    if seed % 5 == 1 {
+        world.end_amid_faults();
+    }
     world.make_peace();
     if seed.is_multiple_of(3) {
         world.stop();
     }
-    world.choose_the_last_step();
+    let steps = world.choose_the_last_step();
     // The pause after machine failures is up to a minute.
-    let until = world.now + 600_000;
+    let until = world.now + 600_000 + steps * setup.step;
     let mut ended_at = None;
     while world.broken.is_none() {
         world.beat();
@@ -219,6 +226,7 @@ impl<'a> World<'a> {
             training: BTreeMap::new(),
             last: u64::MAX,
             strike_at: 1000 * setup.every,
+            faults: strikes::FaultLog::default(),
             held: promises::PromiseTracker::default(),
             is_chaos: true,
             committed: BTreeSet::new(),
@@ -315,8 +323,11 @@ impl<'a> World<'a> {
         self.breaks(|| "a trial stops when it is asked to".to_owned());
     }
 
-    /// Sets the last step of the training.
-    fn choose_the_last_step(&mut self) {
+    /// Sets the last step of the training, and returns the number of steps from the newest attempt to it. One that was
+    /// given up may have trained for long.
+    fn choose_the_last_step(&mut self) -> u64 {
+        let newest = self.training.values().next_back().map_or(0, |training| training.step);
         self.last = self.training.values().map(|training| training.step).max().unwrap_or(0) + 10;
+        self.last - newest
     }
 }

@@ -9,8 +9,11 @@
 //! | NL-5 | no process is alive after the end | `holds_at_the_end` |
 //! | NL-6 | an attempt that is over changes nothing, and ends | `returns`, `counts`,
 //! [`World::step`](super::World) |
+//! | NL-7 | ten minutes after the end, nothing is alive but on hosts that were named then | `left_alone` |
+//! | NL-8 | a strike names a host, or a pair with one, that had a fault | `attribute` |
 
 use super::disk::{CheckpointId, RankFileSet, State};
+use super::fencing::name_of as name_of_machine;
 use super::grid::AttemptOnMachine;
 use super::network::Endpoint;
 use super::{KEEP, World};
@@ -24,6 +27,9 @@ use std::sync::Arc;
 
 /// Milliseconds that a reachable agent of an older attempt may stay alive.
 const TO_FENCE: u64 = 5_000;
+
+/// Milliseconds after the end of a trial from which on nothing of it is alive.
+pub(super) const TO_END: u64 = 600_000;
 
 /// The state of a trained model, represented by two numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +59,8 @@ pub(super) struct PromiseTracker {
     files: BTreeMap<CheckpointId, (Arc<str>, RankFileSet)>,
     /// Time since which each agent of an older attempt has been reachable.
     returned: BTreeMap<AttemptOnMachine, u64>,
+    /// Time of the end of the trial, and the names of the hosts that were then said not to answer.
+    pub(super) ended: Option<(u64, Vec<String>)>,
     /// The digest of each attempt's training at the time of each save.
     pub(super) learned: BTreeMap<CheckpointId, TrainingDigest>,
     /// The newest checkpoint that the last search found complete.
@@ -73,6 +81,7 @@ impl World<'_> {
         }
         self.held.at = self.now;
         self.returns();
+        self.left_alone();
         let newest = self.controller.newest().and_then(|point| name_of(&point.folder));
         let changes = self.places.iter().map(|place| place.disk.changes()).sum();
         if (self.held.changes, self.held.newest) == (changes, newest) {
@@ -87,12 +96,19 @@ impl World<'_> {
     /// NL-6: checks that a host that comes back with an older attempt is fenced.
     fn returns(&mut self) {
         let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
-        let is_here = self.now >= self.controller.away_until;
+        // A controller that looks for the open attempt does not know which attempts are over, and none is left at the end.
+        let is_here = self.now >= self.controller.away_until
+            && self.controller.machine.verdict().is_none()
+            && self.oldest_alive().is_some();
+        let spared = self.spared();
         let returned: Vec<AttemptOnMachine> = self
             .agents
             .keys()
             .filter(|(attempt, on)| {
-                is_here && *attempt < newest && self.talk(Endpoint::Controller, Endpoint::Machine(*on))
+                is_here
+                    && *attempt < newest
+                    && !spared.contains(on)
+                    && self.talk(Endpoint::Controller, Endpoint::Machine(*on))
             })
             .collect();
         self.held.returned.retain(|cell, _| returned.contains(cell));
@@ -103,6 +119,25 @@ impl World<'_> {
                     format!("NL-6: attempt {} lives on machine {} beside attempt {newest}", cell.0, cell.1);
                 return self.breaks(|| words);
             }
+        }
+    }
+
+    /// NL-7: checks that nothing is alive ten minutes after the end, except where the user was told that it may be.
+    fn left_alone(&mut self) {
+        let Some((at, unanswered)) =
+            self.held.ended.clone().filter(|_| self.controller.machine.verdict().is_some())
+        else {
+            return;
+        };
+        // An agent that a late request starts after the end is not one that fencing missed.
+        let is_left = |cell: &AttemptOnMachine| {
+            self.agents[cell].began <= at && !unanswered.contains(&name_of_machine(cell.1))
+        };
+        let left = self.agents.keys().find(is_left).filter(|_| self.now > at + TO_END);
+        if let Some((attempt, machine)) = left {
+            self.breaks(|| {
+                format!("NL-7: attempt {attempt} lives on machine {machine} ten minutes after the end")
+            });
         }
     }
 

@@ -132,6 +132,7 @@ impl World<'_> {
             return;
         }
         let (attempt, machine, rank) = all[self.draw(all.len() as u64) as usize];
+        self.note_fault([machine], self.now);
         if self.draw(2) == 0 {
             self.reached.note("rank killed");
             let exit = RankExit { code: None, signal: Some(9) };

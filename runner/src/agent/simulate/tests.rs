@@ -92,9 +92,12 @@ fn all_promises_hold_in_every_world() {
         "read from a mirror",
         "trained while given up",
         "came back and was ended",
+        "named as not fenced",
         "late launch refused",
         "asked to stop once more",
         "slow link",
+        "strike",
+        "leader cannot connect",
         "found gone",
         "end",
     ] {

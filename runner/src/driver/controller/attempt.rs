@@ -1,11 +1,12 @@
 //! One attempt: its launch, and the processing of its records.
 
-use super::fault_attribution::{ChosenHosts, FailureReports};
+use super::fault_attribution::ChosenHosts;
 use super::{BEAT, TrialController};
 use crate::audit::AuditedAction;
 use crate::control_protocol::{AgentOrder, LaunchError};
 use crate::driver::anomaly::AnomalyDetector;
 use crate::driver::{DriveError, LaunchContext};
+use crate::fault_attribution::{FailureReports, launch_failure};
 use crate::launch::{AgentContact, AvailableHosts};
 use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, TrialInput};
 use crate::spool::{SpoolEnd, SpoolRecord};
@@ -256,17 +257,6 @@ fn too_few_hosts(hosts: u32, least: u32, drained: &[String]) -> String {
     let drained =
         if drained.is_empty() { String::new() } else { format!("; drained: {}", drained.join(", ")) };
     format!("hosts that answer and are not drained: {hosts}, needed: {least}{drained}")
-}
-
-/// Returns the failure of a launch. On a single machine the user has to fix its cause; of several hosts
-/// another one may be used.
-pub(super) fn launch_failure(not_launched: &LaunchError) -> Failure {
-    let detail = format!("the attempt could not be launched: {not_launched}");
-    match not_launched {
-        LaunchError::OnHost { host, .. } => Failure::Infrastructure { host: Some(host.clone()), detail },
-        LaunchError::Unknown(_) | LaunchError::Checkpoint(_) => infrastructure(detail),
-        LaunchError::Other(_) => Failure::Other(detail),
-    }
 }
 
 fn infrastructure(detail: String) -> Failure {

@@ -1,22 +1,20 @@
 //! Fencing: hosts that were lost and come back run nothing of the attempts that went on without them.
 
-use super::{TrialController, lost_by};
+use super::TrialController;
 use crate::driver::DriveError;
-use crate::fact::Fact;
-use crate::launch::{FencedAgent, FencingReport};
+use crate::launch::{FencedAgent, FencingReport, KnownAttempts, TrialEnd, lost_hosts};
 use crate::trial_event::ControllerStatus;
-use dtrain_protocol::{AttemptId, Failure};
-use std::collections::BTreeSet;
+use dtrain_protocol::AttemptId;
 
 impl TrialController<'_> {
-    /// Returns the attempt before which no attempt may be alive; `None` while that is unknown, because the open attempt
-    /// is being looked for.
+    /// Returns the attempt before which no attempt may be alive, if known.
     fn oldest_alive(&self) -> Option<AttemptId> {
-        match (&self.link, self.machine.open_attempt()) {
-            (Some(link), _) => Some(link.attempt),
-            (None, Some(_)) => None,
-            (None, None) => Some(AttemptId(self.machine.attempt().0 + 1)),
-        }
+        let known = KnownAttempts {
+            connected: self.link.as_ref().map(|link| link.attempt),
+            open: self.machine.open_attempt(),
+            newest: self.machine.attempt(),
+        };
+        known.oldest_alive()
     }
 
     /// Ends older attempts on hosts that were lost and came back. Does not wait for hosts.
@@ -30,17 +28,12 @@ impl TrialController<'_> {
         Ok(())
     }
 
-    /// Ends what the hosts that were lost in any attempt still run, before the trial ends, and names those that do not
-    /// answer. To be called when all facts are stored.
-    pub(super) fn fence_lost(&mut self) -> Result<(), DriveError> {
-        let Some(before) = self.oldest_alive() else { return Ok(()) };
-        let lost: BTreeSet<String> =
-            self.drive.ledger.facts(self.drive.trial)?.iter().filter_map(lost_host).collect();
-        if lost.is_empty() {
-            return Ok(());
-        }
-        let report =
-            self.with_launcher(|launcher| launcher.pool().map(|pool| pool.fence_lost(before, &lost)))?;
+    /// Ends what hosts still run of attempts that are over, before the trial ends, and names those that do not answer. To
+    /// be called when all facts are stored.
+    pub(in crate::driver) fn fence_at_end(&mut self) -> Result<(), DriveError> {
+        let lost = lost_hosts(&self.drive.ledger.facts(self.drive.trial)?);
+        let end = TrialEnd { last: self.machine.attempt(), lost };
+        let report = self.with_launcher(|launcher| launcher.pool().map(|pool| pool.fence_at_end(&end)))?;
         let FencingReport { fenced, unanswered } = report.unwrap_or_default();
         for FencedAgent { host, attempt } in fenced {
             self.show(ControllerStatus::Fenced { host, attempt })?;
@@ -49,13 +42,5 @@ impl TrialController<'_> {
             self.show(ControllerStatus::Unfenced { host })?;
         }
         Ok(())
-    }
-}
-
-/// Returns the host whose loss ended an attempt, if `fact` records such an end.
-fn lost_host(fact: &Fact) -> Option<String> {
-    match lost_by(fact)? {
-        Failure::HostLost { host, .. } => Some(host),
-        _ => None,
     }
 }

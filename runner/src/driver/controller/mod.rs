@@ -16,14 +16,14 @@ use super::lock::{self, TrialLock};
 use super::training_time::TrainingTime;
 use super::{Drive, DriveError, DriveOutcome, OnInterrupt};
 use crate::audit::AuditedAction;
-use crate::fact::{AttemptEnd, Fact, TrialUpdate, Verdict};
+use crate::fact::{TrialUpdate, Verdict};
+use crate::fault_attribution::FailureReports;
 use crate::home::TrialFolder;
 use crate::launch::{AvailableHosts, Launcher, LocalLauncher};
 use crate::machine::{Blame, Millis, TrialEffect, TrialInput, TrialMachine};
 use crate::strikes::ExcludedHost;
 use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
-use fault_attribution::FailureReports;
 use regrouping::Regrouping;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -197,7 +197,7 @@ impl<'a> TrialController<'a> {
             self.process_inputs()?;
             if let Some(verdict) = self.done.take() {
                 self.flush()?;
-                self.fence_lost()?;
+                self.fence_at_end()?;
                 // A Ctrl-C received meanwhile is already satisfied.
                 self.drive.interrupts.acknowledge_all();
                 return Ok(self.ended(verdict));
@@ -284,7 +284,7 @@ impl<'a> TrialController<'a> {
         for effect in effects {
             match effect {
                 TrialEffect::Record(fact) => {
-                    if let Some(lost) = lost_by(&fact) {
+                    if let Some(lost) = fact.loss().cloned() {
                         self.end_if_lost_to_another_controller(&lost)?;
                         self.attribute(&lost);
                         failure = Some(lost);
@@ -386,15 +386,5 @@ impl<'a> TrialController<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the failure by which an attempt was lost, if `fact` records such a loss.
-fn lost_by(fact: &Fact) -> Option<Failure> {
-    match fact {
-        Fact::AttemptEnded {
-            ended: AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure), ..
-        } => Some(failure.clone()),
-        _ => None,
     }
 }

@@ -1,10 +1,10 @@
 //! Reconnection to an attempt: finds its agent, waits for it, or reads the spool that it left behind.
 
-use super::attempt::launch_failure;
 use super::{SILENCE, TrialController};
 use crate::control_protocol::LaunchError;
 use crate::driver::DriveError;
 use crate::driver::agent_connection::AgentConnection;
+use crate::fault_attribution::launch_failure;
 use crate::launch::{AgentContact, SpoolUnreadable};
 use crate::machine::TrialInput;
 use crate::spool::{SpoolEnd, SpoolReader, SpoolRecord};

@@ -1,13 +1,14 @@
 //! The hosts of a cluster as a pool: which of them answer, what they still run, and who claims the trial on them.
 
+use super::super::host_list::HostList;
+use super::super::host_query::HostQuery;
 use super::super::relay::RemoteHost;
 use super::super::timeouts::{ANSWER_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
-use super::super::{AvailableHosts, FencedAgent, FencingReport, HostPool, IdleHost};
+use super::super::{AvailableHosts, FencedAgent, FencingReport, HostPool, IdleHost, TrialEnd};
 use super::{ClusterLauncher, PolledHost};
 use crate::controller_claim::ControllerClaim;
 use dtrain_protocol::AttemptId;
-use std::collections::BTreeSet;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 
 impl HostPool for ClusterLauncher {
     fn available_hosts(&mut self) -> AvailableHosts {
@@ -67,23 +68,37 @@ impl HostPool for ClusterLauncher {
         }
         let spared = self.spared().to_vec();
         self.fencing.ask_others(&self.trial, before, &self.hosts, &spared);
-        self.fencing.take_fenced(&self.hosts)
+        let (fenced, has_changed) = self.fencing.take_fenced(&self.hosts, &mut self.attempt_hosts);
+        if has_changed {
+            // A host that stays in the list is only asked once more.
+            drop(self.store_attempt_hosts());
+        }
+        fenced
     }
 
-    fn fence_lost(&mut self, before: AttemptId, lost: &BTreeSet<String>) -> FencingReport {
-        let spared = self.spared();
-        let is_asked = |host: &usize| !spared.contains(host) && lost.contains(self.name(*host));
-        let asked: Vec<usize> = (0..self.hosts.len()).filter(is_asked).collect();
-        let trial = self.trial.clone();
-        let answers = self.ask_all(&asked, ANSWER_TIMEOUT, move |host| host.fence(&trial, before));
-        let mut report = FencingReport::default();
-        for (host, answer) in asked.into_iter().zip(answers) {
-            let host = self.name(host).to_owned();
-            match answer {
-                Ok(None) => {}
-                Ok(Some(attempt)) => report.fenced.push(FencedAgent { host, attempt }),
-                Err(_) => report.unanswered.push(host),
+    fn fence_at_end(&mut self, end: &TrialEnd) -> FencingReport {
+        let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+        let ask = |(host, before): (usize, AttemptId)| {
+            let trial = self.trial.clone();
+            (host, before, self.hosts[host].ask(move |host| host.fence(&trial, before)))
+        };
+        let asked = self.attempt_hosts.to_ask_at_end(&names, self.spared(), end);
+        let asked: Vec<(usize, AttemptId, HostQuery<_>)> = asked.into_iter().map(ask).collect();
+        let (mut report, mut has_changed) = (FencingReport::default(), false);
+        for (host, before, question) in asked {
+            let (name, answer) = (self.name(host).to_owned(), question.answer(ANSWER_TIMEOUT));
+            has_changed |= answer.is_ok() && self.attempt_hosts.answered(&name, before);
+            report.add(name, answer);
+        }
+        for host in self.spared().to_vec() {
+            // The last attempt ends by itself there, or the host was just asked.
+            let name = &self.hosts[host].name;
+            if !report.unanswered.contains(name) {
+                has_changed |= self.attempt_hosts.answered(name, AttemptId(end.last.0 + 1));
             }
+        }
+        if has_changed {
+            drop(self.store_attempt_hosts());
         }
         report
     }
@@ -121,5 +136,32 @@ impl HostPool for ClusterLauncher {
 
     fn newer_claim(&self) -> Option<ControllerClaim> {
         self.claim.newer()
+    }
+}
+
+impl ClusterLauncher {
+    /// Notes durably that an attempt is about to be launched on the active hosts. A shared folder shows what runs, so
+    /// that no host is asked.
+    pub(super) fn launching(&mut self, attempt: AttemptId) -> Result<(), String> {
+        let mut has_changed = false;
+        for host in self.active.iter().filter(|_| self.shared.is_none()) {
+            has_changed |= self.attempt_hosts.launching(attempt, &self.hosts[*host].name);
+        }
+        let path = self.folder.unsettled_hosts();
+        if has_changed {
+            self.store_attempt_hosts().map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the active hosts have launched an attempt, and thereby ended earlier ones.
+    pub(super) fn launched(&mut self, attempt: AttemptId) {
+        for host in &self.active {
+            self.attempt_hosts.answered(&self.hosts[*host].name, attempt);
+        }
+    }
+
+    fn store_attempt_hosts(&self) -> io::Result<()> {
+        HostList::write(&self.folder.unsettled_hosts(), self.attempt_hosts.names())
     }
 }
