@@ -281,9 +281,9 @@ mod tests {
     use std::time::Duration;
 
     /// A connector that is never used: nothing is asked here.
-    struct Nobody;
+    struct UnusedConnector;
 
-    impl Connector for Nobody {
+    impl Connector for UnusedConnector {
         fn dial(&mut self) -> io::Result<UnixStream> {
             unreachable!("nothing is asked")
         }
@@ -299,7 +299,7 @@ mod tests {
         let mut dialed = Vec::new();
         let reach = |host: &Host| {
             let name = host.address.clone();
-            let remote = RemoteHost::new(name.clone(), Box::new(Nobody)).on(cluster.network);
+            let remote = RemoteHost::new(name.clone(), Box::new(UnusedConnector)).on(cluster.network);
             let arrival = if name == silent {
                 let error = TransportError::Name(name.clone(), "it is silent");
                 Err(HostUnavailable { host: name, error })

@@ -112,9 +112,9 @@ impl AttemptHosts {
         &self,
         names: &[&str],
         spared: &[usize],
-        end: &TrialEnd,
+        end: &FinalFencing,
     ) -> Vec<(usize, AttemptId)> {
-        let TrialEnd { last, lost } = end;
+        let FinalFencing { last, lost } = end;
         let is_lost = |host: &usize| lost.get(names[*host]) == Some(last);
         let spared = if spared.first().is_some_and(is_lost) { &[] } else { spared };
         let asked = |host: usize| {
@@ -128,7 +128,7 @@ impl AttemptHosts {
 
 /// What the history says about the attempts of a trial that ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrialEnd {
+pub struct FinalFencing {
     /// Number of the last attempt.
     pub last: AttemptId,
     /// The hosts whose loss ended an attempt, each with the last such attempt; see [`lost_hosts`].
@@ -169,9 +169,9 @@ mod tests {
         assert_eq!(hosts_to_ask(3, spared(&[0], true)), [0, 1, 2]);
     }
 
-    fn end(last: u64, lost: &[(&str, u64)]) -> TrialEnd {
+    fn end(last: u64, lost: &[(&str, u64)]) -> FinalFencing {
         let lost = lost.iter().map(|(host, attempt)| ((*host).to_owned(), AttemptId(*attempt)));
-        TrialEnd { last: AttemptId(last), lost: lost.collect() }
+        FinalFencing { last: AttemptId(last), lost: lost.collect() }
     }
 
     /// Returns what is known after attempts were launched on hosts.

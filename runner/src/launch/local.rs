@@ -3,7 +3,7 @@
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::timeouts::{AGENT_START_TIMEOUT, EXIT_TIMEOUT};
 use super::{
-    AgentContact, CheckpointPlacement, CheckpointSearch, ConnectedAgent, HostPool, Launcher, SpoolUnreadable,
+    AgentContact, CheckpointPlacement, ConnectedAgent, DiskSearch, HostPool, Launcher, SpoolUnreadable,
 };
 use crate::checkpoints;
 use crate::control_protocol::{
@@ -316,17 +316,14 @@ impl Launcher for LocalLauncher {
 }
 
 impl CheckpointPlacement for LocalLauncher {
-    fn complete_checkpoints(
-        &mut self,
-        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> CheckpointSearch {
+    fn complete_checkpoints(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> DiskSearch {
         let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
         let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
         let found = committed.into_iter().filter_map(|point| {
             let (step, attempt) = parse_folder_name(point.folder.file_name()?.to_str()?)?;
             (is_wanted(attempt, step) && is_whole(&point)).then_some((attempt, step))
         });
-        CheckpointSearch { complete: found.collect(), silent: Vec::new() }
+        DiskSearch { complete: found.collect(), silent: Vec::new() }
     }
 
     fn is_missing(&self, folder: &Path) -> bool {

@@ -30,7 +30,7 @@ pub use cluster::ClusterLauncher;
 pub(crate) use fencing::ASK_EVERY;
 #[cfg(test)]
 pub(crate) use fencing_rules::{AttemptHosts, hosts_to_ask, spared};
-pub use fencing_rules::{KnownAttempts, TrialEnd, lost_hosts};
+pub use fencing_rules::{FinalFencing, KnownAttempts, lost_hosts};
 pub use host_list::HostList;
 pub use local::LocalLauncher;
 
@@ -77,10 +77,7 @@ pub trait Launcher: CheckpointPlacement + Send {
 pub trait CheckpointPlacement {
     /// Returns the committed checkpoints, oldest first, that match `is_wanted` and of which the hosts that
     /// answered last have every file.
-    fn complete_checkpoints(
-        &mut self,
-        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> CheckpointSearch;
+    fn complete_checkpoints(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> DiskSearch;
 
     /// Returns `true` if a checkpoint's folder is known to be missing; `false` if that is unknown.
     fn is_missing(&self, folder: &Path) -> bool;
@@ -119,7 +116,7 @@ pub trait HostPool {
 
     /// Asks the hosts that may still run an attempt, at the end of a trial, to kill it. Waits a few seconds for hosts
     /// that do not answer.
-    fn fence_at_end(&mut self, end: &TrialEnd) -> FencingReport;
+    fn fence_at_end(&mut self, end: &FinalFencing) -> FencingReport;
 
     /// Claims the trial for this process on the hosts that answer. The others get the claim with a later request.
     fn claim(&mut self);
@@ -149,7 +146,7 @@ pub struct AvailableHosts {
 
 /// Result of a search for checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckpointSearch {
+pub struct DiskSearch {
     /// The checkpoints of which every file was found, oldest first.
     pub complete: Vec<(AttemptId, StepId)>,
     /// Names of the hosts that did not list theirs. They count as hosts that do not answer.

@@ -27,7 +27,7 @@ mod simulate;
 
 pub use blame::{Blame, more_severe};
 pub use io::{Millis, TrialEffect, TrialInput};
-pub use roster::{Growth, HostReport, HostStanding, standings};
+pub use roster::{Growth, HostCondition, HostStanding, standings};
 
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Verdict};

@@ -2,7 +2,7 @@
 
 /// What is known of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostReport {
+pub struct HostCondition {
     /// True if the host answers.
     pub answers: bool,
     /// True if the host is drained, or the system asked its agent to end.
@@ -28,17 +28,17 @@ pub enum HostStanding {
 
 /// Returns the standing of each host in `reports`, which are in the order in which an attempt takes them, if `most` of
 /// them may take part.
-pub fn standings(reports: &[HostReport], most: u32) -> Vec<HostStanding> {
+pub fn standings(reports: &[HostCondition], most: u32) -> Vec<HostStanding> {
     let mut offered = 0;
-    let standing = |report: &HostReport| match report {
-        HostReport { answers: false, .. } => HostStanding::Gone,
-        HostReport { leaves: true, .. } => HostStanding::Leaving,
-        HostReport { is_left_out: true, .. } => HostStanding::LeftOut,
-        HostReport { .. } if offered < most => {
+    let standing = |report: &HostCondition| match report {
+        HostCondition { answers: false, .. } => HostStanding::Gone,
+        HostCondition { leaves: true, .. } => HostStanding::Leaving,
+        HostCondition { is_left_out: true, .. } => HostStanding::LeftOut,
+        HostCondition { .. } if offered < most => {
             offered += 1;
             HostStanding::Offered
         }
-        HostReport { .. } => HostStanding::Spare,
+        HostCondition { .. } => HostStanding::Spare,
     };
     reports.iter().map(standing).collect()
 }
@@ -86,13 +86,13 @@ impl Growth {
 mod tests {
     use super::*;
 
-    const WELL: HostReport = HostReport { answers: true, leaves: false, is_left_out: false };
+    const WELL: HostCondition = HostCondition { answers: true, leaves: false, is_left_out: false };
 
     #[test]
     fn who_answers_takes_part_in_order_and_the_others_stand_by() {
-        let away = HostReport { answers: false, ..WELL };
-        let drained = HostReport { leaves: true, is_left_out: true, ..WELL };
-        let struck = HostReport { is_left_out: true, ..WELL };
+        let away = HostCondition { answers: false, ..WELL };
+        let drained = HostCondition { leaves: true, is_left_out: true, ..WELL };
+        let struck = HostCondition { is_left_out: true, ..WELL };
         let all = [away, WELL, drained, WELL, struck, WELL];
         use HostStanding::{Gone, Leaving, LeftOut, Offered, Spare};
         assert_eq!(standings(&all, 2), [Gone, Offered, Leaving, Offered, LeftOut, Spare]);

@@ -10,8 +10,8 @@ use dtrain_protocol::{
 };
 use dtrain_runner::control_protocol::{AgentCard, AgentOrder, LaunchError};
 use dtrain_runner::launch::{
-    AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, CheckpointSearch, ConnectedAgent,
-    ControllerClaim, FencedAgent, FencingReport, HostPool, IdleHost, Launcher, SpoolUnreadable, TrialEnd,
+    AgentContact, AvailableHosts, CancellationToken, CheckpointPlacement, ConnectedAgent, ControllerClaim,
+    DiskSearch, FencedAgent, FencingReport, FinalFencing, HostPool, IdleHost, Launcher, SpoolUnreadable,
 };
 use dtrain_runner::process::Process;
 use dtrain_runner::spool::SpoolRecord;
@@ -136,7 +136,7 @@ impl HostPool for Fleet {
         Vec::new()
     }
 
-    fn fence_at_end(&mut self, _: &TrialEnd) -> FencingReport {
+    fn fence_at_end(&mut self, _: &FinalFencing) -> FencingReport {
         FencingReport::default()
     }
 
@@ -152,8 +152,8 @@ impl HostPool for Fleet {
 }
 
 impl CheckpointPlacement for Fleet {
-    fn complete_checkpoints(&mut self, _: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> CheckpointSearch {
-        CheckpointSearch::default()
+    fn complete_checkpoints(&mut self, _: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> DiskSearch {
+        DiskSearch::default()
     }
 
     fn is_missing(&self, _: &Path) -> bool {

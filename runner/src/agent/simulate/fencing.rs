@@ -4,7 +4,9 @@
 use super::World;
 use super::bugs::Bug;
 use super::network::Endpoint;
-use crate::launch::{ASK_EVERY, FencingReport, KnownAttempts, TrialEnd, hosts_to_ask, lost_hosts, spared};
+use crate::launch::{
+    ASK_EVERY, FencingReport, FinalFencing, KnownAttempts, hosts_to_ask, lost_hosts, spared,
+};
 use dtrain_protocol::AttemptId;
 
 impl World<'_> {
@@ -53,7 +55,7 @@ impl World<'_> {
             let names: Vec<String> = (0..self.setup.machines).map(name_of).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let lost = lost_hosts(&self.controller.ledger);
-            let end = TrialEnd { last: self.controller.machine.attempt(), lost };
+            let end = FinalFencing { last: self.controller.machine.attempt(), lost };
             let mut asked = self.controller.hosts.to_ask_at_end(&names, &self.spared(), &end);
             if self.has(Bug::OnlyLostFencedAtEnd) {
                 asked.retain(|(machine, _)| end.lost.contains_key(names[*machine]));

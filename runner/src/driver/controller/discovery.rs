@@ -2,7 +2,7 @@
 
 use super::TrialController;
 use crate::driver::DriveError;
-use crate::launch::{AvailableHosts, CheckpointSearch, Launcher};
+use crate::launch::{AvailableHosts, DiskSearch, Launcher};
 use crate::machine::TrialInput;
 use dtrain_protocol::{AttemptId, StepId};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ fn search_hosts(
     loop {
         searches += 1;
         let mut usable = AvailableHosts::of(launcher);
-        let CheckpointSearch { complete, silent } = launcher.complete_checkpoints(is_wanted);
+        let DiskSearch { complete, silent } = launcher.complete_checkpoints(is_wanted);
         if silent.is_empty() || searches == SEARCHES {
             usable.set_aside(&silent);
             return (usable, complete);
@@ -71,14 +71,11 @@ mod tests {
     }
 
     impl CheckpointPlacement for SlowDisk {
-        fn complete_checkpoints(
-            &mut self,
-            _: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-        ) -> CheckpointSearch {
+        fn complete_checkpoints(&mut self, _: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> DiskSearch {
             self.searches += 1;
             let lists = self.searches >= self.lists_at;
             let complete = lists.then_some((AttemptId(1), StepId(7))).into_iter().collect();
-            CheckpointSearch { complete, silent: (!lists).then(|| "node1".to_owned()).into_iter().collect() }
+            DiskSearch { complete, silent: (!lists).then(|| "node1".to_owned()).into_iter().collect() }
         }
 
         fn is_missing(&self, _: &Path) -> bool {

@@ -2,7 +2,7 @@
 
 use super::TrialController;
 use crate::driver::DriveError;
-use crate::launch::{FencedAgent, FencingReport, KnownAttempts, TrialEnd, lost_hosts};
+use crate::launch::{FencedAgent, FencingReport, FinalFencing, KnownAttempts, lost_hosts};
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::AttemptId;
 
@@ -32,7 +32,7 @@ impl TrialController<'_> {
     /// be called when all facts are stored.
     pub(in crate::driver) fn fence_at_end(&mut self) -> Result<(), DriveError> {
         let lost = lost_hosts(&self.drive.ledger.facts(self.drive.trial)?);
-        let end = TrialEnd { last: self.machine.attempt(), lost };
+        let end = FinalFencing { last: self.machine.attempt(), lost };
         let report = self.with_launcher(|launcher| launcher.pool().map(|pool| pool.fence_at_end(&end)))?;
         let FencingReport { fenced, unanswered } = report.unwrap_or_default();
         for FencedAgent { host, attempt } in fenced {

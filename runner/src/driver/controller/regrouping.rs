@@ -3,7 +3,7 @@
 use super::TrialController;
 use crate::driver::DriveError;
 use crate::launch::{HostList, IdleHost};
-use crate::machine::{Growth, HostReport, HostStanding, standings};
+use crate::machine::{Growth, HostCondition, HostStanding, standings};
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::{AttemptId, Event, Rank, StampedEvent};
 use std::time::{Duration, Instant};
@@ -139,13 +139,13 @@ impl TrialController<'_> {
         // A host that left and was away has been shut down, and is back.
         self.left.retain(|left| !idle.iter().any(|host| host.name == left.host && host.was_away));
         let (excluded, drained) = (self.excluded_hosts()?, self.drained_hosts());
-        let taken = HostReport { answers: true, leaves: false, is_left_out: false };
-        let report = |host: &IdleHost| HostReport {
+        let taken = HostCondition { answers: true, leaves: false, is_left_out: false };
+        let report = |host: &IdleHost| HostCondition {
             answers: host.answers_for >= STEADY_FOR,
             leaves: drained.has(&host.name),
             is_left_out: excluded.iter().any(|one| one.host == host.name),
         };
-        let reports: Vec<HostReport> =
+        let reports: Vec<HostCondition> =
             std::iter::repeat_n(taken, active).chain(idle.iter().map(report)).collect();
         let all = standings(&reports, self.drive.options.hosts.most);
         let offered = all.iter().skip(active).zip(idle);

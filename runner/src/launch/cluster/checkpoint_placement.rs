@@ -3,7 +3,7 @@
 
 use super::super::relay::{RemoteHost, RemoteStore};
 use super::super::timeouts::{ANSWER_TIMEOUT, LAUNCH_TIMEOUT, MANIFEST_TIMEOUT};
-use super::super::{CheckpointPlacement, CheckpointSearch, LocalLauncher};
+use super::super::{CheckpointPlacement, DiskSearch, LocalLauncher};
 use super::ClusterLauncher;
 use crate::checkpoints::{self, CheckpointStore, FolderListing, Inventory, read_manifest};
 use crate::control_protocol::{AgentOrder, LaunchError};
@@ -28,10 +28,7 @@ impl ClusterLauncher {
 }
 
 impl CheckpointPlacement for ClusterLauncher {
-    fn complete_checkpoints(
-        &mut self,
-        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
-    ) -> CheckpointSearch {
+    fn complete_checkpoints(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> DiskSearch {
         if let Some(home) = &self.shared {
             return LocalLauncher::new(&home.trial(&self.trial)).complete_checkpoints(is_wanted);
         }
@@ -61,7 +58,7 @@ impl CheckpointPlacement for ClusterLauncher {
             (is_wanted(attempt, step) && inventory.is_whole(&name, contents).is_ok())
                 .then_some((attempt, step))
         });
-        CheckpointSearch { complete: found.collect(), silent }
+        DiskSearch { complete: found.collect(), silent }
     }
 
     /// Always `false`: the folder may be on a host that does not answer.

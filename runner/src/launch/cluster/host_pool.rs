@@ -4,7 +4,7 @@ use super::super::host_list::HostList;
 use super::super::host_query::HostQuery;
 use super::super::relay::RemoteHost;
 use super::super::timeouts::{ANSWER_TIMEOUT, REPEAT_ANSWER_TIMEOUT};
-use super::super::{AvailableHosts, FencedAgent, FencingReport, HostPool, IdleHost, TrialEnd};
+use super::super::{AvailableHosts, FencedAgent, FencingReport, FinalFencing, HostPool, IdleHost};
 use super::{ClusterLauncher, PolledHost};
 use crate::controller_claim::ControllerClaim;
 use dtrain_protocol::AttemptId;
@@ -76,7 +76,7 @@ impl HostPool for ClusterLauncher {
         fenced
     }
 
-    fn fence_at_end(&mut self, end: &TrialEnd) -> FencingReport {
+    fn fence_at_end(&mut self, end: &FinalFencing) -> FencingReport {
         let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
         let ask = |(host, before): (usize, AttemptId)| {
             let trial = self.trial.clone();
