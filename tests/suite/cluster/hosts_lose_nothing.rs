@@ -77,6 +77,8 @@ fn ended_unseen(hosts: usize) -> Option<Lab> {
     let run = ["run", "recipe.toml", "--cluster", "hosts.toml", "--no-sample", "--detach"];
     let (words, code) = says(&lab, &run);
     assert_eq!(code, Some(0), "{words}");
+    // No controller sees the end.
+    lab.kill_processes("controller");
     has_ended(&lab, hosts);
     Some(lab)
 }
