@@ -113,9 +113,10 @@ fn a_running_trial_is_not_removed_and_its_process_is_named() {
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     let agent = fs::read_to_string(folders(&house)[0].join("agent.json")).expect("an agent");
     let agent: Value = serde_json::from_str(&agent).expect("JSON");
-    let process = format!("process {}", agent["agent"]["id"]);
+    // The controller in the background, and the agent.
+    let processes = refused.stderr.split_once("it is running: processes ").map_or("", |(_, rest)| rest);
     assert!(
-        refused.stderr.contains(&process) && refused.stderr.contains("dtrain stop quick-1"),
+        processes.contains(&agent["agent"]["id"].to_string()) && refused.stderr.contains("dtrain stop quick-1"),
         "{}",
         refused.stderr
     );
