@@ -116,7 +116,8 @@ fn a_running_trial_is_not_removed_and_its_process_is_named() {
     // The controller in the background, and the agent.
     let processes = refused.stderr.split_once("it is running: processes ").map_or("", |(_, rest)| rest);
     assert!(
-        processes.contains(&agent["agent"]["id"].to_string()) && refused.stderr.contains("dtrain stop quick-1"),
+        processes.contains(&agent["agent"]["id"].to_string())
+            && refused.stderr.contains("dtrain stop quick-1"),
         "{}",
         refused.stderr
     );

@@ -109,7 +109,7 @@ mod tests {
             restart_seconds: 5.0,
         };
         assert!((growth(60.0).gained_seconds() - 20.0).abs() < 1e-9);
-        assert!(growth(60.0).pays() && !growth(15.0).pays());
+        assert!(growth(60.0).pays() && !growth(14.0).pays());
         assert!(growth(f64::INFINITY).pays(), "no end is known");
         let slower = Growth { step_seconds: (2.0, 3.0), ..growth(f64::INFINITY) };
         assert_eq!((slower.gained_seconds(), slower.pays()), (0.0, false));

@@ -19,12 +19,12 @@ fn has_seen(world: &World, what: fn(&ControllerStatus) -> bool) -> bool {
     world.seen().iter().any(what)
 }
 
-/// Waits until the newest attempt runs on the hosts with these indices, and on no other.
-fn wait_for_hosts(world: &World, hosts: &[u32]) {
+/// Waits until the attempt with this number runs on the hosts with these indices, and on no other.
+fn wait_for_hosts(world: &World, attempt: u64, hosts: &[u32]) {
     // A host that only lends its part of a checkpoint has no ranks.
     let runs = |host: u32| {
         let card = world.card_of(host).filter(|card| card.agent.is_alive() && !card.ranks.is_empty());
-        card.is_some_and(|card| card.attempt.0 == world.launched())
+        card.is_some_and(|card| card.attempt.0 == attempt)
     };
     wait("an attempt on these hosts", || (0..RANKS).all(|host| runs(host) == hosts.contains(&host)));
 }
@@ -46,9 +46,9 @@ pub(crate) fn a_host_that_is_back_takes_part_again_after_a_checkpoint() {
     world.switch(1, false);
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
-        wait_for_hosts(&world, &[0]);
+        wait_for_hosts(&world, 1, &[0]);
         world.switch(1, true);
-        wait_for_hosts(&world, &[0, 1]);
+        wait_for_hosts(&world, 2, &[0, 1]);
         driven.join().expect("it does not panic")
     });
     assert!(matches!(outcome, DriveOutcome::Ended { attempts: 2, .. }), "{outcome:?}");
@@ -67,13 +67,13 @@ pub(crate) fn a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifte
         let (world, name) = (world().paced(0.6), format!("node{host}"));
         let outcome = thread::scope(|scope| {
             let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
-            wait_for_hosts(&world, &[0, 1]);
+            wait_for_hosts(&world, 1, &[0, 1]);
             let is_saved = |fact: &Fact| matches!(fact, Fact::CheckpointCommitted { .. });
             wait("a checkpoint", || world.facts().iter().any(is_saved));
             HostList::add(&world.home.drained(), &name).expect("room on disk");
-            wait_for_hosts(&world, &[1 - host]);
+            wait_for_hosts(&world, 2, &[1 - host]);
             assert!(HostList::remove(&world.home.drained(), &name).expect("room on disk"));
-            wait_for_hosts(&world, &[0, 1]);
+            wait_for_hosts(&world, 3, &[0, 1]);
             driven.join().expect("it does not panic")
         });
         assert!(matches!(outcome, DriveOutcome::Ended { attempts: 3, .. }), "{outcome:?}");
@@ -90,9 +90,9 @@ pub(crate) fn a_spare_stands_by_and_takes_the_place_of_a_host_that_is_lost() {
     world.options.lost_after = Duration::from_secs(1);
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
-        wait_for_hosts(&world, &[0]);
+        wait_for_hosts(&world, 1, &[0]);
         world.switch(0, false);
-        wait_for_hosts(&world, &[1]);
+        wait_for_hosts(&world, 2, &[1]);
         world.switch(0, true);
         driven.join().expect("it does not panic")
     });

@@ -69,12 +69,6 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Returns the number of the newest attempt that was launched; 0 before the first.
-    pub(crate) fn launched(&self) -> u64 {
-        let started = self.facts().into_iter().filter(|fact| matches!(fact, Fact::AttemptStarted { .. }));
-        started.count() as u64
-    }
-
     /// Creates a new trial that was never launched.
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
