@@ -32,9 +32,11 @@ pub(crate) fn assignments(
 }
 
 /// Predicts the steps of the training in `plan` on `hosts` hosts; `None` if no layout fits, or the work of a command is
-/// unknown.
+/// unknown. All numbers of hosts are planned in the same way, so that their predictions can be compared: the plan itself
+/// may know more, such as measured steps.
 pub(crate) fn predict(plan: &Plan, hosts: u32, rates: Option<&Rates>) -> Option<HostsPrediction> {
-    let plan = plan_for_hosts(plan, hosts, rates)?;
+    let counts = (1..=hosts).rev().filter_map(NonZeroU32::new);
+    let plan = counts.into_iter().find_map(|hosts| replan_on_hosts(plan, hosts, rates).ok())?;
     let step_seconds = plan.best().estimate.as_ref()?.step.0;
     Some(HostsPrediction { hosts: plan.host.hosts.get(), step_seconds })
 }
