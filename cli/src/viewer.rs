@@ -16,10 +16,13 @@ use dtrain_runner::ledger::{History, summary_of};
 use dtrain_runner::{LedgerError, Observer, TrialEvent, files};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval between two looks at the trial's spool and history.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Time that the controller of a trial has to release it after the end.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reason why a viewer of a trial stopped.
 pub(crate) enum ViewerExit {
@@ -68,6 +71,13 @@ pub(crate) fn watch_until_exit(
         }
         std::thread::sleep(PAUSE);
     };
+    if matches!(viewed, ViewerExit::Ended(_)) {
+        // The next command finds the trial without a controller.
+        let until = Instant::now() + RELEASE_TIMEOUT;
+        while viewer.controller().is_some() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
     progress.finish();
     if matches!(viewed, ViewerExit::Left) {
         context.out.say(&format!("{label} continues"));
