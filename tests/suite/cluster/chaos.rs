@@ -217,7 +217,7 @@ fn a_detached_run_completes_through_half_an_hour_of_faults() {
         FAULTS.iter().all(|fault| minutes < MINUTES || counts.get(fault).is_some_and(|count| *count >= 3))
     );
     assert!(training > 0.8 * all, "{training} of {all} s");
-    let ended = dtrain(&lab, &["attach", "last"]);
+    let ended = dtrain(&lab, &["show", "last"]);
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
