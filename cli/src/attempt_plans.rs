@@ -35,21 +35,24 @@ pub(crate) fn assignments(
 /// unknown. All numbers of hosts are planned in the same way, so that their predictions can be compared: the plan itself
 /// may know more, such as measured steps.
 pub(crate) fn predict(plan: &Plan, hosts: u32, rates: Option<&Rates>) -> Option<HostsPrediction> {
-    let counts = (1..=hosts).rev().filter_map(NonZeroU32::new);
-    let plan = counts.into_iter().find_map(|hosts| replan_on_hosts(plan, hosts, rates).ok())?;
+    let plan = most_hosts(hosts, |hosts| replan_on_hosts(plan, hosts, rates).ok())?;
     let step_seconds = plan.best().estimate.as_ref()?.step.0;
     Some(HostsPrediction { hosts: plan.host.hosts.get(), step_seconds })
 }
 
 /// Returns the plan for `hosts` hosts, or for as many of them as a layout fits on; `None` if there is none.
 fn plan_for_hosts<'a>(plan: &'a Plan, hosts: u32, rates: Option<&Rates>) -> Option<Cow<'a, Plan>> {
-    let of = |hosts| {
+    most_hosts(hosts, |hosts| {
         if hosts == plan.host.hosts {
             Some(Cow::Borrowed(plan))
         } else {
             replan_on_hosts(plan, hosts, rates).ok().map(Cow::Owned)
         }
-    };
+    })
+}
+
+/// Returns what `of` finds for `hosts` hosts, or else for the largest number below; `None` if it finds nothing.
+fn most_hosts<T>(hosts: u32, of: impl FnMut(NonZeroU32) -> Option<T>) -> Option<T> {
     (1..=hosts).rev().filter_map(NonZeroU32::new).find_map(of)
 }
 
