@@ -55,26 +55,36 @@ fn supervise_if_detached(
     }
 }
 
-/// Watches a trial as its controller, or as one of many viewers if another process controls it. A viewer
-/// takes over when that process ends.
+/// Watches a trial as its controller, or as one of many viewers if another process controls it.
 pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
+    let Some(ending) = watch_or_view(context, history, task)? else { return Ok(ExitReason::Detached) };
+    let ending = ending.map_err(|error| drive_failure(&error, task.label))?;
+    supervise_if_detached(context, task, &ending)?;
+    print_result(context, history, task, &ending)
+}
+
+/// Watches a trial as its controller, or as a viewer, which takes over when the controller ends. Returns `None` if the
+/// user leaves the viewer.
+fn watch_or_view(
+    context: &Context,
+    history: &mut History,
+    task: &TrialRun<'_>,
+) -> Result<Option<Result<DriveOutcome, DriveError>>, CommandError> {
     loop {
-        let ending = match watch(context, history, task)? {
-            Err(DriveError::Busy { process, .. }) => {
-                match viewer::watch_until_exit(context, history, task, process)? {
-                    ViewerExit::Ended(ending) => ending,
-                    ViewerExit::Left => return Ok(ExitReason::Detached),
-                    // A viewer does not take the trial back from another machine.
-                    ViewerExit::Unled => match driver::superseded(&context.home, task.trial) {
-                        Some(superseded) => return Err(drive_failure(&superseded, task.label)),
-                        None => continue,
-                    },
+        let process = match watch(context, history, task)? {
+            Err(DriveError::Busy { process, .. }) => process,
+            ending => return Ok(Some(ending)),
+        };
+        match viewer::watch_until_exit(context, history, task, process)? {
+            ViewerExit::Ended(ending) => return Ok(Some(Ok(ending))),
+            ViewerExit::Left => return Ok(None),
+            // A viewer does not take the trial back from another machine.
+            ViewerExit::Unled => {
+                if let Some(superseded) = driver::superseded(&context.home, task.trial) {
+                    return Ok(Some(Err(superseded)));
                 }
             }
-            ending => ending.map_err(|error| drive_failure(&error, task.label))?,
-        };
-        supervise_if_detached(context, task, &ending)?;
-        return print_result(context, history, task, &ending);
+        }
     }
 }
 
@@ -93,21 +103,11 @@ pub(crate) fn watch_stopping(
     history: &mut History,
     task: &TrialRun<'_>,
 ) -> Result<bool, CommandError> {
-    loop {
-        let ending = match watch(context, history, task)? {
-            Ok(ending) => ending,
-            Err(DriveError::Busy { process, .. }) => {
-                match viewer::watch_until_exit(context, history, task, process)? {
-                    ViewerExit::Ended(ending) => ending,
-                    ViewerExit::Left => return Ok(false),
-                    ViewerExit::Unled => continue,
-                }
-            }
-            Err(DriveError::NothingRuns(_)) => return Ok(false),
-            Err(error) => return Err(drive_failure(&error, task.label)),
-        };
-        return print_result(context, history, task, &ending).map(|_| true);
-    }
+    let ending = match watch_or_view(context, history, task)? {
+        None | Some(Err(DriveError::NothingRuns(_))) => return Ok(false),
+        Some(ending) => ending.map_err(|error| drive_failure(&error, task.label))?,
+    };
+    print_result(context, history, task, &ending).map(|_| true)
 }
 
 /// Records the end of trials that finished without a controller. Starts nothing, and does not touch running

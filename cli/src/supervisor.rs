@@ -91,7 +91,7 @@ fn in_own_scope(program: &Path, trial: &TrialId) -> Command {
     let mut command = Command::new("systemd-run");
     command
         .args(["--user", "--scope", "--quiet", "--collect"])
-        .arg(format!("--unit=dtrain-{}", trial.0))
+        .arg(format!("--unit=dtrain-{}-{}", trial.0, std::process::id()))
         .arg("--")
         .arg(program);
     command

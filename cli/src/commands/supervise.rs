@@ -37,11 +37,8 @@ pub(crate) fn run(context: &Context, trial: &TrialId) -> CommandResult {
                 return Ok(ExitReason::Done);
             }
             Ok(Supervised::Busy(_)) if begun.elapsed() < BUSY_TIMEOUT => thread::sleep(POLL_INTERVAL),
-            Ok(Supervised::Busy(failure)) => return Err(failure),
-            Ok(Supervised::Failed(failure)) => {
-                context.out.say(&failure.warning(context.out.paint));
-                pause(&interrupts);
-            }
+            Ok(Supervised::Busy(failure) | Supervised::Refused(failure)) => return Err(failure),
+            // No trial or no history is there.
             Err(failure) if failure.exit() == ExitReason::Usage => return Err(failure),
             Err(failure) => {
                 context.out.say(&failure.warning(context.out.paint));
@@ -57,10 +54,11 @@ enum Supervised {
     Ended(String),
     /// Another process controls the trial.
     Busy(CommandError),
-    /// Something failed that may work later.
-    Failed(CommandError),
+    /// Trying again cannot help, or would take the trial back from another machine.
+    Refused(CommandError),
 }
 
+/// Supervises the trial once; `Err` if something failed that may work later.
 fn attempt(
     context: &Context,
     id: &TrialId,
@@ -81,12 +79,12 @@ fn attempt(
             Supervised::Ended(format!("{label} continues without this process"))
         }
         Err(error @ DriveError::Busy { .. }) => Supervised::Busy(drive_failure(&error, label)),
-        Err(error) if is_final(&error) => return Err(drive_failure(&error, label)),
-        Err(error) => Supervised::Failed(drive_failure(&error, label)),
+        Err(error) if is_final(&error) => Supervised::Refused(drive_failure(&error, label)),
+        Err(error) => return Err(drive_failure(&error, label)),
     })
 }
 
-/// Returns `true` if trying again cannot help.
+/// Returns `true` if the trial is no longer that of a controller on this machine.
 fn is_final(error: &DriveError) -> bool {
     match error {
         DriveError::Ledger(error) => error.is_gone(),
