@@ -61,6 +61,25 @@ pub(crate) fn the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_bac
     world.assert_nothing_lives();
 }
 
+/// The answer to the first launch does not arrive, and then the host is lost.
+pub(crate) fn a_host_that_is_lost_during_the_first_launch_is_given_up() {
+    let mut world = world_with_a_spare();
+    world.options.lost_after = Duration::from_secs(1);
+    world.lose_answers(0, true);
+    let outcome = thread::scope(|scope| {
+        let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
+        wait("the agent", || world.card_of(0).is_some());
+        world.switch(0, false);
+        wait("the next attempt", || world.card_of(1).is_some());
+        world.lose_answers(0, false);
+        world.switch(0, true);
+        driven.join().expect("it does not panic")
+    });
+    assert_lost(&world);
+    world.assert_completed(&outcome);
+    world.assert_nothing_lives();
+}
+
 /// The only host that answers is cut off and given up, and the user stops the trial before another attempt begins.
 /// Whether the host is back by then or not, nobody is left to train without a word.
 pub(crate) fn a_trial_that_ends_leaves_no_attempt_that_was_given_up_without_a_word() {

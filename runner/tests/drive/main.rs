@@ -3,7 +3,7 @@
 //! This program is all of them: without a known first argument it runs the tests below whose names contain
 //! one of its arguments.
 
-#![expect(clippy::print_stdout, reason = "a test says how it went")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test says how it went")]
 
 mod blame;
 mod claims;
@@ -194,6 +194,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_history_without_room_stops_nobody_else", a_history_without_room_stops_nobody_else),
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
+        (
+            "a_host_that_is_lost_during_the_first_launch_is_given_up",
+            lost::a_host_that_is_lost_during_the_first_launch_is_given_up,
+        ),
         (
             "the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_back",
             lost::the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_back,

@@ -139,9 +139,11 @@ impl World {
         ledger: &mut dyn Ledger,
         observe: &mut dyn FnMut(&TrialEvent),
     ) -> Result<DriveOutcome, DriveError> {
-        let programs = programs(&self.root);
+        let (programs, begun) = (programs(&self.root), Instant::now());
         let mut observer = |seen: &TrialEvent| {
             if let TrialEvent::Status(status) = seen {
+                // Shown if the test fails.
+                eprintln!("{:6.3} {status:?}", begun.elapsed().as_secs_f64());
                 self.statuses.lock().expect("whole").push(status.clone());
             }
             observe(seen);

@@ -116,7 +116,7 @@ impl<'a> TrialController<'a> {
             usable: None,
             unlaunched: None,
             followed: None,
-            may_give_up: false,
+            may_give_up: true,
             read: 0,
             kept: 0,
             damaged: None,

@@ -151,9 +151,10 @@ impl TrialController<'_> {
             self.report_attempt_gone(attempt, lost);
             return Ok(true);
         };
-        // An attempt that this controller followed, or whose mirror was read, has few unread records, and the other hosts
-        // wait.
-        let is_little = lost.is_some() && (is_mirrored || self.followed == Some(attempt));
+        // An attempt that this controller has just launched or followed, or whose mirror was read, has few unread records,
+        // and the other hosts wait.
+        let is_recent = self.unlaunched.is_some() || self.followed == Some(attempt);
+        let is_little = lost.is_some() && (is_mirrored || is_recent);
         let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
         let begun = search.unread.filter(|(read, _)| *read == self.read);
         let (_, since) = *search.unread.insert(begun.unwrap_or((self.read, Instant::now())));
@@ -230,7 +231,9 @@ impl TrialController<'_> {
         if self.machine.open_attempt() != Some(attempt) {
             return;
         }
-        self.inputs.push_back(match self.unlaunched.take().filter(|_| self.read == 0) {
+        // The loss of the host says more than the launch without an answer.
+        let unlaunched = self.unlaunched.take().filter(|_| self.read == 0 && lost.is_none());
+        self.inputs.push_back(match unlaunched {
             Some(reason) => {
                 TrialInput::LaunchFailed { attempt, failure: launch_failure(&LaunchError::Unknown(reason)) }
             }
