@@ -2,7 +2,7 @@
 
 use crate::Fact;
 use crate::control_protocol::STOP_GRACE_PERIOD;
-use crate::machine::Blame;
+use crate::machine::{Blame, Growth};
 use crate::strikes::ExcludedHost;
 use dtrain_protocol::{AttemptId, Failure, Rank, StampedEvent, StepId};
 use serde::{Deserialize, Serialize};
@@ -87,22 +87,19 @@ pub enum ControllerStatus {
     Growing {
         /// Names of the hosts that are added.
         added: Vec<String>,
-        /// Number of the hosts from now on.
-        hosts: u32,
-        /// Seconds by which the rest of the training gets shorter; `None` if it has no known end, or if the hosts are added so
-        /// that checkpoints are on two hosts.
-        gained_seconds: Option<f64>,
-        /// Seconds that the restart takes, as measured before or assumed.
-        restart_seconds: f64,
+        /// Number of hosts until now, and from now on.
+        hosts: (u32, u32),
+        /// What the change brings.
+        growth: Growth,
     },
-    /// Hosts that answer stay idle, because the restart would take longer than it gains.
+    /// Hosts that answer stay idle, because a restart with them would not pay.
     NotGrowing {
         /// Names of the idle hosts.
         idle: Vec<String>,
-        /// Seconds by which the rest of the training would get shorter.
-        gained_seconds: f64,
-        /// Seconds that the restart takes, as measured before or assumed.
-        restart_seconds: f64,
+        /// Number of hosts now, and with the idle ones.
+        hosts: (u32, u32),
+        /// What the change would bring.
+        growth: Growth,
     },
     /// Hosts are drained: the attempt saves and ends, and the next one does not use them.
     Draining {

@@ -7,7 +7,7 @@ use crate::limits;
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StepId, TrialId};
 use dtrain_recipes::number_format;
-use dtrain_runner::machine::Blame;
+use dtrain_runner::machine::{Blame, Growth};
 use dtrain_runner::strikes::{ExcludedHost, StrikeCause};
 use dtrain_runner::{AttemptEnd, ControllerStatus, Fact, Observer, TrialEvent};
 use std::cell::RefCell;
@@ -238,23 +238,17 @@ impl ProgressDisplay {
                 self.warning(),
                 self.trial
             )),
-            ControllerStatus::Growing { added, hosts, gained_seconds, restart_seconds } => {
-                let gain = gained_seconds.map_or_else(
-                    || "makes the rest faster or safer".to_owned(),
-                    |gained| format!("gains {} of the rest", seconds(gained)),
-                );
-                self.say(&format!(
-                    "{} can take part: going on with {} after a checkpoint, which {gain}; the restart takes about {}",
-                    added.join(", "),
-                    counted(u64::from(*hosts), "host"),
-                    seconds(*restart_seconds)
-                ));
-            }
-            ControllerStatus::NotGrowing { idle, gained_seconds, restart_seconds } => self.say(&format!(
-                "{} can take part, and stays idle: it would gain {} of the rest, and the restart takes about {}",
+            ControllerStatus::Growing { added, hosts, growth } => self.say(&format!(
+                "{} can take part: going on with {} after a checkpoint; {}",
+                added.join(", "),
+                counted(u64::from(hosts.1), "host"),
+                growth_reason(*hosts, growth)
+            )),
+            ControllerStatus::NotGrowing { idle, hosts, growth } => self.say(&format!(
+                "{} can take part, and {} idle; {}",
                 idle.join(", "),
-                seconds(*gained_seconds),
-                seconds(*restart_seconds)
+                if idle.len() == 1 { "stays" } else { "stay" },
+                growth_reason(*hosts, growth)
             )),
             ControllerStatus::Draining { hosts } => {
                 let is = if hosts.len() == 1 { "is" } else { "are" };
@@ -376,4 +370,21 @@ struct SeenLine<'a> {
     attempt: Option<AttemptId>,
     #[serde(flatten)]
     seen: &'a TrialEvent,
+}
+
+/// Says what a change of the number of hosts brings.
+fn growth_reason((now, then): (u32, u32), growth: &Growth) -> String {
+    let (before, after) = growth.step_seconds;
+    let gained = match growth.gained_seconds() {
+        0.0 => "nothing".to_owned(),
+        gained if gained.is_finite() => seconds(gained),
+        _ => "time until the training is stopped".to_owned(),
+    };
+    format!(
+        "a step takes {} on {}, {} on {now} (predicted), which gains {gained}; a restart takes about {}",
+        seconds(after),
+        counted(u64::from(then), "host"),
+        seconds(before),
+        seconds(growth.restart_seconds)
+    )
 }

@@ -1,5 +1,7 @@
 //! The hosts of a trial between attempts: which of them take part, and whether more of them pay. Pure functions.
 
+use serde::{Deserialize, Serialize};
+
 /// What is known of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCondition {
@@ -43,41 +45,42 @@ pub fn standings(reports: &[HostCondition], most: u32) -> Vec<HostStanding> {
     reports.iter().map(standing).collect()
 }
 
-/// Ratio of step times up to which a second host is worth it for the copies of checkpoints alone.
-const SLOWER_WITH_COPIES: f64 = 1.1;
+/// Ratio of step times up to which more hosts do not count as slower: predictions are not more precise.
+const AS_FAST: f64 = 1.1;
 
-/// Number of restarts that the rest must outlast for a second host to be worth it for the copies alone.
-const RESTARTS_FOR_COPIES: f64 = 20.0;
+/// Number of restarts that the rest must outlast for hosts to be added that make it neither faster nor slower.
+const RESTARTS_WITHOUT_GAIN: f64 = 20.0;
 
 /// A restart on more hosts, which takes time, and makes the rest faster or safer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
-    /// True if the attempt has one host, so that its checkpoints exist once.
-    pub is_alone: bool,
     /// Predicted time of a step on the hosts of the attempt and on those of the next one, in seconds.
     pub step_seconds: (f64, f64),
-    /// Time that the rest of the training takes on the hosts of the attempt, in seconds; infinite if it has no known
-    /// end.
-    pub remaining_seconds: f64,
+    /// Time that the rest of the training takes on the hosts of the attempt, in seconds; `None` if it has no known end.
+    pub remaining_seconds: Option<f64>,
     /// Time from the last step of the attempt to the first one of the next, in seconds.
     pub restart_seconds: f64,
 }
 
 impl Growth {
-    /// Returns the time by which the rest is shorter, without the restart; 0 if it is not.
+    fn remaining(&self) -> f64 {
+        self.remaining_seconds.unwrap_or(f64::INFINITY)
+    }
+
+    /// Returns the time by which the rest is shorter, without the restart; 0 if it is not, and infinite if it is and has no
+    /// known end.
     pub fn gained_seconds(&self) -> f64 {
         let (now, then) = self.step_seconds;
         let share = 1.0 - then / now;
-        if share > 0.0 { self.remaining_seconds * share } else { 0.0 }
+        if share > 0.0 { self.remaining() * share } else { 0.0 }
     }
 
-    /// Returns `true` if the restart takes less time than it gains, or if it puts copies of the checkpoints of a long rest
-    /// on a second host.
+    /// Returns `true` if the restart takes less time than it gains, or if the rest is long and not slower on more hosts:
+    /// then more of them have copies of the checkpoints, and the loss of one takes a smaller share of the ranks.
     pub fn pays(&self) -> bool {
         let (now, then) = self.step_seconds;
-        let protects = self.is_alone
-            && then <= SLOWER_WITH_COPIES * now
-            && self.remaining_seconds > RESTARTS_FOR_COPIES * self.restart_seconds;
+        let protects =
+            then <= AS_FAST * now && self.remaining() > RESTARTS_WITHOUT_GAIN * self.restart_seconds;
         protects || self.gained_seconds() > self.restart_seconds
     }
 }
@@ -103,21 +106,19 @@ mod tests {
     #[test]
     fn a_restart_pays_if_the_rest_gains_more_than_it_takes() {
         let growth = |remaining_seconds| Growth {
-            is_alone: false,
             step_seconds: (3.0, 2.0),
-            remaining_seconds,
+            remaining_seconds: Some(remaining_seconds),
             restart_seconds: 5.0,
         };
         assert!((growth(60.0).gained_seconds() - 20.0).abs() < 1e-9);
         assert!(growth(60.0).pays() && !growth(14.0).pays());
-        assert!(growth(f64::INFINITY).pays(), "no end is known");
-        let slower = Growth { step_seconds: (2.0, 3.0), ..growth(f64::INFINITY) };
+        let endless = Growth { remaining_seconds: None, ..growth(0.0) };
+        assert!(endless.pays(), "no end is known");
+        let slower = Growth { step_seconds: (2.0, 3.0), ..endless };
         assert_eq!((slower.gained_seconds(), slower.pays()), (0.0, false));
-        let same = Growth { step_seconds: (2.0, 2.0), ..growth(f64::INFINITY) };
-        assert!(!same.pays());
-        let alone = Growth { is_alone: true, ..same };
-        assert!(alone.pays(), "a second host has copies of the checkpoints");
-        assert!(!Growth { remaining_seconds: 99.0, ..alone }.pays(), "the rest is too short for that");
-        assert!(!Growth { is_alone: true, ..slower }.pays(), "half as fast again is too slow for that");
+        let same = Growth { step_seconds: (2.0, 2.0), ..growth(101.0) };
+        assert!(same.pays(), "more hosts have copies of the checkpoints");
+        assert!(!Growth { remaining_seconds: Some(99.0), ..same }.pays(), "the rest is too short for that");
+        assert!(!slower.pays(), "half as slow again is too slow for that");
     }
 }

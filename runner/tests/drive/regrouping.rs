@@ -56,7 +56,7 @@ pub(crate) fn a_host_that_is_back_takes_part_again_after_a_checkpoint() {
         ControllerStatus::Growing { added, hosts, .. } => Some((added, hosts)),
         _ => None,
     });
-    assert_eq!(growth, Some((vec!["node1".to_owned()], 2)));
+    assert_eq!(growth, Some((vec!["node1".to_owned()], (1, 2))));
     assert_regrouped(&world);
     world.assert_completed(&outcome);
     world.assert_nothing_lives();

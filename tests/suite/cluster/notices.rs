@@ -88,13 +88,9 @@ fn a_drained_host_is_free_when_the_command_ends_and_offered_again_when_it_is_lif
     println!("next step {seconds:.1} s later");
     assert!(run.checkpoints() > saved, "it left a checkpoint");
     assert!(dtrain(&lab, &["drain", "node1", "--lift"]).status.success());
-    // On machines that share two cores, three hosts need not be faster than two.
-    let begun = Instant::now();
-    while !run.log().contains("node1 can take part") {
-        assert!(begun.elapsed() < YIELDS_WITHIN, "{}", run.log());
-        sleep(Duration::from_millis(50));
-    }
-    println!("lifted: considered after {:.1} s", begun.elapsed().as_secs_f64());
+    let seconds = run.wait_for_hosts(3, 2);
+    println!("lifted: next step on three hosts after {seconds:.1} s");
+    println!("{}", run.log());
     nobody_is_struck(&lab);
     stops(&lab, &["node1", "node2", "node3", "controller"]);
 }

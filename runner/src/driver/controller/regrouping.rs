@@ -109,29 +109,24 @@ impl TrialController<'_> {
         if added.is_empty() || after.hosts <= now {
             return Ok(());
         }
-        let restart_seconds = self.regrouping.pace.restart_seconds();
-        let step_seconds = (before.step_seconds, after.step_seconds);
-        let growth = Growth { is_alone: now == 1, step_seconds, remaining_seconds, restart_seconds };
-        let gained_seconds = growth.gained_seconds();
+        let growth = Growth {
+            step_seconds: (before.step_seconds, after.step_seconds),
+            remaining_seconds: Some(remaining_seconds).filter(|seconds| seconds.is_finite()),
+            restart_seconds: self.regrouping.pace.restart_seconds(),
+        };
+        let hosts = (now, after.hosts);
         if growth.pays() {
             self.regrouping.asked = Some(attempt);
             if let Some(link) = &mut self.link {
                 link.ask_to_regroup();
             }
-            let gained_seconds =
-                Some(gained_seconds).filter(|gained| gained.is_finite() && *gained > restart_seconds);
-            return self.show(ControllerStatus::Growing {
-                added,
-                hosts: after.hosts,
-                gained_seconds,
-                restart_seconds,
-            });
+            return self.show(ControllerStatus::Growing { added, hosts, growth });
         }
         if self.regrouping.shown == added {
             return Ok(());
         }
         self.regrouping.shown.clone_from(&added);
-        self.show(ControllerStatus::NotGrowing { idle: added, gained_seconds, restart_seconds })
+        self.show(ControllerStatus::NotGrowing { idle: added, hosts, growth })
     }
 
     /// Returns the idle hosts that an attempt with `active` hosts would take too.
