@@ -57,7 +57,11 @@ fn supervise_if_detached(
 
 /// Watches a trial as its controller, or as one of many viewers if another process controls it.
 pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
-    let Some(ending) = watch_or_view(context, history, task)? else { return Ok(ExitReason::Detached) };
+    let is_live = driver::activity(&context.home, task.trial) != TrialActivity::None;
+    let Some(mut ending) = watch_or_view(context, history, task)? else { return Ok(ExitReason::Detached) };
+    if is_live {
+        ending = recorded_if_over(history, task, ending)?;
+    }
     let ending = ending.map_err(|error| drive_failure(&error, task.label))?;
     supervise_if_detached(context, task, &ending)?;
     print_result(context, history, task, &ending)
@@ -97,17 +101,32 @@ pub(crate) fn run_with_progress(
     watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))
 }
 
-/// Watches a trial until it has stopped. Returns `false` if the user leaves before, or nothing of it runs any more.
+/// Watches a trial that is asked to stop until it has stopped. Returns `false` if the user leaves before, or if nothing of it
+/// runs and no end is recorded.
 pub(crate) fn watch_stopping(
     context: &Context,
     history: &mut History,
     task: &TrialRun<'_>,
 ) -> Result<bool, CommandError> {
-    let ending = match watch_or_view(context, history, task)? {
-        None | Some(Err(DriveError::NothingRuns(_))) => return Ok(false),
-        Some(ending) => ending.map_err(|error| drive_failure(&error, task.label))?,
+    let Some(ending) = watch_or_view(context, history, task)? else { return Ok(false) };
+    let ending = match recorded_if_over(history, task, ending)? {
+        Err(DriveError::NothingRuns(_)) => return Ok(false),
+        ending => ending.map_err(|error| drive_failure(&error, task.label))?,
     };
     print_result(context, history, task, &ending).map(|_| true)
+}
+
+/// Returns the recorded outcome of a trial that ended before this process could watch it, or else `ending`.
+fn recorded_if_over(
+    history: &History,
+    task: &TrialRun<'_>,
+    ending: Result<DriveOutcome, DriveError>,
+) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
+    if !matches!(ending, Err(DriveError::NothingRuns(_))) {
+        return Ok(ending);
+    }
+    let recorded = driver::outcome_of(history, task.trial).map_err(|error| history_failure(&error))?;
+    Ok(recorded.map_or(ending, Ok))
 }
 
 /// Records the end of trials that finished without a controller. Starts nothing, and does not touch running

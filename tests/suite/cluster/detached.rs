@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 pub(super) const WITHOUT_END: [&str; 4] =
     ["model.hidden=128", "train.batch=48", "checkpoint.every=5", "objective.stop={ steps = 100000 }"];
 
+/// Time until a host that was shut down is back.
+const BOOT: Duration = Duration::from_secs(10);
+
 /// How long anything may take that must come.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -140,6 +143,7 @@ fn a_detached_run_goes_on_without_a_host_that_is_shut_down() {
         run.wait_for_hosts(2, 1)
     });
     println!("node3 is shut down: next step after {seconds:.1} s");
+    sleep(BOOT);
     lab.start_host("node3");
     let seconds = run.wait_for_hosts(3, 2);
     println!("node3 is back: next step on three hosts after {seconds:.1} s");
