@@ -36,8 +36,9 @@ pub(crate) fn assignments(
 /// may know more, such as measured steps.
 pub(crate) fn predict(plan: &Plan, hosts: u32, rates: Option<&Rates>) -> Option<HostsPrediction> {
     let plan = most_hosts(hosts, |hosts| replan_on_hosts(plan, hosts, rates).ok())?;
-    let step_seconds = plan.best().estimate.as_ref()?.step.0;
-    Some(HostsPrediction { hosts: plan.host.hosts.get(), step_seconds })
+    let estimate = plan.best().estimate.as_ref()?;
+    let interval = (estimate.step_low.0, estimate.step_high.0);
+    Some(HostsPrediction { hosts: plan.host.hosts.get(), step_seconds: estimate.step.0, interval })
 }
 
 /// Returns the plan for `hosts` hosts, or for as many of them as a layout fits on; `None` if there is none.

@@ -83,6 +83,8 @@ pub struct HostsPrediction {
     pub hosts: u32,
     /// Time of a step, in seconds.
     pub step_seconds: f64,
+    /// Ends of the 80 % interval of that time.
+    pub interval: (f64, f64),
 }
 
 /// Limits of the number of hosts of an attempt.

@@ -45,9 +45,6 @@ pub fn standings(reports: &[HostCondition], most: u32) -> Vec<HostStanding> {
     reports.iter().map(standing).collect()
 }
 
-/// Ratio of step times up to which more hosts do not count as slower: predictions are not more precise.
-const AS_FAST: f64 = 1.1;
-
 /// Number of restarts that the rest must outlast for hosts to be added that make it neither faster nor slower.
 const RESTARTS_WITHOUT_GAIN: f64 = 20.0;
 
@@ -56,6 +53,9 @@ const RESTARTS_WITHOUT_GAIN: f64 = 20.0;
 pub struct Growth {
     /// Predicted time of a step on the hosts of the attempt and on those of the next one, in seconds.
     pub step_seconds: (f64, f64),
+    /// True if a step is slower on the hosts of the next attempt for sure: the 80 % intervals of the predictions do not
+    /// overlap.
+    pub is_slower: bool,
     /// Time that the rest of the training takes on the hosts of the attempt, in seconds; `None` if it has no known end.
     pub remaining_seconds: Option<f64>,
     /// Time from the last step of the attempt to the first one of the next, in seconds.
@@ -75,12 +75,12 @@ impl Growth {
         if share > 0.0 { self.remaining() * share } else { 0.0 }
     }
 
-    /// Returns `true` if the restart takes less time than it gains, or if the rest is long and not slower on more hosts:
-    /// then more of them have copies of the checkpoints, and the loss of one takes a smaller share of the ranks.
+    /// Returns `true` if the restart takes less time than it gains, or if the rest is long and not slower on more hosts, as
+    /// far as the predictions can tell: then more hosts have copies of the checkpoints, and the loss of one takes a
+    /// smaller share of the ranks.
     pub fn pays(&self) -> bool {
-        let (now, then) = self.step_seconds;
-        let protects =
-            then <= AS_FAST * now && self.remaining() > RESTARTS_WITHOUT_GAIN * self.restart_seconds;
+        let outlasts = self.remaining() > RESTARTS_WITHOUT_GAIN * self.restart_seconds;
+        let protects = !self.is_slower && outlasts;
         protects || self.gained_seconds() > self.restart_seconds
     }
 }
@@ -107,6 +107,7 @@ mod tests {
     fn a_restart_pays_if_the_rest_gains_more_than_it_takes() {
         let growth = |remaining_seconds| Growth {
             step_seconds: (3.0, 2.0),
+            is_slower: false,
             remaining_seconds: Some(remaining_seconds),
             restart_seconds: 5.0,
         };
@@ -114,11 +115,11 @@ mod tests {
         assert!(growth(60.0).pays() && !growth(14.0).pays());
         let endless = Growth { remaining_seconds: None, ..growth(0.0) };
         assert!(endless.pays(), "no end is known");
-        let slower = Growth { step_seconds: (2.0, 3.0), ..endless };
+        let slower = Growth { step_seconds: (2.0, 3.0), is_slower: true, ..endless };
         assert_eq!((slower.gained_seconds(), slower.pays()), (0.0, false));
         let same = Growth { step_seconds: (2.0, 2.0), ..growth(101.0) };
         assert!(same.pays(), "more hosts have copies of the checkpoints");
         assert!(!Growth { remaining_seconds: Some(99.0), ..same }.pays(), "the rest is too short for that");
-        assert!(!slower.pays(), "half as slow again is too slow for that");
+        assert!(!slower.pays(), "they make it slower");
     }
 }

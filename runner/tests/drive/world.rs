@@ -154,7 +154,8 @@ impl World {
             lower: &|launching| self.lower(launching),
             predict: &|hosts| {
                 let hosts = hosts.min(RANKS);
-                Some(HostsPrediction { hosts, step_seconds: 1.0 / f64::from(hosts) })
+                let step_seconds = 1.0 / f64::from(hosts);
+                Some(HostsPrediction { hosts, step_seconds, interval: (step_seconds, step_seconds) })
             },
             programs: &programs,
             launcher: self.hosts.map(|hosts| self.launcher(hosts)),

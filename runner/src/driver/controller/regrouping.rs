@@ -111,6 +111,7 @@ impl TrialController<'_> {
         }
         let growth = Growth {
             step_seconds: (before.step_seconds, after.step_seconds),
+            is_slower: after.interval.0 > before.interval.1,
             remaining_seconds: Some(remaining_seconds).filter(|seconds| seconds.is_finite()),
             restart_seconds: self.regrouping.pace.restart_seconds(),
         };
