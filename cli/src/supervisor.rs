@@ -23,6 +23,23 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Name of the command that controls a trial in the background.
 const SUPERVISE: &str = "supervise";
 
+/// Options of the allocator for a process that waits most of the time: memory that it frees goes back to the system at once.
+/// See <https://microsoft.github.io/mimalloc/environment.html>.
+const ALLOCATOR_OPTIONS: [(&str, &str); 2] =
+    [("MIMALLOC_PURGE_DELAY", "0"), ("MIMALLOC_ARENA_EAGER_COMMIT", "0")];
+
+/// Removes the options that only a controller in the background has from the environment of the processes that it starts.
+/// To be called before this process has a second thread.
+pub(crate) fn forget_allocator_options() {
+    for (name, _) in ALLOCATOR_OPTIONS {
+        #[expect(unsafe_code, reason = "no other thread can read the environment meanwhile")]
+        // SAFETY: the caller has no other thread.
+        unsafe {
+            std::env::remove_var(name);
+        }
+    }
+}
+
 /// Returns `true` if `process` is a controller in the background, not a command in a terminal.
 pub(crate) fn is_supervisor(process: u32) -> bool {
     let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
@@ -75,6 +92,7 @@ fn spawn(context: &Context, trial: &TrialId) -> std::io::Result<Child> {
         .arg("--state")
         .arg(context.home.path())
         .args([SUPERVISE, &trial.0])
+        .envs(ALLOCATOR_OPTIONS)
         .current_dir(context.home.path())
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

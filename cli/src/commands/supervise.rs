@@ -7,7 +7,7 @@ use crate::run_mode::{RunMode, TrialRun};
 use crate::run_summary::verdict_text;
 use crate::run_trial::{drive_failure, supervise};
 use crate::trials::plan_of_trial;
-use crate::{signals, trials};
+use crate::{signals, supervisor, trials};
 use dtrain_protocol::TrialId;
 use dtrain_runner::driver::DriveOutcome;
 use dtrain_runner::{DriveError, Interrupts};
@@ -26,6 +26,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(15);
 
 /// Controls a trial until it ends. What it cannot do now, it tries again.
 pub(crate) fn run(context: &Context, trial: &TrialId) -> CommandResult {
+    supervisor::forget_allocator_options();
     // Fails only if the process already leads a session.
     let _ = rustix::process::setsid();
     let interrupts = signals::listen_in_background()?;

@@ -15,9 +15,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-/// Longest poll of a session with open channels: a call for one channel may take bytes of another one from
-/// the socket.
-const MAX_POLL_WAIT: Duration = Duration::from_millis(50);
+/// Longest poll of a session with open channels after something happened: a call for one channel may take bytes of another
+/// one from the socket, which do not show in a poll.
+const SHORTEST_WAIT: Duration = Duration::from_millis(50);
+
+/// Longest poll of a session in which nothing happens.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The time to poll a session with open channels: short after something happened, then longer and longer.
+#[derive(Debug)]
+struct IdleWait(Duration);
+
+impl IdleWait {
+    fn new() -> Self {
+        Self(SHORTEST_WAIT)
+    }
+
+    /// Notes whether a poll found an event.
+    fn observe(&mut self, has_event: bool) {
+        self.0 = if has_event { SHORTEST_WAIT } else { (2 * self.0).min(LONGEST_WAIT) };
+    }
+}
 
 /// State of the thread that serves a session.
 pub(super) struct SessionThread {
@@ -31,6 +49,7 @@ pub(super) struct SessionThread {
     waker: UnixStream,
     /// True if all senders of requests are gone.
     is_left: bool,
+    idle_wait: IdleWait,
     is_stuck: Arc<AtomicBool>,
     eof_turn: Option<u64>,
     is_half_sent: bool,
@@ -55,6 +74,7 @@ impl SessionThread {
             waiting: VecDeque::new(),
             waker,
             is_left: false,
+            idle_wait: IdleWait::new(),
             is_stuck,
             eof_turn: None,
             is_half_sent: false,
@@ -193,14 +213,13 @@ impl SessionThread {
         let patience = self.opening.as_ref().and_then(PendingOpen::patience);
         let patience = match patience {
             _ if is_brief => Some(Duration::ZERO),
-            // Bytes that one pump took from the socket for another do not show in a poll.
-            None if self.pumps.values().any(ChannelPump::is_open) => Some(MAX_POLL_WAIT),
-            Some(patience) => Some(patience.min(MAX_POLL_WAIT)),
+            None if self.pumps.values().any(ChannelPump::is_open) => Some(self.idle_wait.0),
+            Some(patience) => Some(patience.min(SHORTEST_WAIT)),
             None => None,
         };
         let patience = patience.and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut files, patience.as_ref()) {
-            Ok(_) => {}
+            Ok(events) => self.idle_wait.observe(is_brief || events > 0),
             Err(rustix::io::Errno::INTR) => return true,
             Err(_) => return false,
         }
@@ -210,5 +229,25 @@ impl SessionThread {
             self.pumps.get_mut(id).into_iter().for_each(ChannelPump::abandon);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_in_which_nothing_happens_is_polled_once_a_second() {
+        let mut wait = IdleWait::new();
+        let waits: Vec<u128> = (0..7)
+            .map(|_| {
+                let now = wait.0.as_millis();
+                wait.observe(false);
+                now
+            })
+            .collect();
+        assert_eq!(waits, [50, 100, 200, 400, 800, 1000, 1000]);
+        wait.observe(true);
+        assert_eq!(wait.0, SHORTEST_WAIT, "bytes may be left of what has just come");
     }
 }
