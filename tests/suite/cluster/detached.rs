@@ -116,7 +116,10 @@ fn read<T>(lab: &Lab, ask: impl Fn(&History) -> Result<T, LedgerError>) -> T {
     loop {
         match History::open_read_only(&home(lab).join("history.db")).and_then(|history| ask(&history)) {
             Ok(found) => return found,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                assert!(begun.elapsed() < PATIENCE, "{error}: {cause:?}");
+            }
         }
         sleep(Duration::from_millis(20));
     }
