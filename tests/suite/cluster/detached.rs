@@ -7,7 +7,7 @@ use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{History, MetricSample, TrialActivity, TrialDetails, TrialStatus};
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -113,8 +113,16 @@ impl<'a> Detached<'a> {
 /// Reads the history of the controller. From outside of its machine, a reader does not see what is being written.
 fn read<T>(lab: &Lab, ask: impl Fn(&History) -> Result<T, LedgerError>) -> T {
     let begun = Instant::now();
+    let path = home(lab).join("history.db");
     loop {
-        match History::open_read_only(&home(lab).join("history.db")).and_then(|history| ask(&history)) {
+        let is_written = path.with_extension("db-wal").exists();
+        // SQLite finds a file without writers by a path that leads nowhere outside of the machine.
+        let read = if is_written {
+            History::open_read_only(&path).and_then(|history| ask(&history))
+        } else {
+            read_copy(&path, &ask)
+        };
+        match read {
             Ok(found) => return found,
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -123,6 +131,15 @@ fn read<T>(lab: &Lab, ask: impl Fn(&History) -> Result<T, LedgerError>) -> T {
         }
         sleep(Duration::from_millis(20));
     }
+}
+
+/// Reads a copy of a history to which nobody writes.
+fn read_copy<T>(path: &Path, ask: &impl Fn(&History) -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("history.db");
+    // A copy that is missing or torn is an error of the history.
+    drop(fs::copy(path, &copy));
+    History::open_read_only(&copy).and_then(|history| ask(&history))
 }
 
 /// The state folder of the controller.
