@@ -272,7 +272,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) layers: LayerArgs,
 
-    /// Return as soon as training has started
+    /// Return as soon as training has started; a process in the background supervises it
     #[arg(long)]
     pub(crate) detach: bool,
 

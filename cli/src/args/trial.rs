@@ -48,7 +48,7 @@ pub(crate) struct ResumeArgs {
     #[arg(long)]
     pub(crate) accept_data: bool,
 
-    /// Return as soon as training has started
+    /// Return as soon as training has started; a process in the background supervises it
     #[arg(long)]
     pub(crate) detach: bool,
 }

@@ -7,10 +7,11 @@ use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, TrialEvent
 use std::thread;
 use std::time::Duration;
 
-/// Returns two hosts, the first of which has all ranks.
+/// Returns two hosts, the first of which has all ranks. The first attempt is slow, so that it still runs when its host is
+/// back.
 fn world_with_a_spare() -> World {
     let mut world = World::new().on_hosts(2).paced(0.12);
-    world.spread = 1;
+    (world.spread, world.first_pace) = (1, Some(2.0));
     world
 }
 

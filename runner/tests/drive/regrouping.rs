@@ -86,6 +86,7 @@ pub(crate) fn a_drained_host_leaves_and_takes_part_again_when_the_drain_is_lifte
 
 pub(crate) fn a_spare_stands_by_and_takes_the_place_of_a_host_that_is_lost() {
     let mut world = world().paced(0.1);
+    world.first_pace = Some(2.0);
     world.options.hosts.most = 1;
     world.options.lost_after = Duration::from_secs(1);
     let outcome = thread::scope(|scope| {

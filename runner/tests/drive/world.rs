@@ -61,6 +61,8 @@ pub(crate) struct World {
     pub(crate) workdir: Option<Arc<WorkdirSnapshot>>,
     /// Seconds per step.
     pub(crate) pace: f64,
+    /// Seconds per step of the first attempt, if it must not end by itself.
+    pub(crate) first_pace: Option<f64>,
     /// Statuses that the controller reported.
     statuses: Mutex<Vec<ControllerStatus>>,
     /// Seconds of earlier training that each launch was given.
@@ -102,6 +104,7 @@ impl World {
                 .ok()
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0.004),
+            first_pace: None,
             statuses: Mutex::default(),
             spent: Mutex::default(),
             _folder: None,
@@ -220,7 +223,7 @@ impl World {
                 share: 4 * u64::from(rank.0)..4 * u64::from(rank.0 + 1),
                 micro_batch: 4,
                 optimizer: Optimizer { beta2: 0.99, weight_decay: 0.0, ..Optimizer::ADAMW },
-                learning_rate: self.pace,
+                learning_rate: self.first_pace.filter(|_| launching.attempt.0 == 1).unwrap_or(self.pace),
                 schedule_steps: STEPS,
                 ..Hyperparameters::plain()
             },
@@ -264,7 +267,7 @@ impl World {
         });
     }
 
-    /// Asserts that within 15 seconds no process of this trial lives.
+    /// Asserts that soon no process of this trial lives.
     pub(crate) fn assert_nothing_lives(&self) {
         let marker = self.root.to_str().expect("plain text");
         wait("the end of all processes", || processes_of(marker).is_empty());
@@ -312,11 +315,14 @@ pub(crate) fn programs(marker: &Path) -> Programs {
     Programs { agent: Program::new(&exe, ["agent", marker]), worker: Program::new(&exe, ["worker", marker]) }
 }
 
-/// Waits at most 15 seconds until `is_true`.
+/// Time for anything that must happen, on a machine that does other work too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `is_true`, at most for [`PATIENCE`].
 pub(crate) fn wait(what: &str, is_true: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(15);
+    let until = Instant::now() + PATIENCE;
     while !is_true() {
-        assert!(Instant::now() < until, "waited 15 s for {what}");
+        assert!(Instant::now() < until, "waited {} s for {what}", PATIENCE.as_secs());
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Settings of a training without end. Its steps are long enough that messages between hosts take a small part of them,
 /// since hosts that share two cores compute no faster together.
 pub(super) const WITHOUT_END: [&str; 4] =
-    ["model.hidden=128", "train.batch=96", "checkpoint.every=5", "objective.stop={ steps = 100000 }"];
+    ["model.hidden=128", "train.batch=192", "checkpoint.every=4", "objective.stop={ steps = 100000 }"];
 
 /// Time until a host that was shut down is back.
 const BOOT: Duration = Duration::from_secs(10);

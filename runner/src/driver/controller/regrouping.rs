@@ -23,8 +23,10 @@ pub(super) struct Regrouping {
     /// The attempt that was asked to end, so that the next one runs on other hosts.
     asked: Option<AttemptId>,
     pace: Pace,
-    /// Idle hosts that were shown as not worth a restart, or drained hosts without which none remains.
-    shown: Vec<String>,
+    /// Idle hosts that were shown as not worth a restart.
+    shown_idle: Vec<String>,
+    /// Drained hosts that were shown as all hosts of the attempt.
+    shown_drained: Vec<String>,
     drained_read_at: Option<Instant>,
 }
 
@@ -123,10 +125,10 @@ impl TrialController<'_> {
             }
             return self.show(ControllerStatus::Growing { added, hosts, growth });
         }
-        if self.regrouping.shown == added {
+        if self.regrouping.shown_idle == added {
             return Ok(());
         }
-        self.regrouping.shown.clone_from(&added);
+        self.regrouping.shown_idle.clone_from(&added);
         self.show(ControllerStatus::NotGrowing { idle: added, hosts, growth })
     }
 
@@ -171,10 +173,10 @@ impl TrialController<'_> {
         }
         let others = active.iter().chain(idle.iter().map(|host| &host.name));
         if !others.into_iter().any(|host| !drained.has(host)) {
-            if self.regrouping.shown == hosts {
+            if self.regrouping.shown_drained == hosts {
                 return Ok(());
             }
-            self.regrouping.shown.clone_from(&hosts);
+            self.regrouping.shown_drained.clone_from(&hosts);
             return self.show(ControllerStatus::AllDrained { hosts });
         }
         self.regrouping.asked = Some(attempt);
