@@ -51,12 +51,22 @@ fn main() {
     let tls = ours("mutual TLS", &tls(), seconds);
     let mpi = open_mpi(seconds);
     let gloo = gloo(seconds);
-    rows("shared memory", &shared, "Open MPI", &mpi);
-    rows("mutual TLS over loopback", &tls, "Gloo", &gloo);
+    rows("shared memory", &shared, "Open MPI", &mpi, MPI_NOTE);
+    rows("mutual TLS over loopback", &tls, "Gloo", &gloo, GLOO_NOTE);
 }
 
-/// Prints the rows of one transport next to those of a peer library; Gloo has TCP only.
-fn rows(link: &str, ours: &Times, name: &'static str, theirs: &Result<Times, String>) {
+/// Condition of the Open MPI figures that a reader must know.
+const MPI_NOTE: &str = "Open MPI is called from C, started with `mpirun --oversubscribe --bind-to core` and otherwise with its \
+                        defaults. dtrain works in place; Open MPI's reduce-scatter has a second buffer. Each value is the \
+                        median of at least five calls.";
+
+/// Condition of the Gloo figures that a reader must know.
+const GLOO_NOTE: &str = "Gloo is called from Python through torch.distributed, and sends over plain TCP. Each value is the median of \
+                         at least five calls.";
+
+/// Prints the rows of one transport next to those of a peer library that uses such a transport too; Gloo has TCP
+/// only. `said` is the note of rows that have both values.
+fn rows(link: &str, ours: &Times, name: &'static str, theirs: &Result<Times, String>, said: &str) {
     for ((operation, bytes), seconds) in ours {
         // One value cannot be divided among the ranks: the call would send nothing.
         if operation != "all-reduce" && *bytes < 4 * u64::from(RANKS) {
@@ -67,7 +77,7 @@ fn rows(link: &str, ours: &Times, name: &'static str, theirs: &Result<Times, Str
         let note = match theirs {
             Err(reason) => reason.clone(),
             Ok(_) if found.is_none() => format!("{name} has no {operation}"),
-            Ok(_) => String::new(),
+            Ok(_) => said.to_owned(),
         };
         Row {
             section: "Collectives",

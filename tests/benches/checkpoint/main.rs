@@ -167,23 +167,25 @@ fn main() {
             Ok(_) => String::new(),
             Err(reason) => reason.clone(),
         };
-        let row = |what: &str, unit, values: fn(&Figures) -> Vec<f64>| Row {
+        // Without it a stall would seem to be all that a checkpoint takes.
+        let beside = "dtrain copies while the next step computes; what that takes is in the row of ten steps";
+        let stall_note = if note.is_empty() { beside.to_owned() } else { format!("{beside}. {note}") };
+        let row = |what: &str, unit, values: fn(&Figures) -> Vec<f64>, note: &str| Row {
             section: "Checkpoints",
             what: what.to_owned(),
             unit,
             better: Better::Lower,
             ours: values(&ours.1),
             peer: Some((way, if figures.places.is_empty() { Vec::new() } else { values(figures) })),
-            note: note.clone(),
+            note: note.to_owned(),
         };
-        row("training stands still for a checkpoint", "ms", |figures| {
-            figures.stalls.iter().map(|seconds| 1e3 * seconds).collect()
-        })
-        .print();
-        row("a checkpoint is complete, after the end of its step", "ms", |figures| figures.complete.clone())
-            .print();
-        row("ten steps with a checkpoint over ten without", "% more", |figures| vec![figures.overhead().0])
-            .print();
+        let stalls =
+            |figures: &Figures| figures.stalls.iter().map(|seconds| 1e3 * seconds).collect::<Vec<f64>>();
+        row("training stands still for a checkpoint", "ms", stalls, &stall_note).print();
+        let complete = |figures: &Figures| figures.complete.clone();
+        row("a checkpoint is complete, after the end of its step", "ms", complete, &note).print();
+        let overhead = |figures: &Figures| vec![figures.overhead().0];
+        row("ten steps with a checkpoint over ten without", "% more", overhead, &note).print();
     }
 }
 

@@ -133,7 +133,8 @@ fn row<'a>(fault: &str, ours: &Column, theirs: &Result<Column, String>, limit: D
     let late = |name: &str, column: &Column| match column.rounds.iter().filter(|one| one.is_none()).count() {
         0 => String::new(),
         count => {
-            format!("{name}: no step within {} s in {count} of {}. ", limit.as_secs(), column.rounds.len())
+            let (limit, rounds) = (limit.as_secs(), column.rounds.len());
+            format!("{name}: no step within {limit} s in {count} of {rounds}; it may need longer. ")
         }
     };
     let (values, note) = match theirs {

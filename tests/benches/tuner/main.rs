@@ -25,6 +25,7 @@ mod ours;
 mod shared;
 
 use dtrain_planner::tune::Sampler;
+use dtrain_planner::tune::gaussian_process::PLACES_MOST;
 use dtrain_planner::tune::sobol::Sobol;
 use functions::{FUNCTIONS, Function};
 use optuna::{Optuna, SAMPLERS};
@@ -34,6 +35,9 @@ use shared::{Words, say};
 const SECTION: &str = "Tuning";
 const TRIALS: u64 = 100;
 const POINTS: u32 = 100;
+
+/// What is scored where measured values have noise.
+const SCORED: &str = "The true value counts: of what dtrain recommends, and of Optuna's `best_trial`, which measured the lowest.";
 
 /// Our samplers, each with the same one of Optuna where it has it.
 const OURS: [(&str, Sampler, Option<&str>); 8] = [
@@ -127,7 +131,12 @@ fn quality(function: &Function, seeds: u64, optuna: Result<&Optuna, &String>) {
                     .first()
                     .zip(peer)
                     .map(|(title, (_, theirs))| (title.as_str(), theirs[after].clone())),
-                note: bar.unwrap_or_else(|| missing.clone()),
+                note: match peer {
+                    Some(_) if function.noise > 0.0 => {
+                        bar.map_or_else(|| SCORED.to_owned(), |bar| format!("{bar} {SCORED}"))
+                    }
+                    _ => bar.unwrap_or_else(|| missing.clone()),
+                },
             }
             .print();
             say(&format!("{:10} {name:10} {trials:4} {:.5}", function.name, middle(&ours[after])));
@@ -178,7 +187,13 @@ fn times(optuna: Result<&Optuna, &String>) {
                 better: Better::Lower,
                 ours: ours::milliseconds(sampler, hartmann, trials, repeats.max(12)),
                 peer: optuna.ok().map(|optuna| (title.as_str(), optuna.milliseconds(peer, trials, repeats))),
-                note: optuna.err().cloned().unwrap_or_default(),
+                note: match optuna {
+                    Ok(_) if name == "GP" && trials > PLACES_MOST as u64 => format!(
+                        "dtrain's process is fitted to at most {PLACES_MOST} trials, the best and the newest"
+                    ),
+                    Ok(_) => String::new(),
+                    Err(reason) => reason.clone(),
+                },
             }
             .print();
         }
