@@ -1,9 +1,10 @@
 //! Hosts that stay away: they are given up after a while or by the user, and fenced when they are back.
 
-use crate::world::{World, wait};
+use crate::world::{World, signal, wait};
 use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::launch::{AvailableHosts, HostList};
 use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, TrialEvent, Verdict, driver};
+use rustix::process::Signal;
 use std::thread;
 use std::time::Duration;
 
@@ -77,6 +78,21 @@ pub(crate) fn a_host_that_is_lost_during_the_first_launch_is_given_up() {
         driven.join().expect("it does not panic")
     });
     assert_lost(&world);
+    world.assert_completed(&outcome);
+    world.assert_nothing_lives();
+}
+
+/// The system asks the only host of an attempt to end, as at a reboot: another host takes its place.
+pub(crate) fn the_only_host_of_an_attempt_that_is_asked_to_end_is_replaced() {
+    let world = world_with_a_spare();
+    let outcome = thread::scope(|scope| {
+        let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
+        wait("agents", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Attached { .. })));
+        signal(&world.card_of(0).expect("it was started").agent, Signal::TERM);
+        wait("the next attempt", || world.card_of(1).is_some());
+        driven.join().expect("it does not panic")
+    });
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 2, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     world.assert_nothing_lives();
 }

@@ -195,6 +195,10 @@ fn run_tests(filters: &[&str]) -> ExitCode {
         ("a_launch_needs_enough_files", a_launch_needs_enough_files),
         ("a_controller_of_many_hosts_keeps_up", fleet::a_controller_of_many_hosts_keeps_up),
         (
+            "the_only_host_of_an_attempt_that_is_asked_to_end_is_replaced",
+            lost::the_only_host_of_an_attempt_that_is_asked_to_end_is_replaced,
+        ),
+        (
             "a_host_that_is_lost_during_the_first_launch_is_given_up",
             lost::a_host_that_is_lost_during_the_first_launch_is_given_up,
         ),

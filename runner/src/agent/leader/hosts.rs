@@ -106,12 +106,15 @@ impl Leader {
         }
     }
 
-    /// Returns `true` if the attempt ends because its hosts change, and some of them stay.
-    pub(super) fn others_can_continue(&self) -> bool {
+    /// Returns `true` if the attempt ends because its hosts change, and the trial continues: on the hosts that stay, or on
+    /// others that its controller reaches over SSH, now or later.
+    pub(super) fn trial_continues(&self) -> bool {
         let stays =
             |(index, host): (&u32, &HostState)| !host.only_lends() && !self.leaving.contains_key(index);
         let changes = self.is_regrouped || !self.leaving.is_empty();
-        changes && !self.is_stopped_by_user && self.hosts.iter().any(stays)
+        // A machine alone has no controller that could use another one; an allocation of Slurm ends as a whole.
+        let may_have_others = self.settings.gathers;
+        changes && !self.is_stopped_by_user && (may_have_others || self.hosts.iter().any(stays))
     }
 
     /// Returns the index of the host of a rank.

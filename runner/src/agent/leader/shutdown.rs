@@ -20,7 +20,7 @@ impl Leader {
         let reason = self.ranks.iter().find_map(|rank| rank.finished);
         let ended = match (self.cause.take(), reason) {
             (Some(cause), _) => AttemptEnd::Lost(cause),
-            (None, None | Some(StopReason::Ordered)) if self.others_can_continue() => {
+            (None, None | Some(StopReason::Ordered)) if self.trial_continues() => {
                 AttemptEnd::Lost(self.change_of_hosts())
             }
             (None, reason) => AttemptEnd::Finished(reason.unwrap_or(StopReason::Ordered)),

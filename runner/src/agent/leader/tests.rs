@@ -160,6 +160,17 @@ fn when_a_host_leaves_the_ranks_stop_and_the_trial_continues_on_the_others() {
     let mut all = leading(2);
     (0..2).for_each(|host| drop(all.step(now(), leaves(host))));
     assert_eq!(ended(&mut all, 2), stopped, "no host is left");
+    for hosts in [1, 2] {
+        let mut of_a_cluster = leading(hosts);
+        of_a_cluster.settings.gathers = true;
+        (0..hosts).for_each(|host| drop(of_a_cluster.step(now(), leaves(host))));
+        let left = Failure::HostLeft { host: None, cause: LeaveCause::Termination };
+        assert_eq!(
+            ended(&mut of_a_cluster, hosts),
+            Some(AttemptEnd::Lost(left)),
+            "its controller has others"
+        );
+    }
     let mut by_user = leading(2);
     by_user.step(now(), leaves(1));
     by_user.step(now(), AttemptInput::Stop);
