@@ -77,6 +77,8 @@ pub(crate) fn a_host_that_is_lost_during_the_first_launch_is_given_up() {
         world.switch(0, true);
         driven.join().expect("it does not panic")
     });
+    let waits = |seen: &ControllerStatus| matches!(seen, ControllerStatus::SpoolUnavailable { .. });
+    assert!(!world.seen().iter().any(waits), "nothing of its record is worth a wait");
     assert_lost(&world);
     world.assert_completed(&outcome);
     world.assert_nothing_lives();
