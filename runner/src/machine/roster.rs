@@ -53,8 +53,7 @@ const RESTARTS_WITHOUT_GAIN: f64 = 20.0;
 pub struct Growth {
     /// Predicted time of a step on the hosts of the attempt and on those of the next one, in seconds.
     pub step_seconds: (f64, f64),
-    /// True if a step is slower on the hosts of the next attempt for sure: the 80 % intervals of the predictions do not
-    /// overlap.
+    /// True if a step is slower on the hosts of the next attempt, and the 80 % intervals of the predictions do not overlap.
     pub is_slower: bool,
     /// Time that the rest of the training takes on the hosts of the attempt, in seconds; `None` if it has no known end.
     pub remaining_seconds: Option<f64>,

@@ -267,7 +267,7 @@ impl World {
         });
     }
 
-    /// Asserts that soon no process of this trial lives.
+    /// Asserts that within [`PATIENCE`] no process of this trial lives.
     pub(crate) fn assert_nothing_lives(&self) {
         let marker = self.root.to_str().expect("plain text");
         wait("the end of all processes", || processes_of(marker).is_empty());
@@ -315,8 +315,9 @@ pub(crate) fn programs(marker: &Path) -> Programs {
     Programs { agent: Program::new(&exe, ["agent", marker]), worker: Program::new(&exe, ["worker", marker]) }
 }
 
-/// Time for anything that must happen, on a machine that does other work too.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time for anything that must happen. Less than the time for which a controller waits for the record of a host, so that a
+/// test fails where that is waited for in vain.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Waits until `is_true`, at most for [`PATIENCE`].
 pub(crate) fn wait(what: &str, is_true: impl Fn() -> bool) {

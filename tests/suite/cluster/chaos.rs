@@ -36,7 +36,7 @@ context = 64
 train = "text.txt"
 valid = "5%"
 
-# With a larger learning rate, training magnifies the order of sums beyond what is compared here.
+# Training magnifies differences in the order of sums, and more so with a larger learning rate.
 [train]
 batch = 192
 learning_rate = 3e-5

@@ -101,6 +101,7 @@ impl TrialController<'_> {
             others: Vec::new(),
             notice: options.notice.clone(),
         };
+        self.followed = Some(attempt);
         match self.with_launcher(|launcher| launcher.launch(&order))? {
             Ok(_) => self.reconnect(attempt),
             Err(LaunchError::Unknown(reason)) => {

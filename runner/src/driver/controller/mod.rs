@@ -59,7 +59,7 @@ pub(super) struct TrialController<'a> {
     usable: Option<AvailableHosts>,
     /// Reason why it is unknown whether the open attempt was launched.
     unlaunched: Option<String>,
-    /// Newest attempt whose agent this controller was connected to.
+    /// Newest attempt that this controller launched, or whose agent it was connected to.
     followed: Option<AttemptId>,
     /// True if an unreachable host may be given up so that the trial continues.
     may_give_up: bool,

@@ -151,10 +151,9 @@ impl TrialController<'_> {
             self.report_attempt_gone(attempt, lost);
             return Ok(true);
         };
-        // An attempt that this controller has just launched or followed, or whose mirror was read, has few unread records,
-        // and the other hosts wait.
-        let is_recent = self.unlaunched.is_some() || self.followed == Some(attempt);
-        let is_little = lost.is_some() && (is_mirrored || is_recent);
+        // An attempt that this controller launched or followed, or whose mirror was read, has few unread records, and the
+        // other hosts wait.
+        let is_little = lost.is_some() && (is_mirrored || self.followed == Some(attempt));
         let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
         let begun = search.unread.filter(|(read, _)| *read == self.read);
         let (_, since) = *search.unread.insert(begun.unwrap_or((self.read, Instant::now())));
